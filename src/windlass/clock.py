@@ -1,0 +1,104 @@
+"""Time, ids and chance. Nothing else in windlass asks the machine for any of the three."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from base64 import urlsafe_b64encode
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the engine knows of time, ids and chance."""
+
+    def now(self) -> int:
+        """Milliseconds since the epoch, UTC: what is stored."""
+
+    def monotonic(self) -> int:
+        """Milliseconds that never jump: what intervals are measured with."""
+
+    def new_id(self) -> str:
+        """A UUIDv7 in its text form."""
+
+    def nonce(self) -> str:
+        """128 random bits as 22 characters of base64url; never given twice."""
+
+    def chance(self) -> float:
+        """A number from [0, 1)."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after that time on this clock."""
+
+
+def uuid7(ms: int, random_bytes: bytes) -> str:
+    """The UUIDv7 of an instant and ten random bytes."""
+    tail = bytearray(random_bytes)
+    tail[0] = 0x70 | tail[0] & 0x0F
+    tail[2] = 0x80 | tail[2] & 0x3F
+    h = (ms & 0xFFFF_FFFF_FFFF).to_bytes(6, "big").hex() + tail.hex()
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
+class SystemClock:
+    """The machine's own clock; once aligned, the clock of the server that several hubs share."""
+
+    def __init__(self) -> None:
+        self._offset: int | None = None
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000 if self._offset is None else self.monotonic() + self._offset
+
+    def monotonic(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def align(self, server_now: int) -> None:
+        """From here on, now() is the server's time, carried on by the local monotonic clock."""
+        self._offset = server_now - self.monotonic()
+
+    def new_id(self) -> str:
+        return uuid7(self.now(), os.urandom(10))
+
+    def nonce(self) -> str:
+        return urlsafe_b64encode(os.urandom(16))[:22].decode()
+
+    def chance(self) -> float:
+        return random.random()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class ManualClock:
+    """A clock that stands still until it is moved; ids and chance follow from the seed."""
+
+    def __init__(self, ms: int = 1_767_225_600_000, seed: int = 0) -> None:
+        self.ms, self.ticks = ms, 0
+        self._random = random.Random(seed)
+
+    def advance(self, ms: int) -> None:
+        """Let time pass."""
+        self.ms, self.ticks = self.ms + ms, self.ticks + ms
+
+    def jump(self, ms: int) -> None:
+        """Set the wall clock without time passing."""
+        self.ms += ms
+
+    def now(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> int:
+        return self.ticks
+
+    def new_id(self) -> str:
+        return uuid7(self.ms, self._random.randbytes(10))
+
+    def nonce(self) -> str:
+        return urlsafe_b64encode(self._random.randbytes(16))[:22].decode()
+
+    def chance(self) -> float:
+        return self._random.random()
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(round(seconds * 1000))

@@ -1,0 +1,130 @@
+"""What is asked is checked here, once, before anything is stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from windlass.errors import BadInput, TooLarge
+from windlass.model import Failure, Key, Limits, Options, Requires
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PRIORITY = 2**31 - 1
+FAR_FUTURE = 7_258_118_400_000  # the year 2200: positions still fit into 63 bits
+
+
+def name(text: Any, what: str) -> str:
+    """A text of 1 to 128 printable characters."""
+    if not isinstance(text, str) or not _NAME.fullmatch(text):
+        raise BadInput(
+            f"{what} must be a text of 1 to 128 printable characters, not {text!r:.80}.",
+            hint="Choose a short name without control characters.",
+        )
+    return text
+
+
+def identifier(text: Any, what: str) -> str:
+    """An id or a token as windlass makes them."""
+    if not isinstance(text, str) or not _ID.fullmatch(text):
+        raise BadInput(
+            f"{what} {text!r:.80} is not an id.",
+            hint="Ids have 1 to 64 letters, digits, '-' and '_'; copy it from the answer that gave it.",
+        )
+    return text
+
+
+def integer(value: Any, what: str, low: int, high: int) -> int:
+    """A whole number within bounds; True and '3' are not numbers."""
+    if type(value) is not int or not low <= value <= high:
+        raise BadInput(
+            f"{what} must be a whole number from {low:,} to {high:,}, not {value!r:.80}.", hint="Durations and times are in milliseconds."
+        )
+    return value
+
+
+def maybe(value: Any, what: str, low: int, high: int) -> int | None:
+    """As integer, or None for not said."""
+    return None if value is None else integer(value, what, low, high)
+
+
+def choice(value: Any, what: str, among: Sequence[str]) -> None:
+    """One of a few words, or None for not said."""
+    if value is not None and value not in among:
+        raise BadInput(f"{what} must be one of {', '.join(among)}, not {value!r:.80}.", hint="Correct the word.")
+
+
+def count(items: Sequence[Any], what: str, most: int) -> None:
+    """No more than `most` in one call."""
+    if len(items) > most:
+        raise TooLarge(f"{len(items):,} {what} in one call; the limit is {most:,}.", hint=f"Send them in slices of at most {most:,}.")
+
+
+def names(items: Iterable[str] | None, what: str) -> None:
+    """Names, all of them."""
+    for item in items or ():
+        name(item, what)
+
+
+def requires(wanted: Requires | None) -> None:
+    """What a job may require of a worker."""
+    if wanted is not None:
+        names(wanted.tags, "A tag")
+        integer(wanted.cores, "cores", 0, 2**20)
+        integer(wanted.memory, "memory", 0, 2**40)
+
+
+def options(given: Options, limits: Limits) -> Options:
+    """Every option within its bounds."""
+    if given.queue is not None:
+        name(given.queue, "A queue's name")
+    maybe(given.priority, "priority", -_PRIORITY, _PRIORITY)
+    maybe(given.max_attempts, "max_attempts", 1, limits.attempts)
+    maybe(given.max_returns, "max_returns", 0, limits.attempts)
+    for field in ("max_runtime", "timeout", "grace"):
+        maybe(getattr(given, field), field, 0, limits.duration)
+    choice(given.exhausted, "exhausted", ("failed", "quarantined"))
+    choice(given.retry_place, "retry_place", ("keep", "tail"))
+    if given.backoff is not None:
+        count(given.backoff, "delays of a backoff", limits.attempts)
+        for delay in given.backoff:
+            integer(delay, "A delay of the backoff", 0, limits.duration)
+    requires(given.requires)
+    return given
+
+
+def key(given: Key, limits: Limits) -> Key:
+    """A key that says how long it lasts."""
+    name(given.name, "A key")
+    name(given.scope, "A key's scope")
+    choice(given.lasts, "A key's lasts", ("unfinished", "time", "forever"))
+    choice(given.on_duplicate, "on_duplicate", ("return", "compare"))
+    if given.lasts == "time":
+        integer(given.period, "A key's period", 1, limits.duration)
+    elif given.period is not None:
+        raise BadInput("A key has a period only when it lasts for a time.", hint="Leave the period out, or say lasts='time'.")
+    return given
+
+
+def instant(at: Any, what: str) -> int:
+    """A time that can be stored and ordered."""
+    return integer(at, what, 0, FAR_FUTURE)
+
+
+def failure(error: Failure, most: int) -> Failure:
+    """An error cut to what is kept of it; the beginning says what, so the end of the detail is dropped."""
+    message, detail = _clean(error.message, most // 4), error.detail and _clean(error.detail, most // 2)
+    return Failure(name(error.code, "An error's code"), message, detail)
+
+
+def _clean(text: str, most: int) -> str:
+    kept = text.replace("\0", "\ufffd").encode("utf-8", "replace")[:most]
+    return kept.decode("utf-8", "ignore")
+
+
+def line(text: Any, most: int) -> str:
+    """A log line cut to what is kept of it."""
+    if not isinstance(text, str):
+        raise BadInput(f"A log line must be a text, not {text!r:.80}.", hint="Convert it with str().")
+    return _clean(text, most)

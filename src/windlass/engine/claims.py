@@ -1,0 +1,119 @@
+"""Handing out runs and keeping them: claim, start, beat, log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from windlass.engine import checks
+from windlass.engine.core import Core
+from windlass.errors import BadInput, Conflict, OutcomeUnknown
+from windlass.machine import LIVE, Start, cancelled, lease_lost, step
+from windlass.model import LogLine, Run, State, WorkerInfo
+from windlass.store.records import FIRST, Head, Held
+
+LEASE = 30_000
+WIDEST = 1_024
+
+
+class Claiming(Core):
+    """The verbs of a worker before it reports."""
+
+    async def register(self, worker: WorkerInfo) -> None:
+        """Make a worker known, and seen now; what it says replaces what it said before."""
+        self._check_worker(worker)
+        await self.records.register(worker, self.clock.now())
+
+    async def claim(self, worker: WorkerInfo, *, count: int = 1, lease: int = LEASE, nonce: str | None = None) -> list[Run]:
+        """Take up to `count` runs in queue order, each held under a fresh token for `lease` milliseconds.
+
+        Empty means that nothing this worker may take was queued. A worker with one slot gets nothing while it holds a
+        run. With a nonce the claim can be asked again: the answer is then what this worker still holds of it.
+        """
+        self._check_claim(worker, count, lease, nonce)
+        token, call = nonce or self.clock.nonce(), self.clock.nonce() if nonce else None
+        slot, room = (0, 1) if worker.slots == 1 else (None, count)
+        taken = await self.records.held(token, worker.name) if nonce else []
+        after, width = FIRST, room
+        while room > len(taken):
+            heads, newest, busy = await self.records.heads(self.lanes.open(worker), after, width, worker.name, slot)
+            if newest > self.lanes.last:
+                await self.refresh_lanes()
+                continue
+            if not heads or busy:
+                break
+            taken += await self._take(heads, token, call, worker.name, slot, lease, room - len(taken))
+            if len(heads) < width or call:
+                break
+            # Others took what was seen: read on behind it, wider each time, until there is enough or nothing is left.
+            after, width = (heads[-1].band, heads[-1].position, heads[-1].seq), min(width * 2, WIDEST)
+        return taken
+
+    async def _take(
+        self, heads: list[Head], token: str, call: str | None, worker: str, slot: int | None, lease: int, count: int
+    ) -> list[Run]:
+        now = self.clock.now()
+        until = now + self.limits.keep_claim_nonces
+        try:
+            return await self.records.claim(heads, token, worker, slot, lease, count, now, call, until)
+        except OutcomeUnknown:
+            return await self.records.held(token, worker)
+        except Conflict:
+            return []  # the worker's one slot was taken by another claim of the same name
+
+    def _check_worker(self, worker: WorkerInfo) -> None:
+        checks.name(worker.name, "A worker's name")
+        checks.names(worker.queues, "A queue's name")
+        checks.names(worker.jobs, "A job's name")
+        checks.names(worker.tags, "A tag")
+        checks.integer(worker.slots, "slots", 1, 2**20)
+        checks.integer(worker.cores, "cores", 0, 2**20)
+        checks.integer(worker.memory, "memory", 0, 2**40)
+
+    def _check_claim(self, worker: WorkerInfo, count: int, lease: int, nonce: str | None) -> None:
+        self._check_worker(worker)
+        checks.integer(count, "count", 1, self.limits.claim)
+        checks.integer(lease, "lease", 1, self.limits.lease)
+        if nonce is not None and len(checks.identifier(nonce, "The nonce")) < 22:
+            raise BadInput("A claim's nonce has at least 22 characters.", hint="Send 128 random bits as base64url; never use one twice.")
+
+    async def held(self, run_id: str, token: str, seq: int | None = None) -> Held:
+        """A worker's hold on a run, by the id it was given."""
+        checks.identifier(token, "The token")
+        return Held(seq if seq is not None else (await self.get(run_id)).seq, token)
+
+    async def start(self, run_id: str, token: str, *, seq: int | None = None) -> None:
+        """Say that the handler begins; said twice under the same token, it counts once."""
+        item = await self.held(run_id, token, seq)
+        now = self.clock.now()
+        if await self.records.start([item], self.clock.nonce(), now):
+            return
+        run = await self.get(run_id)
+        if run.state is not State.RUNNING or run.token != token:
+            step(run, Start(token=token), now)  # raises what is wrong
+
+    async def beat(self, held: Sequence[Held], *, lease: int = LEASE) -> list[Literal["ok", "stop", "lost"]]:
+        """Extend these leases. "stop" when a cancel is asked for, "lost" when the run is no longer held."""
+        checks.count(held, "beats", self.limits.report)
+        checks.integer(lease, "lease", 1, self.limits.lease)
+        states = await self.records.beat(held, lease, self.clock.now()) if held else {}
+        answers: dict[State | None, Literal["ok", "stop", "lost"]] = {None: "lost", State.CANCELLING: "stop"}
+        return [answers.get(states.get(item.seq), "ok") for item in held]
+
+    async def log(self, run_id: str, token: str, lines: Sequence[tuple[int, str]], *, seq: int | None = None) -> None:
+        """Append lines numbered by their worker; a line sent again is kept once. Lines over the limit are dropped."""
+        checks.count(lines, "log lines", self.limits.lines_per_call)
+        if not lines:
+            return
+        numbered = sorted((checks.integer(n, "A line's number", 1, 2**31), checks.line(text, self.limits.line)) for n, text in lines)
+        item = await self.held(run_id, token, seq)
+        run = await self.records.add_lines(item, numbered, self.limits.lines, self.clock.now())
+        if run is None or run.token != token or run.state not in LIVE:
+            run = run or await self.get(run_id)
+            raise cancelled(run) if run.state is State.CANCELLED and run.token == token else lease_lost(run)
+
+    async def lines(self, run_id: str, *, after: tuple[int, int] = (0, 0), count: int = 100) -> list[LogLine]:
+        """The log of a run in the order it was written, behind (attempt, number)."""
+        checks.integer(count, "count", 1, self.limits.page)
+        run = await self.get(run_id)
+        return await self.records.lines(run.seq, after, count)

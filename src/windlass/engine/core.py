@@ -1,0 +1,204 @@
+"""What every verb stands on: the records, the clock, and what this process remembers of jobs and lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, Self
+
+from msgspec.structs import asdict, replace
+
+from windlass import payload as json
+from windlass.clock import Clock
+from windlass.engine import checks
+from windlass.errors import Conflict, LimitReached, NotFound, Pruned, UnknownJob
+from windlass.machine import Command, step
+from windlass.model import Job, Lane, Limits, Options, Policy, Requires, Run, WorkerInfo
+from windlass.store.base import Store
+from windlass.store.records import Change, Records, policy_text, requires_text
+
+DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 3
+PATIENCE = 50
+"""How often a verb reads and decides again after losing a race, before it says so."""
+
+_POLICY_FIELDS = Policy.__struct_fields__
+
+
+class Template(NamedTuple):
+    """What a job gives to each of its runs, worked out once per revision."""
+
+    queue: str
+    requires: str
+    band: int
+    max_attempts: int
+    max_runtime: int | None
+    policy: str | None
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        given = {name: value for name, value in asdict(options).items() if value is not None}
+        policy = Policy(**{name: given[name] for name in _POLICY_FIELDS if name in given})
+        return cls(
+            queue=given.get("queue", DEFAULT_QUEUE),
+            requires=requires_text(rounded(options.requires or Requires())),
+            band=-given.get("priority", 0),
+            max_attempts=given.get("max_attempts", DEFAULT_ATTEMPTS),
+            max_runtime=given.get("max_runtime") or None,
+            policy=policy_text(policy),
+        )
+
+
+def merged(base: Options, over: Options) -> Options:
+    """The options of a job with what a creation said itself laid over them."""
+    return replace(base, **{name: value for name, value in asdict(over).items() if value is not None})
+
+
+def rounded(requires: Requires) -> Requires:
+    """Requirements in the few steps that lanes know: sorted tags, and powers of two."""
+    return Requires(tuple(sorted(set(requires.tags))), _power_of_two(requires.cores), _power_of_two(requires.memory))
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length() if number > 0 else 0
+
+
+def open_to(lane: Lane, worker: WorkerInfo) -> bool:
+    """Whether a worker can and may take the runs of a lane."""
+    wanted = lane.requires
+    return (
+        (worker.queues is None or lane.queue in worker.queues)
+        and (worker.jobs is None or lane.job in worker.jobs)
+        and set(wanted.tags) <= set(worker.tags)
+        and wanted.cores <= worker.cores
+        and wanted.memory <= worker.memory
+    )
+
+
+class Lanes:
+    """The lanes this process has seen. They never change, so only newer ones are ever read."""
+
+    def __init__(self) -> None:
+        self.all: list[Lane] = []
+        self.ids: dict[tuple[str, str, str], int] = {}
+        self.last = 0
+        self.open = lru_cache(maxsize=256)(self._open)
+
+    def add(self, lanes: Iterable[Lane]) -> None:
+        for lane in lanes:
+            self.all.append(lane)
+            self.ids[lane.queue, lane.job, requires_text(lane.requires)] = lane.id
+            self.last = lane.id
+        self.open.cache_clear()
+
+    def _open(self, worker: WorkerInfo) -> list[int]:
+        return [lane.id for lane in self.all if open_to(lane, worker)]
+
+
+class Core:
+    """The engine's common ground. Verbs await only their store."""
+
+    def __init__(self, store: Store, clock: Clock, limits: Limits | None = None) -> None:
+        self.records = self.home = Records(store)
+        self.clock = clock
+        self.limits = limits or Limits()
+        self.lanes = Lanes()
+        self._jobs: dict[str, tuple[Job, Template]] = {}
+
+    def on(self, store: Store) -> Self:
+        """The same engine writing through another store, such as a caller's open transaction.
+
+        Lanes and definitions still go their own way: a caller's transaction must not hold them.
+        """
+        other = copy(self)
+        other.records = Records(store)
+        return other
+
+    # Jobs and lanes
+
+    async def define(
+        self, name: str, *, handler: str | None = None, payload: Mapping[str, Any] | None = None, options: Options | None = None
+    ) -> Job:
+        """Store a definition; the same one again changes nothing. Runs already made keep what they were made with."""
+        checks.name(name, "A job's name")
+        if handler is not None:
+            checks.name(handler, "A handler's name")
+        chosen = checks.options(options or Options(), self.limits)
+        text = json.encode(dict(payload or {}), most=self.limits.payload, what="The payload template")
+        job = await self.home.define(name, handler or name, text, chosen, self.clock.now())
+        template = self._remember(job)
+        await self.ensure_lanes({(template.queue, job.name, template.requires)})
+        return job
+
+    def _remember(self, job: Job) -> Template:
+        template = Template.of(job.options)
+        self._jobs[job.name] = (job, template)
+        return template
+
+    async def definitions(self, names: Iterable[str], undefined: Literal["refuse", "wait"]) -> dict[str, tuple[Job, Template]]:
+        """The current definitions as far as this process knows; a creation is refused by the store if one is stale."""
+        missing = sorted({name for name in names if name not in self._jobs})
+        if missing:
+            await self._read_jobs(missing, undefined)
+        return self._jobs
+
+    async def _read_jobs(self, names: Sequence[str], undefined: Literal["refuse", "wait"]) -> None:
+        for name in names:
+            checks.name(name, "A job's name")
+        found = {job.name: job for job in await self.home.jobs_named(names)}
+        for name in names:
+            if name not in found and undefined == "refuse":
+                raise UnknownJob(
+                    f"No job is called {name!r}.", hint="Define it first, or say undefined='wait' to let its runs wait for a definition."
+                )
+            if name not in found:
+                await self.home.define_placeholder(name, self.clock.now())
+        for job in await self.home.jobs_named(names):
+            self._remember(job)
+
+    def forget_jobs(self) -> None:
+        """Somebody has changed a definition: read them again."""
+        self._jobs = {}
+
+    async def ensure_lanes(self, wanted: set[tuple[str, str, str]]) -> None:
+        """Make the lanes that do not exist yet, in a batch of their own."""
+        if wanted <= self.lanes.ids.keys():
+            return
+        await self.refresh_lanes()
+        missing = wanted - self.lanes.ids.keys()
+        if not missing:
+            return
+        await self.home.add_lanes(missing, self.limits.lanes)
+        await self.refresh_lanes()
+        if not wanted <= self.lanes.ids.keys():
+            raise LimitReached(
+                f"There are {self.limits.lanes:,} lanes already.", hint="Use fewer combinations of queue, job and requirements."
+            )
+
+    async def refresh_lanes(self) -> None:
+        self.lanes.add(await self.home.lanes_after(self.lanes.last))
+
+    # One run, changed by one command
+
+    async def get(self, run_id: str) -> Run:
+        """The run with this id, or with an attempt of this id."""
+        checks.identifier(run_id, "The run")
+        run = await self.records.find(run_id) or await self.records.find_attempt(run_id)
+        if run is not None:
+            return run
+        if await self.records.was_pruned(run_id):
+            raise Pruned(
+                f"Run {run_id} has ended and was removed by retention.",
+                hint="Only its key is still known. Keep runs for longer to read them later.",
+            )
+        raise NotFound(f"There is no run {run_id}.", hint="Check the id; ended runs are removed after their retention.")
+
+    async def change(self, verb: str, run_id: str, cmd: Command, detail: str | None = None) -> Run:
+        """Read, decide, commit; a lost race is normal and silent."""
+        for _ in range(PATIENCE):
+            before = await self.get(run_id)
+            now = self.clock.now()
+            change = Change(before, step(before, cmd, now), cmd.name, detail)
+            if await self.records.write_back(verb, [change], self.clock.nonce(), self.clock.nonce(), now):
+                return change.after
+        raise Conflict(f"Run {run_id} kept changing; {cmd.name} was not done.", hint="Try again.")

@@ -1,0 +1,199 @@
+"""Making runs: one or many, with keys and predecessors, from a definition that is current when they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from windlass import payload as json
+from windlass.engine import checks
+from windlass.engine.core import PATIENCE, Core, Template, merged
+from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, WrongState
+from windlass.machine import ENDED
+from windlass.model import Created, Job, Key, NewRun, Options, State, place
+from windlass.store.records import Creation, Winner, policy_text
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+_NOTHING_SAID = Options()
+
+
+def content_hash(new: NewRun) -> str:
+    """Equal for creations that ask for the same."""
+    content = _canonical((new.job, new.payload, new.options, new.due_at, new.after, new.after_end))
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+def _laid_over(job: Job, given: Any) -> Any:
+    """A payload over the job's template: members one by one for objects, else whole."""
+    if given is None:
+        return job.payload
+    return {**job.payload, **given} if job.payload and isinstance(given, dict) else given
+
+
+class _Asked(NamedTuple):
+    """A creation with the id it will have, if its key is free."""
+
+    id: str
+    new: NewRun
+    key: tuple[str, str] | None
+
+
+class Creating(Core):
+    """The verbs that make runs."""
+
+    async def create(self, news: Sequence[NewRun], *, undefined: Literal["refuse", "wait"] = "refuse") -> list[Created]:
+        """Store these runs, all or none; the answers are in the same order.
+
+        A run whose key is taken is not made: its answer names the run that holds the key.
+        """
+        checks.count(news, "runs", self.limits.create)
+        asked = [self._asked(new) for new in news]
+        if not asked:
+            return []
+        for _ in range(PATIENCE):
+            made = await self._made(asked, undefined)
+            try:
+                await self.records.create(made, self.clock.nonce(), self.clock.now())
+                return await self._answers(asked, made)
+            except OutcomeUnknown:
+                # The ids are fixed, so the store can be asked whether they are there.
+                if await self.records.seqs([item.id for item in asked]):
+                    return await self._answers(asked, made)
+            except Conflict:
+                if await self.records.seqs([item.id for item in asked]):
+                    return await self._answers(asked, made)
+                await self._refuse_other_content(made)
+                self.forget_jobs()
+        raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
+
+    async def rerun(self, run_id: str) -> Created:
+        """Make a new run from an ended one: the same payload and rules, a fresh limit, no key."""
+        old = await self.get(run_id)
+        if old.state not in ENDED:
+            raise WrongState(f"Run {old.id} is {old.state}, so it cannot rerun.", hint="Wait for its end, or cancel it first.")
+        now, new_id = self.clock.now(), self.clock.new_id()
+        kept = {name: getattr(old, name) for name in ("job", "queue", "lane", "band", "payload", "max_attempts", "max_runtime")}
+        row = kept | {"id": new_id, "state": State.QUEUED, "due_at": now, "position": place(now), "policy": policy_text(old.policy)}
+        row |= {"retry_of": old.current_attempt, "scope": None, "key": None}
+        await self.records.create(Creation([row], [], [], [], []), self.clock.nonce(), now)
+        return Created(new_id, created=True)
+
+    def _asked(self, new: NewRun) -> _Asked:
+        checks.name(new.job, "A job's name")
+        checks.options(new.options, self.limits)
+        checks.count(new.after, "predecessors", self.limits.predecessors)
+        if new.due_at is not None:
+            checks.instant(new.due_at, "due_at")
+        key = checks.key(new.key, self.limits) if new.key is not None else None
+        return _Asked(self.clock.new_id(), new, (key.scope, key.name) if key else None)
+
+    async def _made(self, asked: Sequence[_Asked], undefined: Literal["refuse", "wait"]) -> Creation:
+        """Everything one batch needs, worked out from what this process knows now."""
+        now = self.clock.now()
+        jobs = await self.definitions((item.new.job for item in asked), undefined)
+        predecessors = await self._predecessors([item.new for item in asked])
+        templates = [self._template(item.new, *jobs[item.new.job]) for item in asked]
+        await self.ensure_lanes(
+            {(template.queue, item.new.job, template.requires) for item, template in zip(asked, templates, strict=True)}
+        )
+        firsts: dict[tuple[str, str], str] = {}
+        rows = [
+            self._row(item, jobs[item.new.job][0], template, now, index)
+            for index, (item, template) in enumerate(zip(asked, templates, strict=True))
+            if item.key is None or firsts.setdefault(item.key, item.id) == item.id
+        ]
+        kept = {row["id"] for row in rows}
+        keys = sorted(
+            (self._key_row(item, now) for item in asked if item.key and item.id in kept), key=lambda row: (row["scope"], row["key"])
+        )
+        compared = [
+            self._key_row(item, now, run=firsts[item.key])
+            for item in asked
+            if item.key and item.new.key and item.new.key.on_duplicate == "compare"
+        ]
+        definitions = [{"name": name, "rev": jobs[name][0].rev} for name in sorted({item.new.job for item in asked})]
+        waits = [
+            {"id": item.id, "predecessor": predecessors[before], "rule": item.new.after_end}
+            for item in asked
+            if item.id in kept
+            for before in sorted(set(item.new.after))
+        ]
+        return Creation(rows, keys, compared, definitions, waits)
+
+    def _template(self, new: NewRun, job: Job, template: Template) -> Template:
+        return template if new.options == _NOTHING_SAID else Template.of(merged(job.options, new.options))
+
+    def _row(self, item: _Asked, job: Job, template: Template, now: int, index: int) -> dict[str, Any]:
+        new, due_at = item.new, item.new.due_at if item.new.due_at is not None else now
+        ready = State.SCHEDULED if due_at > now else State.QUEUED
+        scope, key = item.key or (None, None)
+        return {
+            "id": item.id,
+            "state": State.WAITING if new.after else ready,
+            "job": new.job,
+            "queue": template.queue,
+            "lane": self.lanes.ids[template.queue, new.job, template.requires],
+            "band": template.band,
+            "position": place(max(now, due_at), index),
+            "payload": json.encode(_laid_over(job, new.payload), most=self.limits.payload),
+            "due_at": due_at,
+            "max_attempts": template.max_attempts,
+            "max_runtime": template.max_runtime,
+            "policy": template.policy,
+            "retry_of": new.retry_of,
+            "scope": scope,
+            "key": key,
+        }
+
+    def _key_row(self, item: _Asked, now: int, run: str | None = None) -> dict[str, Any]:
+        key = item.new.key or Key("")
+        until = now + key.period if key.period is not None else None
+        content = content_hash(item.new)
+        return {
+            "scope": key.scope,
+            "key": key.name,
+            "run": run or item.id,
+            "hash": content,
+            "unfinished": int(key.lasts == "unfinished"),
+            "until": until,
+        }
+
+    async def _predecessors(self, news: Sequence[NewRun]) -> dict[str, int]:
+        wanted = {before for new in news for before in new.after}
+        for before in wanted:
+            checks.identifier(before, "The predecessor")
+        found = await self.records.seqs(sorted(wanted))
+        for before in sorted(wanted - found.keys()):
+            raise NotFound(
+                f"There is no run {before} to wait for.", hint="Create the predecessor first, and wait for the id in its answer."
+            )
+        return found
+
+    async def _answers(self, asked: Sequence[_Asked], made: Creation) -> list[Created]:
+        if not made.keys:
+            return [Created(item.id, created=True) for item in asked]
+        winners = await self.records.winners(made.keys)
+        return [self._answer(item, winners.get(item.key) if item.key else None) for item in asked]
+
+    def _answer(self, item: _Asked, winner: Winner | None) -> Created:
+        if winner is None or winner.run == item.id:
+            return Created(item.id, created=True)
+        return Created(winner.run, created=False, pruned=not winner.kept)
+
+    async def _refuse_other_content(self, made: Creation) -> None:
+        """Say so if the batch was refused because a key is held by a run with other content."""
+        winners = await self.records.winners(made.compared) if made.compared else {}
+        contents: dict[tuple[str, str], str] = {}
+        for row in made.compared:
+            key = (row["scope"], row["key"])
+            if contents.setdefault(key, row["hash"]) != row["hash"]:
+                raise BadInput(f"The key {row['key']!r} is used twice in one call, with different content.", hint="Give each its own key.")
+            winner = winners.get(key)
+            if winner is not None and winner.run != row["run"] and winner.hash != row["hash"]:
+                raise DuplicateKey(
+                    f"The key {row['key']!r} is held by run {winner.run}, which was asked for with other content.",
+                    hint="Use a new key for a new request; repeat the first request exactly to get its run.",
+                )

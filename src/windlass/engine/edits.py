@@ -1,0 +1,79 @@
+"""What people do to runs: cancel, skip, patch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windlass import payload as json
+from windlass.engine import checks
+from windlass.engine.core import PATIENCE, Core
+from windlass.errors import BadInput, Conflict, Frozen
+from windlass.machine import Cancel, Patch, Skip, step
+from windlass.model import Run, State
+from windlass.store.records import Change, pack, requires_text
+
+PATCHABLE = ("payload", "priority", "due_at", "max_attempts", "queue")
+
+
+class Editing(Core):
+    """The verbs of people. Each leaves an entry in the journal."""
+
+    async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> Run:
+        """Cancel at once what waits; ask what runs to stop. Asked again while it stops, it changes nothing."""
+        run = await self.get(run_id)
+        if run.state is State.CANCELLING:
+            return run
+        return await self.change("cancel", run_id, Cancel(reason=_reason(reason)), _detail(by=by, reason=reason))
+
+    async def skip(self, run_id: str, *, reason: str, by: str | None = None) -> Run:
+        """End a run that has not been handed out, without executing it."""
+        return await self.change("skip", run_id, Skip(reason=checks.name(reason, "A reason")), _detail(by=by, reason=reason))
+
+    async def patch(self, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
+        """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""
+        unknown = sorted(fields.keys() - set(PATCHABLE))
+        if unknown:
+            raise Frozen(
+                f"Cannot modify {', '.join(unknown)} of a run.", hint=f"These can be patched while it waits: {', '.join(PATCHABLE)}."
+            )
+        given = {name: value for name, value in fields.items() if value is not None}
+        if not given:
+            raise BadInput("Nothing to patch.", hint=f"Give at least one of {', '.join(PATCHABLE)}.")
+        for _ in range(PATIENCE):
+            before = await self.get(run_id)
+            cmd = await self._patch_of(before, given)
+            now = self.clock.now()
+            change = Change(before, step(before, cmd, now), cmd.name, _detail(by=by, fields=sorted(given)))
+            if await self.records.patch(change, self.clock.nonce(), now):
+                return change.after
+        raise Conflict(f"Run {run_id} kept changing; it was not patched.", hint="Try again.")
+
+    async def _patch_of(self, run: Run, given: dict[str, Any]) -> Patch:
+        checked = dict(given)
+        if "payload" in given:
+            checked["payload"] = json.encode(given["payload"], most=self.limits.payload)
+        if "priority" in given:
+            checks.integer(given["priority"], "priority", -(2**31) + 1, 2**31 - 1)
+        if "due_at" in given:
+            checks.instant(given["due_at"], "due_at")
+        if "max_attempts" in given:
+            checks.integer(given["max_attempts"], "max_attempts", 1, self.limits.attempts)
+        if "queue" in given:
+            checked["lane"] = await self._lane_in(run, checks.name(given["queue"], "A queue's name"))
+        return Patch(**checked)
+
+    async def _lane_in(self, run: Run, queue: str) -> int:
+        if run.lane > self.lanes.last:
+            await self.refresh_lanes()
+        requires = next(requires_text(lane.requires) for lane in self.lanes.all if lane.id == run.lane)
+        await self.ensure_lanes({(queue, run.job, requires)})
+        return self.lanes.ids[queue, run.job, requires]
+
+
+def _reason(text: str | None) -> str | None:
+    return None if text is None else checks.name(text, "A reason")
+
+
+def _detail(**facts: Any) -> str | None:
+    known = {name: value for name, value in facts.items() if value is not None}
+    return pack(known) if known else None

@@ -1,0 +1,279 @@
+"""Looking at runs: one, a page of them, their history, and why one does not run."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from windlass.engine import checks
+from windlass.engine.core import Core, open_to
+from windlass.errors import BadInput
+from windlass.machine import ENDED, LIVE
+from windlass.model import Attempt, Entry, Failure, Job, Lane, Run, State
+from windlass.store.records import FIRST
+
+_LAST = 2**63 - 1
+_AHEAD = 1_000
+
+
+class Page(Struct, frozen=True):
+    """Some runs, and where the next page begins; None when there is none."""
+
+    runs: list[Run]
+    cursor: str | None
+
+
+class Status(Struct, frozen=True):
+    """What the application sees of a run: nothing of jobs' ids, schedules, leases or payloads."""
+
+    id: str
+    job: str
+    state: State
+    failures: int
+    max_attempts: int
+    scheduled_for: int
+    started_at: int | None
+    finished_at: int | None
+    error: Failure | None
+
+
+class Reason(Struct, frozen=True):
+    """One thing that holds a run back, in words and as data."""
+
+    code: str
+    text: str
+    data: dict[str, Any] = {}
+
+
+class Tail(Struct, frozen=True):
+    """Entries of all runs, each once, and the cursor behind them."""
+
+    entries: list[Entry]
+    cursor: str
+
+
+class _List(NamedTuple):
+    """A way to list runs that has an index: the statement, and the columns its cursor holds, from the far end."""
+
+    statement: str
+    keys: tuple[str, ...]
+    start: tuple[int, ...]
+    fields: tuple[str, ...]
+
+
+_NEWEST = _List("list_newest", ("seq",), (_LAST,), ("seq",))
+_JOB = _List("list_job", ("seq",), (_LAST,), ("seq",))
+_ENDED = _List("list_ended", ("at", "seq"), (_LAST, _LAST), ("finished_at", "seq"))
+_JOB_ENDED = _List("list_job_ended", ("at", "seq"), (_LAST, _LAST), ("finished_at", "seq"))
+_SCHEDULED = _List("list_scheduled", ("at", "seq"), (0, 0), ("due_at", "seq"))
+_WAITING = _List("list_waiting", ("seq",), (0,), ("seq",))
+_LIVE = _List("list_live", ("at", "seq"), (0, 0), ("look_at", "seq"))
+
+LISTS: Mapping[tuple[str, ...], str] = {
+    (): "all runs, newest first",
+    ("job",): "the runs of a job, newest first",
+    ("state",): "the runs in a state; queued ones in the order of their queue, ended ones latest first",
+    ("job", "state"): "the ended or queued runs of a job",
+    ("queue", "state"): "the queued runs of a queue, in its order",
+    ("job", "queue", "state"): "the queued runs of a job in a queue, in its order",
+}
+"""The filters that can be combined, each of which has its index."""
+
+
+class Reading(Core):
+    """The verbs that change nothing."""
+
+    async def status(self, run_id: str) -> Status:
+        """How a run is doing, for those who have only its id."""
+        run = await self.get(run_id)
+        return Status(run.id, run.job, run.state, run.burnt, run.max_attempts, run.due_at, run.started_at, run.finished_at, run.error)
+
+    async def jobs(self, *, after: str = "", count: int = 100) -> list[Job]:
+        """Definitions by name."""
+        checks.integer(count, "count", 1, self.limits.page)
+        return await self.records.jobs_after(after, count)
+
+    async def attempts(self, run_id: str) -> list[Attempt]:
+        """All attempts of a run, oldest first; the last one is the run's own."""
+        run = await self.get(run_id)
+        return [*await self.records.attempts(run), _current(run)]
+
+    async def history(self, run_id: str, *, after: int = 0, count: int = 1_000) -> list[Entry]:
+        """Every change of state of a run, from the beginning or behind a revision."""
+        checks.integer(count, "count", 1, self.limits.page)
+        return await self.records.history(await self.get(run_id), after, count)
+
+    async def tail(self, cursor: str | None = None, *, count: int = 500) -> Tail:
+        """Every entry of the journal once, whatever the order of commits; begins at the beginning without a cursor."""
+        checks.integer(count, "count", 1, self.limits.page)
+        seen, upto, xid, entry = _tail_place(cursor)
+        if not upto:
+            upto, xid, entry = await self.records.snapshot() or "", 0, entry if not seen else 0
+        rows = await self.records.tail(seen or "1:1:", upto or None, xid, entry, count)
+        if rows:
+            entry, xid = rows[-1][0], rows[-1][1]
+        if upto and len(rows) < count:
+            seen, upto = upto, ""  # the window is read to its end; the next one begins where it ended
+        return Tail([row[2] for row in rows], _encoded(["tail", seen, upto, xid, entry]))
+
+    async def runs(
+        self,
+        *,
+        job: str | None = None,
+        queue: str | None = None,
+        state: State | str | None = None,
+        cursor: str | None = None,
+        count: int = 100,
+    ) -> Page:
+        """A page of runs by one of the filters of `LISTS`."""
+        checks.integer(count, "count", 1, self.limits.page)
+        given = {"job": job, "queue": queue, "state": None if state is None else _state(state)}
+        said = {name: value for name, value in given.items() if value is not None}
+        if said.get("state") == State.QUEUED:
+            return await self._list_queued(job, queue, cursor, count)
+        chosen = _chosen(said)
+        place = _place(cursor, [chosen.statement, *said.values()], len(chosen.keys)) or list(chosen.start)
+        values = {name: str(value) for name, value in said.items() if chosen not in (_LIVE, _SCHEDULED, _WAITING)}
+        rows = await self.records.page(chosen.statement, **values, **dict(zip(chosen.keys, place, strict=True)), count=count)
+        runs = [run for run in rows if chosen is not _LIVE or run.state == said["state"]]
+        end = [getattr(rows[-1], field) for field in chosen.fields] if len(rows) == count else None
+        return Page(runs, _encoded([chosen.statement, *said.values(), *end]) if end else None)
+
+    async def _list_queued(self, job: str | None, queue: str | None, cursor: str | None, count: int) -> Page:
+        """The queued runs in the order of the queue: what a claim would look at."""
+        head = ["queued", job, queue]
+        band, position, seq = _place(cursor, head, 3) or FIRST
+        lanes = await self._lanes(lambda lane: job in (None, lane.job) and queue in (None, lane.queue))
+        heads, _, _ = await self.records.heads(lanes, (band, position, seq), count, "", None)
+        found = {run.seq: run for run in await self.records.find_seqs([item.seq for item in heads])}
+        runs = [found[item.seq] for item in heads if item.seq in found]
+        last = heads[-1] if len(heads) == count else None
+        return Page(runs, _encoded([*head, last.band, last.position, last.seq]) if last else None)
+
+    async def _lanes(self, wanted: Any) -> list[int]:
+        await self.refresh_lanes()
+        return [lane.id for lane in self.lanes.all if wanted(lane)]
+
+    async def why(self, run_id: str) -> list[Reason]:
+        """Everything that holds a run back now; empty for one that a worker could take at once."""
+        run = await self.get(run_id)
+        match run.state:
+            case State.WAITING:
+                return await self._why_waiting(run)
+            case State.SCHEDULED:
+                return [Reason("not_due", f"It is due in {max(0, run.due_at - self.clock.now())} ms.", {"due_at": run.due_at})]
+            case State.QUEUED:
+                return await self._why_queued(run)
+            case _ if run.state in LIVE:
+                return [Reason("held", f"Worker {run.worker} has it.", {"worker": run.worker, "lease_until": run.lease_until})]
+            case _:
+                return [Reason("ended", f"It has ended: {run.state}.", {"state": run.state, "reason": run.reason})]
+
+    async def _why_waiting(self, run: Run) -> list[Reason]:
+        before = await self.records.predecessors(run.seq, 100)
+        return [
+            Reason("waits_for", f"It waits for run {other}, which is {state}.", {"run": other, "state": state})
+            for other, state, _ in before
+            if state not in ENDED
+        ]
+
+    async def _why_queued(self, run: Run) -> list[Reason]:
+        await self.refresh_lanes()
+        lane = next(lane for lane in self.lanes.all if lane.id == run.lane)
+        alive = await self.records.workers_seen(self.clock.now() - self.limits.worker_silence)
+        reasons = [] if any(open_to(lane, worker) for worker in alive) else [_no_worker(lane, len(alive))]
+        ahead = await self.records.ahead(run, _AHEAD)
+        if ahead:
+            reasons.append(Reason("behind", f"{ahead}{' or more' if ahead == _AHEAD else ''} are ahead of it.", {"ahead": ahead}))
+        return reasons
+
+
+def _no_worker(lane: Lane, alive: int) -> Reason:
+    needs = f"job {lane.job!r} in queue {lane.queue!r}"
+    data = {"job": lane.job, "queue": lane.queue, "tags": lane.requires.tags, "cores": lane.requires.cores, "memory": lane.requires.memory}
+    return Reason("no_worker", f"None of the {alive} live workers takes {needs} with what it requires.", data)
+
+
+def _current(run: Run) -> Attempt:
+    return Attempt(
+        run.id, run.attempt, run.current_attempt, run.retry_of, run.state.value, run.worker, run.token,
+        run.claimed_at, run.started_at, run.finished_at, run.error if run.finished_at is not None else None,
+    )  # fmt: skip
+
+
+def _state(value: State | str) -> State:
+    try:
+        return State(value)
+    except ValueError:
+        raise BadInput(f"There is no state {value!r:.40}.", hint=f"Use one of {', '.join(State)}.") from None
+
+
+def _chosen(said: Mapping[str, str]) -> _List:
+    """The list for these filters, or the error that names those there are."""
+    names, state = tuple(said), said.get("state")
+    if names == ():
+        return _NEWEST
+    if names == ("job",):
+        return _JOB
+    if state in ENDED and names in (("state",), ("job", "state")):
+        return _ENDED if names == ("state",) else _JOB_ENDED
+    if names == ("state",):
+        return {State.SCHEDULED: _SCHEDULED, State.WAITING: _WAITING}.get(State(str(state)), _LIVE)
+    raise BadInput(
+        f"Runs cannot be listed by {' and '.join(f'{name}={value}' for name, value in said.items())}.",
+        hint="There are: " + "; ".join(f"{' and '.join(filters) or 'no filter'} ({text})" for filters, text in LISTS.items()) + ".",
+    )
+
+
+def _encoded(parts: list[Any]) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(parts)).rstrip(b"=").decode()
+
+
+def _forged() -> BadInput:
+    return BadInput(
+        "The cursor is not one of this list.", hint="Use the cursor of the page before, with the same filters, or none to begin again."
+    )
+
+
+def _decoded(cursor: str) -> list[Any]:
+    try:
+        raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        return msgspec.json.decode(raw, type=list[Any])
+    except (binascii.Error, UnicodeEncodeError, msgspec.DecodeError):
+        raise _forged() from None
+
+
+def _integers(parts: list[Any]) -> list[int]:
+    if not all(type(part) is int and -_LAST - 1 <= part <= _LAST for part in parts):
+        raise _forged()
+    return parts
+
+
+def _place(cursor: str | None, head: list[Any], keys: int) -> list[int] | None:
+    """The place a cursor of this very list holds."""
+    if cursor is None:
+        return None
+    parts = _decoded(cursor)
+    if parts[: len(head)] != head or len(parts) != len(head) + keys:
+        raise _forged()
+    return _integers(parts[len(head) :])
+
+
+def _tail_place(cursor: str | None) -> tuple[str, str, int, int]:
+    if cursor is None:
+        return "", "", 0, 0
+    match _decoded(cursor):
+        case ["tail", str(seen), str(upto), int(xid), int(entry)] if _snapshot(seen) and _snapshot(upto):
+            _integers([xid, entry])
+            return seen, upto, xid, entry
+        case _:
+            raise _forged()
+
+
+def _snapshot(text: str) -> bool:
+    return len(text) < 100_000 and set(text) <= set("0123456789:,")

@@ -1,0 +1,158 @@
+"""How attempts end: reports of workers, many at once, each answered; the same report again gets the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from windlass.engine import checks
+from windlass.engine.core import PATIENCE, Core
+from windlass.errors import Conflict, NotFound, OutcomeUnknown, TooLarge, WindlassError
+from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed, cancelled, lease_lost, step, wrong_state
+from windlass.model import Receipt, Run, State
+from windlass.store.records import Change
+
+_FAILED = (State.FAILED, State.QUARANTINED)
+
+
+class Outcome(NamedTuple):
+    """What a worker has to say about a run. `seq`, where it is known, saves a look-up."""
+
+    run: str
+    report: Report
+    seq: int | None = None
+
+
+class Reporting(Core):
+    """The verbs by which attempts end."""
+
+    async def report(self, run_id: str, report: Report, *, seq: int | None = None) -> Receipt:
+        """End an attempt. Raises LeaseLost under a stale token and Cancelled when the run was cancelled meanwhile."""
+        answer = (await self.report_many([Outcome(run_id, report, seq)]))[0]
+        if isinstance(answer, WindlassError):
+            raise answer
+        return answer
+
+    async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
+        """End many attempts; one answer for each, in the same order. One that is refused does not harm the others."""
+        checks.count(outcomes, "reports", self.limits.report)
+        reports = [self._prepared(outcome.report) for outcome in outcomes]
+        seqs = await self._known(outcomes)
+        answers: list[Receipt | WindlassError | None] = [None] * len(outcomes)
+        first = {seq: index for index, seq in reversed(list(enumerate(seqs))) if seq is not None}
+        became = await self._end({seq: reports[index] for seq, index in first.items()})
+        for seq, state in became.items():
+            answers[first[seq]] = Receipt(outcomes[first[seq]].run, state)
+        return [
+            answer or await self._settle(outcome.run, report) for answer, outcome, report in zip(answers, outcomes, reports, strict=True)
+        ]
+
+    def _prepared(self, report: Report) -> Report:
+        """The report within bounds, with the chance and the id that a further attempt may need."""
+        checks.identifier(report.token, "The token")
+        if isinstance(report, Succeed):
+            if report.output is not None and len(report.output) > self.limits.output:
+                raise TooLarge(
+                    f"The output has more than {self.limits.output:,} bytes.",
+                    hint="Keep large results elsewhere and return a reference to them.",
+                )
+            return report
+        if isinstance(report, Snooze | Fail):
+            checks.maybe(report.delay, "delay", 0, self.limits.duration)
+        if isinstance(report, Fail):
+            return replace(
+                report, error=checks.failure(report.error, self.limits.error), next_id=self.clock.new_id(), chance=self.clock.chance()
+            )
+        return replace(report, next_id=self.clock.new_id())
+
+    async def _known(self, outcomes: Sequence[Outcome]) -> list[int | None]:
+        unknown = [checks.identifier(outcome.run, "The run") for outcome in outcomes if outcome.seq is None]
+        found = await self.records.seqs(unknown) if unknown else {}
+        return [outcome.seq if outcome.seq is not None else found.get(outcome.run) for outcome in outcomes]
+
+    async def _end(self, reports: dict[int, Report]) -> dict[int, State]:
+        """Move the runs that are as their worker believes; what is not is left for `_settle`."""
+        done = {seq: report for seq, report in reports.items() if isinstance(report, Succeed)}
+        try:
+            return await self._succeed(done) | await self._decide({seq: report for seq, report in reports.items() if seq not in done})
+        except OutcomeUnknown:
+            return {}  # `_settle` asks each run what became of it
+
+    async def _succeed(self, done: dict[int, Succeed]) -> dict[int, State]:
+        if not done:
+            return {}
+        rows = [(seq, report.token or "", report.output, report.output_hash) for seq, report in done.items()]
+        moved = await self.records.succeed(rows, self.clock.nonce(), self.clock.nonce(), self.clock.now())
+        return dict.fromkeys(moved, State.SUCCEEDED)
+
+    async def _decide(self, reports: dict[int, Report]) -> dict[int, State]:
+        if not reports:
+            return {}
+        now = self.clock.now()
+        runs = [run for run in await self.records.find_seqs(sorted(reports)) if _as_believed(run, reports[run.seq])]
+        changes = [Change(run, step(run, reports[run.seq], now), reports[run.seq].name) for run in runs]
+        written = await self.records.write_back("report", changes, self.clock.nonce(), self.clock.nonce(), now) if changes else set()
+        return {change.after.seq: change.after.state for change in changes if change.after.seq in written}
+
+    async def _settle(self, run_id: str, report: Report) -> Receipt | WindlassError:
+        """The answer for a report that found its run otherwise than expected."""
+        try:
+            return await self._settled(run_id, report)
+        except WindlassError as error:
+            return error
+
+    async def _settled(self, run_id: str, report: Report) -> Receipt:
+        for _ in range(PATIENCE):
+            run = await self.records.find(run_id)
+            if run is None:
+                raise NotFound(f"There is no run {run_id}.", hint="Stop working on it and write nothing.")
+            if run.token != report.token:
+                return await self._repeated_elsewhere(run, report)
+            if run.finished_at is not None:
+                return self._repeated(run, report)
+            became = await (self._end({run.seq: report}) if _as_believed(run, report) else self._confirm(run, report))
+            if became:
+                return Receipt(run.id, became[run.seq])
+        raise Conflict(f"Run {run_id} kept changing; the report was not stored.", hint="Report again.")
+
+    async def _confirm(self, run: Run, report: Report) -> dict[int, State]:
+        """A report on a run that is being cancelled is its worker's word that it has stopped; nothing else of it counts."""
+        now = self.clock.now()
+        confirmed = Change(run, step(run, report, now), "confirm")
+        if await self.records.write_back("report", [confirmed], self.clock.nonce(), self.clock.nonce(), now):
+            raise cancelled(run)
+        return {}
+
+    def _repeated(self, run: Run, report: Report) -> Receipt:
+        """The first answer again, if this is the report that ended the run."""
+        if run.state is State.CANCELLED:
+            raise cancelled(run)
+        if _same_result(run, report) or (isinstance(report, Fail) and run.state in _FAILED and run.error == report.error):
+            return Receipt(run.id, run.state, repeated=True)
+        raise wrong_state(run, report)
+
+    async def _repeated_elsewhere(self, run: Run, report: Report) -> Receipt:
+        """The first answer again, if this report closed an earlier attempt or says the same as the end did."""
+        if _same_result(run, report):
+            return Receipt(run.id, run.state, repeated=True)
+        closed = await self.records.closed_attempt(run.seq, report.token or "")
+        if closed is None:
+            raise lease_lost(run)
+        outcome, answer, error = closed
+        failed_so = isinstance(report, Fail) and outcome == "failed" and error == report.error
+        if failed_so or (isinstance(report, Snooze | GiveBack) and outcome == "returned"):
+            return Receipt(run.id, answer, repeated=True)
+        raise lease_lost(run)
+
+
+def _as_believed(run: Run, report: Report) -> bool:
+    return run.token == report.token and run.state in (State.CLAIMED, State.RUNNING)
+
+
+def _same_result(run: Run, report: Report) -> bool:
+    """Whether a run ended well with just this result; by hash where the report has one."""
+    if run.state is not State.SUCCEEDED or not isinstance(report, Succeed):
+        return False
+    return report.output_hash == run.output_hash if report.output_hash and run.output_hash else report.output == run.output

@@ -1,0 +1,153 @@
+"""What time has made wrong is put right: due runs queued, leases lapsed, old runs pruned. Any process may sweep, any number at once."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from windlass.clock import Clock
+from windlass.engine.core import Core
+from windlass.errors import OutcomeUnknown
+from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
+from windlass.model import Run, State
+from windlass.store.records import Change
+
+SLICE = 500
+SLICES = 20
+"""How many slices of one kind a sweep does before it lets others have the store."""
+
+PRUNE_EVERY = 60_000
+BACK_AT_LATEST = 1_000
+
+
+class Swept(Struct, frozen=True):
+    """What a sweep did, and in how many milliseconds it wants to come back."""
+
+    dispatched: int = 0
+    lapsed: int = 0
+    pruned: int = 0
+    back_in: int = BACK_AT_LATEST
+
+
+class Watch:
+    """How long this process has watched without a pause or a jump of the clock.
+
+    A lease that ran out while nobody could have renewed it, because this process slept or the clock was set, must not cost a
+    living worker its run. So a resident sweep lapses a lease only after it has itself watched for that lease's length.
+    """
+
+    def __init__(self, clock: Clock, *, pause: int = 5_000, jump: int = 1_000) -> None:
+        self.clock, self.pause, self.jump = clock, pause, jump
+        self._wall, self._ticks = clock.now(), clock.monotonic()
+        self._since = self._ticks
+
+    def steady_for(self) -> int:
+        """Milliseconds of undisturbed watching; to be asked at every tick."""
+        wall, ticks = self.clock.now(), self.clock.monotonic()
+        passed = ticks - self._ticks
+        if passed > self.pause or abs(wall - self._wall - passed) > self.jump:
+            self._since = ticks
+        self._wall, self._ticks = wall, ticks
+        return ticks - self._since
+
+
+class Sweeping(Core):
+    """The verbs of time."""
+
+    _prune_at = 0
+
+    async def sweep(self, watch: Watch | None = None) -> Swept:
+        """Dispatch what is due, lapse what is lost, prune what is old.
+
+        Without a watch, leases are judged by the store's time alone, which cannot tell a dead worker from a process that
+        slept or a clock that was set. A process that sweeps regularly keeps a Watch and hands it in each time.
+        """
+        steady = None if watch is None else watch.steady_for()
+        lapsed = await self.lapse(steady)
+        dispatched = await self.dispatch()
+        pruned = 0
+        if self.clock.monotonic() >= self._prune_at:
+            pruned, self._prune_at = await self.prune(), self.clock.monotonic() + PRUNE_EVERY
+        waits = [at - self.clock.now() for at in await self.records.next_times()]
+        return Swept(dispatched, lapsed, pruned, max(0, min([BACK_AT_LATEST, *waits])))
+
+    async def dispatch(self, count: int = SLICE * SLICES) -> int:
+        """Queue the runs whose time has come, oldest first; how many this call moved."""
+        moved = 0
+        while count > 0:
+            now = self.clock.now()
+            ids = await self.records.due(now, min(count, SLICE))
+            if not ids:
+                break
+            moved += await self._dispatch(ids, now)
+            count -= len(ids)
+        return moved
+
+    async def _dispatch(self, ids: list[int], now: int) -> int:
+        try:
+            return len(await self.records.dispatch(ids, self.clock.nonce(), now))
+        except OutcomeUnknown:
+            return 0  # what was not done is still due
+
+    async def lapse(self, steady: int | None = None) -> int:
+        """End the leases nobody renewed, and what ran for too long; how many this call moved.
+
+        Pages by key, so that runs it must not touch never hide those it must.
+        """
+        moved, after = 0, (0, 0)
+        for _ in range(SLICES):
+            now = self.clock.now()
+            runs = await self.records.overdue(now, after, SLICE)
+            if not runs:
+                break
+            moved += await self._lapse(runs, now, steady)
+            after = (runs[-1].look_at or 0, runs[-1].seq)
+        return moved
+
+    async def _lapse(self, runs: list[Run], now: int, steady: int | None) -> int:
+        verdicts = {run.seq: self._verdict(run, now, steady) for run in runs}
+        changes = [
+            Change(run, step(run, cmd, now), cmd.name, lapsed_by=now if isinstance(cmd, Lapse) else None)
+            for run in runs
+            if isinstance(cmd := verdicts[run.seq], Command)
+        ]
+        later = [(run, at) for run in runs if isinstance(at := verdicts[run.seq], int)]
+        try:
+            if later:
+                await self.records.look_later(later)
+            return len(await self.records.write_back("lapse", changes, self.clock.nonce(), self.clock.nonce(), now)) if changes else 0
+        except OutcomeUnknown:
+            return 0  # the next sweep looks again
+
+    def _verdict(self, run: Run, now: int, steady: int | None) -> Command | int:
+        """What is to be done about a lease that wanted a look: a command, or when to look again."""
+        wait = 0 if steady is None else (run.lease or 0) - steady
+        if wait > 0:
+            return now + wait
+        if run.cancel_asked_at is not None and run.cancel_asked_at + run.policy.grace <= now:
+            return Abandon(token=run.token)
+        if run.max_runtime is not None and (run.claimed_at or now) + run.max_runtime <= now:
+            return Expire(token=run.token)
+        if run.lease_until is None or run.lease_until <= now:
+            return Lapse(token=run.token, next_id=self.clock.new_id(), chance=self.clock.chance())
+        ends = [run.lease_until]
+        if run.max_runtime is not None and run.claimed_at is not None:
+            ends.append(run.claimed_at + run.max_runtime)
+        if run.cancel_asked_at is not None:
+            ends.append(run.cancel_asked_at + run.policy.grace)
+        return min(ends)
+
+    async def prune(self) -> int:
+        """Remove ended runs past their retention, and keys past their time, in slices; how many runs went."""
+        pruned, now = 0, self.clock.now()
+        for state in ENDED:
+            keep = self.limits.keep_succeeded if state is State.SUCCEEDED else self.limits.keep_others
+            for _ in range(SLICES):
+                ids = await self.records.prunable(state, now - keep, SLICE)
+                if not ids:
+                    break
+                await self.records.prune(ids)
+                pruned += len(ids)
+        for _ in range(SLICES):
+            if not await self.records.drop_expired_keys(now, SLICE):
+                break
+        return pruned

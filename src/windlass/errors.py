@@ -1,0 +1,146 @@
+"""Every error says what happened and what to do next, and knows its own code and HTTP status."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class WindlassError(Exception):
+    """Base of all errors raised on purpose."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}"
+
+
+class BadInput(WindlassError):
+    """What was asked cannot be read; nothing was changed."""
+
+    code, status = "bad_input", 400
+
+
+class TooLarge(BadInput):
+    """What was sent is over a limit; nothing was changed."""
+
+    code, status = "too_large", 413
+
+
+class UnknownJob(WindlassError):
+    """A run was asked for a job that nobody has defined."""
+
+    code, status = "unknown_job", 422
+
+
+class NotFound(WindlassError):
+    """There is no such thing."""
+
+    code, status = "not_found", 404
+
+
+class Pruned(WindlassError):
+    """There was such a run; retention has removed it."""
+
+    code, status = "pruned", 410
+
+
+class WrongState(WindlassError):
+    """The run is in a state from which this move does not exist."""
+
+    code, status = "wrong_state", 409
+
+
+class Frozen(WrongState):
+    """The field can no longer be changed."""
+
+    code = "frozen"
+
+
+class LeaseLost(WindlassError):
+    """The token is not the one under which the run is held now."""
+
+    code, status = "lease_lost", 409
+
+
+class Cancelled(WindlassError):
+    """The run was cancelled; the report was not stored."""
+
+    code, status = "cancelled", 409
+
+
+class DuplicateKey(WindlassError):
+    """The key is taken by a run that was asked for with other content."""
+
+    code, status = "duplicate_key", 409
+
+
+class LimitReached(WindlassError):
+    """A bound of the system is reached."""
+
+    code, status = "limit_reached", 429
+
+
+class Conflict(WindlassError):
+    """A unique key was taken between reading and writing; nothing was written."""
+
+    code, status = "conflict", 409
+
+
+class StoreError(WindlassError):
+    """The store could not do what was asked."""
+
+    code, status = "store_failed", 503
+
+
+class StoreBusy(StoreError):
+    """Another writer held the store for too long; nothing was written."""
+
+    code = "store_busy"
+
+
+class StoreUnreachable(StoreError):
+    """There is no connection to the store; nothing was sent."""
+
+    code = "store_unreachable"
+
+
+class OutcomeUnknown(StoreError):
+    """The connection broke while committing: it may or may not have happened."""
+
+    code = "outcome_unknown"
+
+
+class StoreFull(StoreError):
+    """The disk is full; nothing was written."""
+
+    code, status = "store_full", 507
+
+
+class StoreBroken(StoreError):
+    """The store's files or its disk are damaged; only a restart and a check can tell how much."""
+
+    code = "store_broken"
+
+
+class SchemaMismatch(StoreError):
+    """The schema in the store is not the one this version works with."""
+
+    code = "schema_mismatch"
+
+
+class WrongProcess(StoreError):
+    """A connection was carried into a forked child."""
+
+    code, status = "wrong_process", 500
+
+
+class NeedsLoop(WindlassError):
+    """A store that suspends was driven without an event loop."""
+
+    code = "needs_loop"

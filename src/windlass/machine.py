@@ -1,0 +1,399 @@
+"""The rules. `step(run, command, now)` gives the next run or raises; no I/O, no clock, no chance.
+
+`MOVES` says every change of state there is. The diagram in the docs, the `from` states in the SQL and the hints in
+errors are read from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from windlass.errors import Cancelled, Frozen, LeaseLost, WrongState
+from windlass.model import Failure, Run, State, place
+
+LIVE = (State.CLAIMED, State.RUNNING, State.CANCELLING)
+ENDED = (State.SUCCEEDED, State.FAILED, State.QUARANTINED, State.CANCELLED, State.SKIPPED)
+
+BACKOFF_BASE, BACKOFF_CAP = 500, 60_000
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """Something asked of a run. One with a token is accepted only under the lease of that token."""
+
+    name: ClassVar[str] = ""
+    journaled: ClassVar[bool] = True
+    token: str | None = None
+
+
+class Dispatch(Command, frozen=True, kw_only=True):
+    """Its time has come."""
+
+    name = "dispatch"
+
+
+class Release(Command, frozen=True, kw_only=True):
+    """What it waited for has ended as its rule asks."""
+
+    name = "release"
+
+
+class Claim(Command, frozen=True, kw_only=True):
+    """A worker takes it, for as long as its lease lasts."""
+
+    name = "claim"
+    grant: str  # the new token; `token` fences, and there is no lease yet to fence by
+    worker: str
+    lease: int
+    slot: int | None = None
+
+
+class Start(Command, frozen=True, kw_only=True):
+    """The handler begins."""
+
+    name = "start"
+
+
+class Beat(Command, frozen=True, kw_only=True):
+    """The worker lives: the lease is extended."""
+
+    name = "beat"
+    journaled = False
+    lease: int
+
+
+class Report(Command, frozen=True, kw_only=True):
+    """How an attempt ended, in its worker's word."""
+
+
+class Succeed(Report, frozen=True, kw_only=True):
+    """The handler returned."""
+
+    name = "succeed"
+    output: str | None = None
+    output_hash: str | None = None
+
+
+class Fail(Report, frozen=True, kw_only=True):
+    """The handler raised. `delay` is the worker's own word on when to try again; `chance` draws it otherwise.
+
+    The engine fills in the chance, and the id for a further attempt.
+    """
+
+    name = "fail"
+    error: Failure
+    retry: bool = True
+    delay: int | None = None
+    chance: float = 0.5
+    next_id: str = ""
+
+
+class Snooze(Report, frozen=True, kw_only=True):
+    """The handler asks to be called again later; no try is burnt."""
+
+    name = "snooze"
+    delay: int
+    next_id: str = ""
+
+
+class GiveBack(Report, frozen=True, kw_only=True):
+    """A draining worker returns what it did not finish; no try is burnt."""
+
+    name = "give_back"
+    next_id: str = ""
+
+
+class Lapse(Command, frozen=True, kw_only=True):
+    """The lease ran out without a word."""
+
+    name = "lapse"
+    chance: float = 0.5
+    next_id: str = ""
+
+
+class Expire(Command, frozen=True, kw_only=True):
+    """It ran for longer than it may in all."""
+
+    name = "expire"
+
+
+class Cancel(Command, frozen=True, kw_only=True):
+    """Somebody no longer wants it."""
+
+    name = "cancel"
+    reason: str | None = None
+
+
+class Abandon(Command, frozen=True, kw_only=True):
+    """The grace of a cancel is over."""
+
+    name = "abandon"
+
+
+class Skip(Command, frozen=True, kw_only=True):
+    """It shall not be executed, and the reason says why."""
+
+    name = "skip"
+    reason: str
+
+
+class Patch(Command, frozen=True, kw_only=True):
+    """Somebody edits it while it waits. None: as it was."""
+
+    name = "patch"
+    payload: str | None = None
+    priority: int | None = None
+    due_at: int | None = None
+    max_attempts: int | None = None
+    queue: str | None = None
+    lane: int | None = None
+
+
+Rule = Callable[[Run, Any, int], Run]
+
+
+class Move(NamedTuple):
+    """Where a command may lead, and the function that decides."""
+
+    to: tuple[State, ...]
+    rule: Rule
+
+
+def _ready(run: Run, now: int) -> State:
+    return State.SCHEDULED if run.due_at > now else State.QUEUED
+
+
+def release(run: Run, cmd: Release, now: int) -> Run:
+    return replace(run, state=_ready(run, now))
+
+
+def dispatch(run: Run, cmd: Dispatch, now: int) -> Run:
+    if run.due_at > now:
+        raise WrongState(f"Run {run.id} is due only at {run.due_at}.", hint="Wait until then, or patch its due time.")
+    return replace(run, state=State.QUEUED)
+
+
+def lease_out(run: Run, cmd: Claim, now: int) -> Run:
+    until = now + cmd.lease
+    look_at = until if run.max_runtime is None else min(until, now + run.max_runtime)
+    claimed_at = max(now, run.created_at)
+    held = {"token": cmd.grant, "worker": cmd.worker, "slot": cmd.slot, "lease": cmd.lease}
+    return replace(run, state=State.CLAIMED, claimed_at=claimed_at, lease_until=until, look_at=look_at, **held)
+
+
+def start(run: Run, cmd: Start, now: int) -> Run:
+    return replace(run, state=State.RUNNING, started_at=max(now, run.claimed_at or now))
+
+
+def extend(run: Run, cmd: Beat, now: int) -> Run:
+    return replace(run, lease_until=max(run.lease_until or 0, now + cmd.lease))
+
+
+def _end(run: Run, state: State, now: int, **fields: Any) -> Run:
+    """The end of a run. The token stays, so that its last report is known when it comes again."""
+    finished_at = max(now, run.created_at, run.claimed_at or 0, run.started_at or 0)
+    return replace(run, state=state, finished_at=finished_at, slot=None, lease_until=None, look_at=None, **fields)
+
+
+def succeed(run: Run, cmd: Succeed, now: int) -> Run:
+    started_at = run.started_at if run.started_at is not None else run.claimed_at
+    return _end(run, State.SUCCEEDED, now, started_at=started_at, error=None, output=cmd.output, output_hash=cmd.output_hash)
+
+
+def _plan_next(run: Run, now: int, delay: int, next_id: str, **fields: Any) -> Run:
+    """Close the attempt and plan a further one, which has an id of its own and names the one before."""
+    due_at = now + delay
+    blank = {
+        "token": None,
+        "worker": None,
+        "slot": None,
+        "lease": None,
+        "claimed_at": None,
+        "started_at": None,
+        "lease_until": None,
+        "look_at": None,
+    }
+    chained = {"attempt": run.attempt + 1, "attempt_id": next_id, "retry_of": run.current_attempt}
+    state = State.QUEUED if delay == 0 else State.SCHEDULED
+    return replace(run, state=state, due_at=due_at, **blank, **chained, **fields)
+
+
+def backoff(run: Run, chance: float) -> int:
+    """Milliseconds before the try after this one: the job's own list, or half to all of 1 s, 2 s, 4 s ... one minute."""
+    nth = run.burnt + 1
+    if run.policy.backoff:
+        return run.policy.backoff[min(nth, len(run.policy.backoff)) - 1]
+    # The exponent is capped first: 2 to the power of 1,000 is a number nobody needs.
+    upper = min(BACKOFF_BASE << min(nth, 16), BACKOFF_CAP)
+    return upper // 2 + round(chance * (upper - upper // 2))
+
+
+def _again_or_end(run: Run, now: int, error: Failure, delay: int, next_id: str) -> Run:
+    burnt = run.burnt + 1
+    if burnt >= run.max_attempts:
+        return _end(run, State(run.policy.exhausted), now, error=error, burnt=burnt)
+    position = run.position if run.policy.retry_place == "keep" else place(now + delay)
+    return _plan_next(run, now, delay, next_id, error=error, burnt=burnt, position=position)
+
+
+def fail(run: Run, cmd: Fail, now: int) -> Run:
+    begun = replace(run, started_at=run.started_at if run.started_at is not None else run.claimed_at)
+    if not cmd.retry:
+        return _end(begun, State(run.policy.exhausted), now, error=cmd.error, burnt=run.burnt + 1)
+    delay = cmd.delay if cmd.delay is not None else backoff(run, cmd.chance)
+    return _again_or_end(begun, now, cmd.error, delay, cmd.next_id)
+
+
+def lapse(run: Run, cmd: Lapse, now: int) -> Run:
+    lost = Failure(code="worker_lost", message=f"Worker {run.worker} did not renew its lease; the run was recovered.")
+    return _again_or_end(run, now, lost, backoff(run, cmd.chance), cmd.next_id)
+
+
+def expire(run: Run, cmd: Expire, now: int) -> Run:
+    over = Failure(code="max_runtime_exceeded", message=f"The attempt ran for longer than {run.max_runtime} ms.")
+    return _end(run, State(run.policy.exhausted), now, error=over, burnt=run.burnt + 1)
+
+
+def _return(run: Run, now: int, delay: int, next_id: str) -> Run:
+    if run.returns >= run.policy.max_returns:
+        often = Failure(code="max_returns_exceeded", message=f"The run was returned {run.returns} times without an end.")
+        return _end(run, State(run.policy.exhausted), now, error=often, burnt=run.burnt + 1)
+    return _plan_next(run, now, delay, next_id, returns=run.returns + 1)
+
+
+def snooze(run: Run, cmd: Snooze, now: int) -> Run:
+    return _return(run, now, cmd.delay, cmd.next_id)
+
+
+def give_back(run: Run, cmd: GiveBack, now: int) -> Run:
+    return _return(run, now, 0, cmd.next_id)
+
+
+def cancel(run: Run, cmd: Cancel, now: int) -> Run:
+    return _end(run, State.CANCELLED, now, cancel_asked_at=now, reason=cmd.reason)
+
+
+def ask_to_stop(run: Run, cmd: Cancel, now: int) -> Run:
+    look_at = min(run.look_at or now, now + run.policy.grace)
+    return replace(run, state=State.CANCELLING, cancel_asked_at=now, look_at=look_at, reason=cmd.reason)
+
+
+def confirm(run: Run, cmd: Command, now: int) -> Run:
+    """The end was fixed when the cancel was asked for: nothing of the report is kept."""
+    return _end(run, State.CANCELLED, now)
+
+
+def refuse_start(run: Run, cmd: Start, now: int) -> Run:
+    raise cancelled(run)
+
+
+def skip(run: Run, cmd: Skip, now: int) -> Run:
+    return _end(run, State.SKIPPED, now, reason=cmd.reason)
+
+
+def patch(run: Run, cmd: Patch, now: int) -> Run:
+    given = {name: value for name in ("payload", "due_at", "max_attempts", "queue", "lane") if (value := getattr(cmd, name)) is not None}
+    if cmd.priority is not None:
+        given["band"] = -cmd.priority
+    if cmd.due_at is not None:
+        given["position"] = place(max(run.created_at, cmd.due_at))
+    edited = replace(run, **given)
+    return edited if run.state is State.WAITING or cmd.due_at is None else replace(edited, state=_ready(edited, now))
+
+
+_READY = (State.SCHEDULED, State.QUEUED)
+_EXHAUSTED = (State.FAILED, State.QUARANTINED)
+
+_CANCEL = Move((State.CANCELLED,), cancel)
+_SKIP = Move((State.SKIPPED,), skip)
+_CONFIRM = Move((State.CANCELLED,), confirm)
+_RETURN_TO = (*_READY, *_EXHAUSTED)
+
+_HELD: dict[type[Command], Move] = {
+    Succeed: Move((State.SUCCEEDED,), succeed),
+    Fail: Move((*_READY, *_EXHAUSTED), fail),
+    Snooze: Move(_RETURN_TO, snooze),
+    GiveBack: Move(_RETURN_TO, give_back),
+    Lapse: Move((*_READY, *_EXHAUSTED), lapse),
+    Expire: Move(_EXHAUSTED, expire),
+    Cancel: Move((State.CANCELLING,), ask_to_stop),
+}
+
+MOVES: dict[State, dict[type[Command], Move]] = {
+    State.WAITING: {Release: Move(_READY, release), Patch: Move((State.WAITING,), patch), Cancel: _CANCEL, Skip: _SKIP},
+    State.SCHEDULED: {Dispatch: Move((State.QUEUED,), dispatch), Patch: Move(_READY, patch), Cancel: _CANCEL, Skip: _SKIP},
+    State.QUEUED: {Claim: Move((State.CLAIMED,), lease_out), Patch: Move(_READY, patch), Cancel: _CANCEL, Skip: _SKIP},
+    State.CLAIMED: {Start: Move((State.RUNNING,), start), Beat: Move((State.CLAIMED,), extend), **_HELD},
+    State.RUNNING: {Beat: Move((State.RUNNING,), extend), **_HELD},
+    State.CANCELLING: {
+        Start: Move((), refuse_start),
+        Beat: Move((State.CANCELLING,), extend),
+        Succeed: _CONFIRM,
+        Fail: _CONFIRM,
+        Snooze: _CONFIRM,
+        GiveBack: _CONFIRM,
+        Lapse: _CONFIRM,
+        Expire: _CONFIRM,
+        Abandon: _CONFIRM,
+    },
+    State.SUCCEEDED: {},
+    State.FAILED: {},
+    State.QUARANTINED: {},
+    State.CANCELLED: {},
+    State.SKIPPED: {},
+}
+
+
+def allowed(state: State) -> list[str]:
+    """The names of the moves that exist from a state."""
+    return [command.name for command in MOVES[state]]
+
+
+def sources(command: str, target: str | None = None) -> list[State]:
+    """The states from which a command leads anywhere, or to that state."""
+    moves = ((state, move) for state, row in MOVES.items() for kind, move in row.items() if kind.name == command)
+    found = [state for state, move in moves if (target in move.to if target else move.to)]
+    if not found:
+        raise KeyError(f"no state allows {command} {target or ''}")
+    return found
+
+
+def lease_lost(run: Run) -> LeaseLost:
+    """The error for a token under which the run is not held."""
+    return LeaseLost(
+        f"Run {run.id} is not held under this token; it is {run.state} now.",
+        hint="Stop working on it and write nothing: another worker has it, or it has ended.",
+    )
+
+
+def cancelled(run: Run) -> Cancelled:
+    """The error for a report on a run whose end was fixed by a cancel."""
+    return Cancelled(
+        f"Run {run.id} was cancelled; the report was not stored.", hint="Stop working on it. To have it executed after all, rerun it."
+    )
+
+
+def wrong_state(run: Run, cmd: Command) -> WrongState:
+    """The error for a move that does not exist from where the run is."""
+    moves = ", ".join(allowed(run.state)) or "nothing; it is final, but it can be rerun as a new run"
+    if isinstance(cmd, Patch):
+        fields = ", ".join(name for name in cmd.__struct_fields__ if name != "token" and getattr(cmd, name) is not None)
+        return Frozen(
+            f"Cannot modify {fields} of run {run.id}: it is {run.state}.",
+            hint="Only a run that still waits can be edited. Cancel it and create another one.",
+        )
+    return WrongState(f"Run {run.id} is {run.state}, so it cannot {cmd.name}.", hint=f"Allowed from here: {moves}.")
+
+
+def step(run: Run, cmd: Command, now: int) -> Run:
+    """The run after a command, one revision on; raises when the lease is lost or the move does not exist."""
+    if cmd.token is not None and cmd.token != run.token:
+        raise lease_lost(run)
+    move = MOVES[run.state].get(type(cmd))
+    if move is None:
+        raise wrong_state(run, cmd)
+    after = move.rule(run, cmd, now)
+    return replace(after, rev=run.rev + 1) if cmd.journaled else after

@@ -1,0 +1,257 @@
+"""The records that cross every boundary: frozen, typed, parsed once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from msgspec import Struct
+
+POSITION_STEP = 2**20
+"""Positions per millisecond: room for the index in a call, and for moves in between."""
+
+
+class State(StrEnum):
+    """Where a run is in its life."""
+
+    WAITING = "waiting"
+    SCHEDULED = "scheduled"
+    QUEUED = "queued"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    QUARANTINED = "quarantined"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+class Failure(Struct, frozen=True, omit_defaults=True):
+    """Why an attempt did not succeed."""
+
+    code: str
+    message: str
+    detail: str | None = None  # a traceback, or the end of standard error
+
+
+class Policy(Struct, frozen=True, omit_defaults=True):
+    """What happens when an attempt does not succeed. Durations are milliseconds."""
+
+    backoff: tuple[int, ...] | None = None  # delays before each retry, the last one repeated; None: the formula
+    exhausted: Literal["failed", "quarantined"] = "failed"
+    retry_place: Literal["keep", "tail"] = "keep"
+    timeout: int | None = None  # kept by the worker; retryable
+    max_returns: int = 1000  # snoozes and give-backs, which burn no try
+    grace: int = 30_000  # from a cancel's ask until the run ends without its worker's word
+
+
+class Requires(Struct, frozen=True, omit_defaults=True):
+    """What a worker must have to be offered a run."""
+
+    tags: tuple[str, ...] = ()
+    cores: int = 0
+    memory: int = 0  # MiB
+
+
+class Options(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a job sets by default and a creation may set itself; None means not said."""
+
+    queue: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    max_runtime: int | None = None  # milliseconds from the claim; 0: no limit. Final, unlike timeout
+    backoff: tuple[int, ...] | None = None
+    exhausted: Literal["failed", "quarantined"] | None = None
+    retry_place: Literal["keep", "tail"] | None = None
+    timeout: int | None = None
+    max_returns: int | None = None
+    grace: int | None = None
+    requires: Requires | None = None
+
+
+class Job(Struct, frozen=True):
+    """A definition: what runs are made from."""
+
+    id: int
+    name: str
+    handler: str | None  # None: nobody has defined it yet; runs may wait for it
+    payload: dict[str, Any]
+    options: Options
+    rev: int
+    created_at: int
+    updated_at: int
+
+
+class Lane(Struct, frozen=True):
+    """The set of runs that the same workers may take."""
+
+    id: int
+    queue: str
+    job: str
+    requires: Requires
+
+
+class Key(Struct, frozen=True):
+    """A name that at most one run has: while unfinished, for a time, or for ever."""
+
+    name: str
+    lasts: Literal["unfinished", "time", "forever"] = "unfinished"
+    period: int | None = None  # milliseconds, with "time"
+    scope: str = "key"
+    on_duplicate: Literal["return", "compare"] = "return"
+
+
+class NewRun(Struct, frozen=True):
+    """A run that is asked for. What is None is taken from the job."""
+
+    job: str
+    payload: Any = None
+    options: Options = Options()
+    due_at: int | None = None
+    key: Key | None = None
+    after: tuple[str, ...] = ()  # ids of the runs it waits for
+    after_end: Literal["success", "any"] = "success"
+    retry_of: str | None = None
+
+
+class Created(Struct, frozen=True):
+    """The answer to a creation: the run's id, and whether this call made it."""
+
+    id: str
+    created: bool
+    pruned: bool = False
+
+
+class Run(Struct, frozen=True, kw_only=False):
+    """One request to execute a job, with its current or last attempt. The fields are the columns of `job_runs`."""
+
+    seq: int  # internal key; never shown
+    id: str
+    rev: int  # one more with every entry in the journal
+    state: State
+    job: str
+    queue: str
+    lane: int
+    band: int  # minus the priority: a smaller one goes first
+    position: int
+    payload: str  # JSON text, a snapshot
+    due_at: int  # scheduled_for
+    created_at: int
+    max_attempts: int
+    max_runtime: int | None
+    policy: Policy
+    attempt: int = 1  # ordinal of the current attempt, returned ones counted
+    attempt_id: str | None = None  # None: the run's own id, which the first attempt shares
+    retry_of: str | None = None  # the attempt before
+    burnt: int = 0  # tries used up by attempts that ended badly
+    returns: int = 0
+    token: str | None = None  # kept after the end, so that a repeated report is known
+    worker: str | None = None
+    slot: int | None = None
+    lease: int | None = None  # length, as granted
+    claimed_at: int | None = None
+    started_at: int | None = None
+    lease_until: int | None = None
+    look_at: int | None = None  # when a sweep next looks at this lease
+    cancel_asked_at: int | None = None
+    finished_at: int | None = None
+    reason: str | None = None
+    error: Failure | None = None
+    output: str | None = None
+    output_hash: str | None = None
+
+    @property
+    def priority(self) -> int:
+        return -self.band
+
+    @property
+    def current_attempt(self) -> str:
+        return self.attempt_id or self.id
+
+
+class Attempt(Struct, frozen=True):
+    """One execution of a run; a closed one never changes."""
+
+    run: str
+    n: int
+    id: str
+    retry_of: str | None
+    outcome: str  # failed, lapsed, returned for a closed one; else the run's own state
+    worker: str | None
+    token: str | None
+    claimed_at: int | None
+    started_at: int | None
+    finished_at: int | None
+    error: Failure | None
+
+
+class Entry(Struct, frozen=True):
+    """One change of state, as the journal keeps it."""
+
+    run: str
+    rev: int
+    at: int
+    move: str
+    state: State
+    attempt: int
+    worker: str | None = None
+    detail: str | None = None
+
+
+class LogLine(Struct, frozen=True):
+    """What a handler wrote."""
+
+    attempt: int
+    n: int
+    at: int
+    text: str
+
+
+class WorkerInfo(Struct, frozen=True):
+    """Who asks for work, and what it can and may take. None means any."""
+
+    name: str
+    queues: tuple[str, ...] | None = None
+    jobs: tuple[str, ...] | None = None
+    tags: tuple[str, ...] = ()
+    cores: int = 1
+    memory: int = 0
+    slots: int = 1
+
+
+class Receipt(Struct, frozen=True):
+    """The answer to a report: what the run became."""
+
+    run: str
+    state: State
+    repeated: bool = False
+
+
+def place(at: int, index: int = 0) -> int:
+    """The position of a run that is due at an instant, the index-th of its call."""
+    return at * POSITION_STEP + index
+
+
+class Limits(Struct, frozen=True):
+    """Everything is bounded. Sizes are bytes, times milliseconds."""
+
+    payload: int = 256 * 1024
+    output: int = 1024 * 1024
+    error: int = 16 * 1024
+    line: int = 8 * 1024
+    lines: int = 10_000  # of one run
+    lines_per_call: int = 1_000
+    create: int = 10_000  # runs in one call
+    claim: int = 1_000
+    report: int = 1_000
+    page: int = 1_000
+    predecessors: int = 1_000
+    lanes: int = 10_000
+    attempts: int = 1_000
+    lease: int = 24 * 3600 * 1000
+    duration: int = 10 * 366 * 24 * 3600 * 1000
+    keep_succeeded: int = 7 * 24 * 3600 * 1000
+    keep_others: int = 30 * 24 * 3600 * 1000
+    keep_claim_nonces: int = 10 * 60 * 1000
+    worker_silence: int = 60_000  # a worker not seen for longer does not count as alive

@@ -1,0 +1,99 @@
+"""One rule for what is JSON, the same on every store: what is accepted comes back equal."""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import Any, NoReturn
+
+import msgspec
+
+from windlass.errors import BadInput, TooLarge
+
+DEPTH = 64
+LARGEST = 2**63 - 1
+
+_dump = msgspec.json.Encoder().encode
+_load = msgspec.json.Decoder().decode
+
+
+def _refuse(path: str, what: str, hint: str) -> NoReturn:
+    raise BadInput(f"{path} {what}.", hint=hint)
+
+
+def _check_text(text: str, path: str) -> None:
+    if "\0" in text:
+        _refuse(path, "contains the character NUL", "Remove it; databases cannot keep it in text.")
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        _refuse(path, "contains half of a surrogate pair", "Send text that can be encoded as UTF-8.")
+
+
+def _check_number(number: int | float, path: str) -> None:
+    if isinstance(number, float):
+        if not isfinite(number):
+            _refuse(path, f"is {number}, which JSON does not have", "Send null or a text instead.")
+    elif not -LARGEST - 1 <= number <= LARGEST:
+        _refuse(path, "is an integer of more than 64 bits", "Send it as a text.")
+
+
+def check(value: Any, path: str = "The payload", depth: int = DEPTH) -> None:
+    """Raise BadInput, naming the place, unless every store can keep the value and give it back equal."""
+    kind = type(value)
+    if kind is str:
+        _check_text(value, path)
+    elif kind is int or kind is float:
+        _check_number(value, path)
+    elif value is None or kind is bool:
+        pass
+    elif depth == 0:
+        _refuse(path, f"is nested more than {DEPTH} deep", "Flatten it, or keep it elsewhere and send a reference.")
+    elif kind is dict:
+        for name, item in value.items():
+            if type(name) is not str:
+                _refuse(path, f"has the key {name!r}, which is not a text", "JSON objects have only texts as keys.")
+            _check_text(name, path)
+            check(item, f"{path}.{name}", depth - 1)
+    elif kind is list or kind is tuple:
+        for index, item in enumerate(value):
+            check(item, f"{path}[{index}]", depth - 1)
+    else:
+        _refuse(path, f"is a {kind.__name__}, which is not JSON", "Use dict, list, str, int, float, bool and None.")
+
+
+def encode(value: Any, *, most: int, what: str = "The payload") -> str:
+    """The JSON text of a value, refused when it is not JSON or larger than `most` bytes."""
+    check(value, what)
+    text = _dump(value)
+    if len(text) > most:
+        raise TooLarge(
+            f"{what} has {len(text):,} bytes; the limit is {most:,}.", hint="Keep large data elsewhere and send a reference to it."
+        )
+    return text.decode()
+
+
+def decode(text: str) -> Any:
+    """The value of a text that `encode` made."""
+    return _load(text)
+
+
+def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        _refuse("The text", "has an object with the same key twice", "Keep one of them; which one counts would be a guess.")
+    return members
+
+
+def _no_constant(name: str) -> NoReturn:
+    _refuse("The text", f"contains {name}, which JSON does not have", "Send null or a text instead.")
+
+
+def parse(text: str | bytes, *, most: int, what: str = "The payload") -> Any:
+    """The value of a JSON text from outside, by the same rule as `encode`; stricter than the standard library."""
+    if len(text) > most:
+        raise TooLarge(f"{what} has more than {most:,} bytes.", hint="Keep large data elsewhere and send a reference to it.")
+    try:
+        value = json.loads(text, object_pairs_hook=_no_twice, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{what} is not JSON: {error}.", hint="Send one JSON value, encoded as UTF-8.") from error
+    check(value, what)
+    return value

@@ -1,0 +1,393 @@
+-- Every statement windlass sends. `{from: ...}` is read from the machine's table; `{rows: r: ...}` is a set sent as one
+-- JSON text in `:r`; `{set: ids}` and `{texts: ids}` are sets of integers and of texts. A statement marked with a
+-- database exists only there. After a set move, `mark` tells which rows the batch really moved.
+
+-- Definitions and lanes ------------------------------------------------------------------------------------------
+
+-- name: define
+insert into jobs (name, handler, payload, options, rev, created_at, updated_at)
+values (:name, :handler, :payload, :options, 1, :now, :now)
+on conflict (name) do update
+  set handler = excluded.handler, payload = excluded.payload, options = excluded.options, rev = jobs.rev + 1, updated_at = :now
+  where jobs.handler is distinct from excluded.handler or jobs.payload <> excluded.payload or jobs.options <> excluded.options
+
+-- name: define_placeholder
+insert into jobs (name, handler, payload, options, rev, created_at, updated_at)
+values (:name, null, '{}', '{}', 1, :now, :now)
+on conflict (name) do nothing
+
+-- name: jobs_named
+select id, name, handler, payload, options, rev, created_at, updated_at from jobs where name in {texts: names} order by name
+
+-- name: jobs_all
+select id, name, handler, payload, options, rev, created_at, updated_at from jobs where name > :after order by name limit :count
+
+-- Lanes are committed in the order of their ids, so that "everything after the last one I know" misses none.
+-- name: lock_lanes postgres
+lock table job_lanes in share row exclusive mode
+
+-- name: add_lanes
+insert into job_lanes (queue, job, requires)
+select r.queue, r.job, r.requires from {rows: r: queue text, job text, requires text}
+where (select count(*) from job_lanes) < :most
+on conflict (queue, job, requires) do nothing
+
+-- name: lanes_after
+select id, queue, job, requires from job_lanes where id > :after order by id
+
+-- What a claim looks at besides the heads: the newest lane there is, and whether the worker's one slot is taken.
+-- name: claim_view
+select (select max(id) from job_lanes), (select count(*) from job_runs where worker = :worker and slot = :slot)
+
+-- Creation -------------------------------------------------------------------------------------------------------
+
+-- name: take_keys
+insert into job_keys (scope, key, run, hash, unfinished, until)
+select r.scope, r.key, r.run, r.hash, r.unfinished, r.until
+from {rows: r: scope text, key text, run text, hash text, unfinished int, until int}
+where true
+on conflict (scope, key) do nothing
+
+-- name: lock_keys postgres
+select k.scope from {rows: r: scope text, key text} join job_keys k on k.scope = r.scope and k.key = r.key
+order by k.scope, k.key for update of k
+
+-- A key is free again when its time is over, or when the run that held it has ended. This must be a statement of its own,
+-- after the lock: the statement that waits for the lock does not see what the holder committed.
+-- name: retake_keys
+update job_keys set run = r.run, hash = r.hash, unfinished = r.unfinished, until = r.until
+from {rows: r: scope text, key text, run text, hash text, unfinished int, until int}
+where job_keys.scope = r.scope and job_keys.key = r.key and job_keys.run <> r.run
+  and (job_keys.until <= :now
+    or job_keys.unfinished = 1 and not exists (select 1 from job_runs h where h.id = job_keys.run and h.finished_at is null))
+
+-- name: lock_predecessors postgres
+select seq from job_runs where seq in {set: predecessors} order by seq for share
+
+-- How SQL says "then nothing at all": version 1 is there, so inserting it again fails the batch. Said when a definition that a
+-- run was made from is no longer the current one, or when a key is held by a run that was asked for with other content.
+-- name: refuse_create
+insert into schema_version (version, applied_at)
+select 1, :now
+where (select count(*) from {rows: d: name text, rev int} join jobs on jobs.name = d.name and jobs.rev = d.rev) <> :definitions
+  or exists (
+    select 1 from {rows: c: scope text, key text, run text, hash text} join job_keys k on k.scope = c.scope and k.key = c.key
+    where k.run <> c.run and k.hash is distinct from c.hash)
+
+-- name: create
+insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of)
+select r.id, 1, r.state, r.job, r.queue, r.lane, r.band, r.position, r.payload, r.due_at, :now, r.max_attempts, r.max_runtime, r.policy, r.retry_of
+from {rows: r: id text, state text, job text, queue text, lane int, band int, position int, payload text, due_at int, max_attempts int, max_runtime int, policy text, retry_of text, scope text, key text}
+where r.key is null or exists (select 1 from job_keys k where k.scope = r.scope and k.key = r.key and k.run = r.id)
+
+-- name: add_waits
+insert into job_waits (run, predecessor, rule)
+select n.seq, r.predecessor, r.rule from {rows: r: id text, predecessor int, rule text} join job_runs n on n.id = r.id
+where exists (select 1 from job_runs p where p.seq = r.predecessor)
+on conflict (run, predecessor) do nothing
+
+-- name: journal_created
+insert into job_journal (run, rev, at, move, state, attempt)
+select seq, rev, :now, 'create', state, attempt from job_runs where id in {texts: ids}
+
+-- name: winners
+select k.scope, k.key, k.run, k.hash, h.seq
+from {rows: r: scope text, key text} join job_keys k on k.scope = r.scope and k.key = r.key left join job_runs h on h.id = k.run
+
+-- Moves of sets --------------------------------------------------------------------------------------------------
+
+-- The heads of the open lanes in queue order, behind a place already looked at. Takes no lock.
+-- name: heads sqlite
+select r.seq, r.band, r.position from json_each(:lanes) as l cross join job_runs as r
+where r.seq in (
+  select q.seq from job_runs q
+  where q.state = 'queued' and q.lane = l.value and (q.band, q.position, q.seq) > (:band, :position, :seq)
+  order by q.band, q.position, q.seq limit :count)
+order by r.band, r.position, r.seq limit :count
+
+-- name: heads postgres
+select h.seq, h.band, h.position
+from json_array_elements_text(:lanes::json) as l(lane), lateral (
+  select q.seq, q.band, q.position from job_runs q
+  where q.state = 'queued' and q.lane = l.lane::bigint and (q.band, q.position, q.seq) > (:band, :position, :seq)
+  order by q.band, q.position, q.seq limit :count) as h
+order by h.band, h.position, h.seq limit :count
+
+-- name: remember_claim
+insert into job_keys (scope, key, run, unfinished, until) values ('claim', :token, :call, 0, :until) on conflict (scope, key) do nothing
+
+-- name: claim
+with chosen as materialized (
+  select seq from job_runs
+  where seq in {set: ids} and state in ({from: claim})
+    and (cast(:call as text) is null or exists (select 1 from job_keys where scope = 'claim' and key = :token and run = :call))
+    and not exists (select 1 from job_runs b where b.worker = :worker and b.slot = :slot)
+  order by band, position, seq limit :count {skip_locked})
+update job_runs
+set state = 'claimed', rev = rev + 1, mark = :token, token = :token, worker = :worker, slot = :slot, lease = :lease,
+  claimed_at = {greatest}(:now, created_at), lease_until = :now + :lease,
+  look_at = :now + {least}(:lease, coalesce(max_runtime, :lease))
+from chosen where job_runs.seq = chosen.seq
+
+-- name: claimed
+select {run} from job_runs where seq in {set: ids} and mark = :token and token = :token order by band, position, seq
+
+-- What a worker still holds of a claim whose answer it did not get. Live leases only, so it is short.
+-- name: held
+select {run} from job_runs where look_at is not null and token = :token and worker = :worker order by band, position, seq
+
+-- name: start
+update job_runs set state = 'running', rev = rev + 1, mark = :mark, started_at = {greatest}(:now, claimed_at)
+from {rows: r: seq int, token text}
+where job_runs.seq = r.seq and job_runs.token = r.token and state in ({from: start running})
+returning job_runs.seq
+
+-- name: beat
+update job_runs set lease_until = {greatest}(lease_until, :now + :lease)
+from {rows: r: seq int, token text}
+where job_runs.seq = r.seq and job_runs.token = r.token and state in ({from: beat})
+returning job_runs.seq, job_runs.state
+
+-- name: succeed
+update job_runs
+set state = 'succeeded', rev = rev + 1, mark = :mark, started_at = coalesce(started_at, claimed_at),
+  finished_at = {greatest}(:now, coalesce(started_at, claimed_at)),
+  slot = null, lease_until = null, look_at = null, error = null, output = r.output, output_hash = r.output_hash
+from {rows: r: seq int, token text, output text, output_hash text}
+where job_runs.seq = r.seq and job_runs.token = r.token and state in ({from: succeed succeeded})
+returning job_runs.seq
+
+-- name: journal
+insert into job_journal (run, rev, at, move, state, attempt, worker)
+select seq, rev, :now, :move, state, attempt, worker from job_runs where seq in {set: ids} and mark = :mark
+
+-- name: due
+select seq from job_runs where state in ({from: dispatch}) and due_at <= :now order by due_at, seq limit :count
+
+-- name: dispatch
+with chosen as materialized (
+  select seq from job_runs where seq in {set: ids} and state in ({from: dispatch}) and due_at <= :now order by seq {skip_locked})
+update job_runs set state = 'queued', rev = rev + 1, mark = :mark from chosen where job_runs.seq = chosen.seq
+returning job_runs.seq
+
+-- Moves decided by `step` and written back: guarded by the revision that was read, and by the lease where the reason is a
+-- lease that ran out (a beat leaves no revision). A move either keeps the lease or drops it.
+-- name: write_back
+update job_runs
+set state = r.state, rev = r.rev, mark = :mark, due_at = r.due_at, position = r.position,
+  attempt = r.attempt, attempt_id = r.attempt_id, retry_of = r.retry_of, burnt = r.burnt, returns = r.returns,
+  token = r.token, worker = r.worker, slot = r.slot, lease = r.lease, claimed_at = r.claimed_at, started_at = r.started_at,
+  lease_until = case when r.look_at is null then null else job_runs.lease_until end, look_at = r.look_at,
+  cancel_asked_at = r.cancel_asked_at, finished_at = r.finished_at, reason = r.reason, error = r.error
+from {rows: r: seq int, rev int, state text, due_at int, position int, attempt int, attempt_id text, retry_of text, burnt int, returns int, token text, worker text, slot int, lease int, claimed_at int, started_at int, look_at int, cancel_asked_at int, finished_at int, reason text, error text, lapsed_by int}
+where job_runs.seq = r.seq and job_runs.rev = r.rev - 1 and (r.lapsed_by is null or job_runs.lease_until <= r.lapsed_by)
+returning job_runs.seq
+
+-- name: close_attempts
+insert into job_attempts (run, n, id, retry_of, outcome, answer, worker, token, claimed_at, started_at, finished_at, error)
+select r.seq, r.n, r.id, r.retry_of, r.outcome, r.answer, r.worker, r.token, r.claimed_at, r.started_at, :now, r.error
+from {rows: r: seq int, n int, id text, retry_of text, outcome text, answer text, worker text, token text, claimed_at int, started_at int, error text}
+join job_runs j on j.seq = r.seq and j.mark = :mark
+
+-- name: journal_moves
+insert into job_journal (run, rev, at, move, state, attempt, worker, detail)
+select j.seq, j.rev, :now, r.move, j.state, r.attempt, r.worker, r.detail
+from {rows: r: seq int, move text, attempt int, worker text, detail text} join job_runs j on j.seq = r.seq and j.mark = :mark
+
+-- name: patch
+update job_runs
+set state = r.state, rev = r.rev, mark = :mark, payload = r.payload, queue = r.queue, lane = r.lane, band = r.band,
+  position = r.position, due_at = r.due_at, max_attempts = r.max_attempts
+from {rows: r: seq int, rev int, state text, payload text, queue text, lane int, band int, position int, due_at int, max_attempts int}
+where job_runs.seq = r.seq and job_runs.rev = r.rev - 1 and job_runs.state in ({from: patch})
+returning job_runs.seq
+
+-- Followers: what waits for runs that have ended -----------------------------------------------------------------
+
+-- Those that can no longer start, because what they needed to succeed did not; and all that needed them.
+-- fragment: doomed
+with recursive doomed(run) as (
+  select w.run from job_waits w join job_runs p on p.seq = w.predecessor
+  where w.predecessor in {set: ids} and w.rule = 'success' and p.finished_at is not null and p.state <> 'succeeded'
+  union
+  select w.run from doomed d join job_waits w on w.predecessor = d.run and w.rule = 'success')
+
+-- fragment: followers
+(select run from job_waits where predecessor in {set: ids}
+ union select run from doomed
+ union select w.run from doomed d join job_waits w on w.predecessor = d.run)
+
+-- The rows that stand for the sets to be counted, locked in a statement of their own.
+-- name: lock_followers postgres
+{doomed}
+select seq from job_runs where seq in {followers} and state in ({from: release}) order by seq for update
+
+-- name: doom
+{doomed}
+update job_runs
+set state = 'cancelled', rev = rev + 1, mark = :mark, cancel_asked_at = :now, finished_at = {greatest}(:now, created_at),
+  reason = 'predecessor failed'
+where seq in (select run from doomed) and state in ({from: release})
+
+-- name: release
+{doomed}
+update job_runs
+set state = case when due_at > :now then 'scheduled' else 'queued' end, rev = rev + 1, mark = :mark
+where seq in {followers} and state in ({from: release})
+  and not exists (select 1 from job_waits w join job_runs p on p.seq = w.predecessor where w.run = job_runs.seq and p.finished_at is null)
+
+-- name: journal_followers
+{doomed}
+insert into job_journal (run, rev, at, move, state, attempt)
+select seq, rev, :now, case state when 'cancelled' then 'cancel' else 'release' end, state, attempt
+from job_runs where seq in {followers} and mark = :mark
+
+-- Leases ---------------------------------------------------------------------------------------------------------
+
+-- name: overdue
+select {run} from job_runs where look_at <= :now and (look_at, seq) > (:look_at, :seq) order by look_at, seq limit :count
+
+-- name: look_later
+update job_runs set look_at = r.look_at from {rows: r: seq int, token text, look_at int}
+where job_runs.seq = r.seq and job_runs.token = r.token and job_runs.look_at is not null
+
+-- name: next_due
+select min(due_at) from job_runs where state in ({from: dispatch})
+
+-- name: next_look
+select min(look_at) from job_runs where look_at is not null
+
+-- Reading --------------------------------------------------------------------------------------------------------
+
+-- name: find
+select {run} from job_runs where id = :id
+
+-- name: find_all
+select {run} from job_runs where id in {texts: ids} order by seq
+
+-- name: find_attempt
+select {run: j} from job_runs j where j.attempt_id = :id
+union all
+select {run: j} from job_attempts a join job_runs j on j.seq = a.run where a.id = :id
+
+-- name: seqs
+select id, seq from job_runs where id in {texts: ids} order by seq
+
+-- name: find_seqs
+select {run} from job_runs where seq in {set: ids} order by seq
+
+-- name: pruned_key
+select key from job_keys where run = :id limit 1
+
+-- name: attempts
+select n, id, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, error from job_attempts where run = :seq order by n
+
+-- name: closed_attempt
+select n, outcome, answer, error from job_attempts where run = :seq and token = :token
+
+-- name: history
+select rev, at, move, state, attempt, worker, detail from job_journal where run = :seq and rev > :after order by rev limit :count
+
+-- name: predecessors
+select p.id, p.state, w.rule from job_waits w join job_runs p on p.seq = w.predecessor where w.run = :seq order by p.seq limit :count
+
+-- name: list_newest
+select {run} from job_runs where seq < :seq order by seq desc limit :count
+
+-- name: list_job
+select {run} from job_runs where job = :job and seq < :seq order by seq desc limit :count
+
+-- name: list_ended
+select {run} from job_runs
+where finished_at is not null and state = :state and (finished_at, seq) < (:at, :seq) order by finished_at desc, seq desc limit :count
+
+-- name: list_job_ended
+select {run} from job_runs
+where finished_at is not null and job = :job and state = :state and (finished_at, seq) < (:at, :seq)
+order by finished_at desc, seq desc limit :count
+
+-- name: list_scheduled
+select {run} from job_runs where state = 'scheduled' and (due_at, seq) > (:at, :seq) order by due_at, seq limit :count
+
+-- name: list_waiting
+select {run} from job_runs where state = 'waiting' and seq > :seq order by seq limit :count
+
+-- name: list_live
+select {run} from job_runs where look_at is not null and (look_at, seq) > (:at, :seq) order by look_at, seq limit :count
+
+-- The journal in commit order. SQLite has one writer, so its key is that order.
+-- name: tail sqlite
+select e.entry, 0, r.id, e.rev, e.at, e.move, e.state, e.attempt, e.worker, e.detail
+from job_journal e join job_runs r on r.seq = e.run where e.entry > :entry order by e.entry limit :count
+
+-- On PostgreSQL a sequence skips what commits late: what is new is what the older snapshot could not see and the newer can.
+-- name: snapshot postgres
+select pg_current_snapshot()::text
+
+-- name: tail postgres
+select e.entry, e.xid::text::bigint, r.id, e.rev, e.at, e.move, e.state, e.attempt, e.worker, e.detail
+from job_journal e join job_runs r on r.seq = e.run
+where e.xid >= pg_snapshot_xmin(:seen::pg_snapshot) and e.xid < pg_snapshot_xmax(:upto::pg_snapshot)
+  and not pg_visible_in_snapshot(e.xid, :seen::pg_snapshot) and pg_visible_in_snapshot(e.xid, :upto::pg_snapshot)
+  and (e.xid, e.entry) > (:xid::text::xid8, :entry)
+order by e.xid, e.entry limit :count
+
+-- Log lines ------------------------------------------------------------------------------------------------------
+
+-- name: add_lines
+insert into job_logs (run, attempt, n, at, text)
+select j.seq, j.attempt, r.n, :now, r.text
+from job_runs j cross join {rows: r: n int, text text}
+where j.seq = :seq and j.token = :token and j.state in ({live}) and (select count(*) from job_logs l where l.run = :seq) + r.n - :first < :most
+on conflict (run, attempt, n) do nothing
+
+-- name: lines
+select attempt, n, at, text from job_logs where run = :seq and (attempt, n) > (:attempt, :n) order by attempt, n limit :count
+
+-- Why ------------------------------------------------------------------------------------------------------------
+
+-- name: ahead
+select count(*) from (
+  select 1 from job_runs q where q.state = 'queued' and q.lane = :lane and (q.band, q.position, q.seq) < (:band, :position, :seq) limit :most) as a
+
+-- name: register
+insert into workers (name, queues, jobs, tags, cores, memory, slots, registered_at, seen_at)
+values (:name, :queues, :jobs, :tags, :cores, :memory, :slots, :now, :now)
+on conflict (name) do update
+  set queues = excluded.queues, jobs = excluded.jobs, tags = excluded.tags, cores = excluded.cores,
+    memory = excluded.memory, slots = excluded.slots, seen_at = excluded.seen_at
+
+-- name: workers_seen
+select name, queues, jobs, tags, cores, memory, slots, seen_at from workers where seen_at >= :since order by name
+
+-- Retention ------------------------------------------------------------------------------------------------------
+
+-- name: prunable
+select seq from job_runs where finished_at is not null and state = :state and finished_at < :before order by finished_at, seq limit :count
+
+-- name: prune_keys
+delete from job_keys where unfinished = 1 and run in (select id from job_runs where seq in {set: ids})
+
+-- name: prune_journal
+delete from job_journal where run in {set: ids}
+
+-- name: prune_attempts
+delete from job_attempts where run in {set: ids}
+
+-- name: prune_logs
+delete from job_logs where run in {set: ids}
+
+-- name: prune_waits
+delete from job_waits where run in {set: ids}
+
+-- name: prune_followed
+delete from job_waits where predecessor in {set: ids}
+
+-- name: prune_runs
+delete from job_runs where seq in {set: ids}
+
+-- name: expired_keys
+select scope, key from job_keys where until <= :now order by until limit :count
+
+-- name: drop_keys
+delete from job_keys where (scope, key) in (select r.scope, r.key from {rows: r: scope text, key text}) and until <= :now

@@ -1,0 +1,448 @@
+"""Between records and rows: each method is one batch of named statements, and knows nothing of why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from windlass.machine import ENDED
+from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Options, Policy, Requires, Run, State, WorkerInfo
+from windlass.store.base import Row, Statement, Store, Value
+
+_encode = msgspec.json.Encoder().encode
+_FIELDS = Run.__struct_fields__
+_STATE, _POLICY, _ERROR = _FIELDS.index("state"), _FIELDS.index("policy"), _FIELDS.index("error")
+_STATES = {state.value: state for state in State}
+_NO_POLICY = Policy()
+_failure = msgspec.json.Decoder(Failure).decode
+_options = msgspec.json.Decoder(Options).decode
+
+FIRST = (-(2**63), -(2**63), 0)
+"""The place before every run of a queue."""
+
+_WRITTEN_BACK = (
+    "seq", "rev", "state", "due_at", "position", "attempt", "attempt_id", "retry_of", "burnt", "returns", "token", "worker", "slot",
+    "lease", "claimed_at", "started_at", "look_at", "cancel_asked_at", "finished_at", "reason",
+)  # fmt: skip
+_PATCHED = ("seq", "rev", "state", "payload", "queue", "lane", "band", "position", "due_at", "max_attempts")
+
+
+class Held(NamedTuple):
+    """A run as its worker holds it."""
+
+    seq: int
+    token: str
+
+
+class Head(NamedTuple):
+    """A queued run's place."""
+
+    seq: int
+    band: int
+    position: int
+
+
+class Change(NamedTuple):
+    """A move that `step` decided, to be written if nothing has changed since it was read."""
+
+    before: Run
+    after: Run
+    move: str
+    detail: str | None = None
+    lapsed_by: int | None = None  # the lease must still have run out by then
+
+
+class Creation(NamedTuple):
+    """What one call of create sends."""
+
+    rows: list[dict[str, Any]]
+    keys: list[dict[str, Any]]
+    compared: list[dict[str, Any]]
+    definitions: list[dict[str, Any]]
+    waits: list[dict[str, Any]]
+
+
+class Winner(NamedTuple):
+    """Which run holds a key."""
+
+    run: str
+    hash: str | None
+    kept: bool  # False: retention has removed the run
+
+
+def pack(rows: Any) -> str:
+    """A set as one JSON text."""
+    return _encode(rows).decode()
+
+
+@lru_cache(maxsize=1024)
+def policy_of(text: str) -> Policy:
+    """The policy a run keeps as JSON."""
+    return msgspec.json.decode(text, type=Policy)
+
+
+def policy_text(policy: Policy) -> str | None:
+    """None for the default, which is most."""
+    return None if policy == _NO_POLICY else pack(policy)
+
+
+def error_text(error: Failure | None) -> str | None:
+    return None if error is None else pack(error)
+
+
+def _error_of(text: str | None) -> Failure | None:
+    return None if text is None else _failure(text)
+
+
+def run_of(row: Row) -> Run:
+    """A run from its row, in the order of `{run}`."""
+    values = list(row)
+    values[_STATE] = _STATES[values[_STATE]]
+    values[_POLICY] = _NO_POLICY if values[_POLICY] is None else policy_of(values[_POLICY])
+    if values[_ERROR] is not None:
+        values[_ERROR] = _failure(values[_ERROR])
+    return Run(*values)
+
+
+def _job_of(row: Row) -> Job:
+    identity, name, handler, payload, options, *rest = row
+    return Job(identity, name, handler, msgspec.json.decode(payload), _options(options), *rest)
+
+
+def _attempt_of(run_id: str, row: Row) -> Attempt:
+    return Attempt(run_id, *row[:9], _error_of(row[9]))
+
+
+def _requires_of(text: str) -> Requires:
+    return msgspec.json.decode(text, type=Requires) if text else Requires()
+
+
+def requires_text(requires: Requires) -> str:
+    """The empty text for no requirement."""
+    return "" if requires == Requires() else pack(requires)
+
+
+def _seqs(rows: Iterable[Row]) -> set[int]:
+    return {row[0] for row in rows}
+
+
+class Records:
+    """Runs and what belongs to them, over any store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def _batch(self, verb: str, *statements: Statement) -> list[list[Row]]:
+        return await self.store.batch(verb, statements)
+
+    async def _read(self, name: str, **values: Value) -> list[Row]:
+        return (await self.store.batch("read", (Statement(name, values),)))[0]
+
+    # Definitions and lanes
+
+    async def define(self, name: str, handler: str | None, payload: str, options: Options, now: int) -> Job:
+        values = {"name": name, "handler": handler, "payload": payload, "options": pack(options), "now": now}
+        found = await self._batch("define", Statement("define", values), Statement("jobs_named", {"names": pack([name])}))
+        return _job_of(found[1][0])
+
+    async def define_placeholder(self, name: str, now: int) -> None:
+        await self._batch("define", Statement("define_placeholder", {"name": name, "now": now}))
+
+    async def jobs_named(self, names: Sequence[str]) -> list[Job]:
+        return [_job_of(row) for row in await self._read("jobs_named", names=pack(names))]
+
+    async def jobs_after(self, name: str, count: int) -> list[Job]:
+        return [_job_of(row) for row in await self._read("jobs_all", after=name, count=count)]
+
+    async def add_lanes(self, lanes: Iterable[tuple[str, str, str]], most: int) -> None:
+        rows = [{"queue": queue, "job": job, "requires": requires} for queue, job, requires in sorted(lanes)]
+        await self._batch("define", Statement("lock_lanes"), Statement("add_lanes", {"r": pack(rows), "most": most}))
+
+    async def lanes_after(self, last: int) -> list[Lane]:
+        return [
+            Lane(identity, queue, job, _requires_of(text)) for identity, queue, job, text in await self._read("lanes_after", after=last)
+        ]
+
+    # Creation
+
+    async def create(self, made: Creation, mark: str, now: int) -> None:
+        """Insert the runs whose keys are theirs; Conflict when any of it can no longer be as planned."""
+        rows = pack(made.rows)
+        statements: list[Statement] = []
+        if made.keys:
+            keys = pack(made.keys)
+            statements += (
+                Statement("take_keys", {"r": keys}),
+                Statement("lock_keys", {"r": keys}),
+                Statement("retake_keys", {"r": keys, "now": now}),
+            )
+        predecessors = sorted({wait["predecessor"] for wait in made.waits})
+        if predecessors:
+            statements.append(Statement("lock_predecessors", {"predecessors": pack(predecessors)}))
+        guard: dict[str, Value] = {"d": pack(made.definitions), "c": pack(made.compared), "definitions": len(made.definitions), "now": now}
+        statements += Statement("refuse_create", guard), Statement("create", {"r": rows, "now": now})
+        if predecessors:
+            statements.append(Statement("add_waits", {"r": pack(made.waits)}))
+        statements.append(Statement("journal_created", {"ids": pack([row["id"] for row in made.rows]), "now": now}))
+        if predecessors:
+            statements += self._follow(predecessors, mark, now)
+        await self._batch("create", *statements)
+
+    async def winners(self, keys: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Winner]:
+        rows = await self._read("winners", r=pack([{"scope": key["scope"], "key": key["key"]} for key in keys]))
+        return {(scope, key): Winner(run, digest, seq is not None) for scope, key, run, digest, seq in rows}
+
+    async def seqs(self, ids: Sequence[str]) -> dict[str, int]:
+        return dict((await self._read("seqs", ids=pack(ids))) if ids else ())
+
+    # Moves of sets
+
+    async def heads(
+        self, lanes: Sequence[int], after: tuple[int, int, int], count: int, worker: str, slot: int | None
+    ) -> tuple[list[Head], int, bool]:
+        """The next queued runs of these lanes, the newest lane there is, and whether the worker's slot is taken."""
+        band, position, seq = after
+        look: dict[str, Value] = {"lanes": pack(lanes), "band": band, "position": position, "seq": seq, "count": count}
+        view = Statement("claim_view", {"worker": worker, "slot": slot})
+        seen, rows = await self._batch("claim", view, Statement("heads", look))
+        return [Head(*row) for row in rows], seen[0][0] or 0, bool(seen[0][1])
+
+    async def claim(
+        self,
+        heads: Sequence[Head],
+        token: str,
+        worker: str,
+        slot: int | None,
+        lease: int,
+        count: int,
+        now: int,
+        call: str | None,
+        until: int,
+    ) -> list[Run]:
+        ids = pack([head.seq for head in heads])
+        values: dict[str, Value] = {
+            "ids": ids,
+            "token": token,
+            "worker": worker,
+            "slot": slot,
+            "lease": lease,
+            "count": count,
+            "now": now,
+            "call": call,
+        }
+        remember = [Statement("remember_claim", {"token": token, "call": call, "until": until})] if call else []
+        journal = Statement("journal", {"ids": ids, "mark": token, "move": "claim", "now": now})
+        claimed = Statement("claimed", {"ids": ids, "token": token})
+        return [run_of(row) for row in (await self._batch("claim", *remember, Statement("claim", values), journal, claimed))[-1]]
+
+    async def held(self, token: str, worker: str) -> list[Run]:
+        return [run_of(row) for row in await self._read("held", token=token, worker=worker)]
+
+    async def start(self, held: Sequence[Held], mark: str, now: int) -> set[int]:
+        rows = pack([{"seq": seq, "token": token} for seq, token in sorted(held)])
+        journal = Statement("journal", {"ids": pack([item.seq for item in held]), "mark": mark, "move": "start", "now": now})
+        return _seqs((await self._batch("start", Statement("start", {"r": rows, "mark": mark, "now": now}), journal))[0])
+
+    async def beat(self, held: Sequence[Held], lease: int, now: int) -> dict[int, State]:
+        rows = pack([{"seq": seq, "token": token} for seq, token in sorted(held)])
+        beaten = await self._batch("beat", Statement("beat", {"r": rows, "lease": lease, "now": now}))
+        return {seq: _STATES[state] for seq, state in beaten[0]}
+
+    async def succeed(self, done: Sequence[tuple[int, str, str | None, str | None]], mark: str, follow: str, now: int) -> set[int]:
+        """End these runs well, each under its token; the answer names those it was true for."""
+        ordered = sorted(done)
+        rows = pack([{"seq": seq, "token": token, "output": output, "output_hash": digest} for seq, token, output, digest in ordered])
+        ids = [item[0] for item in ordered]
+        succeed = Statement("succeed", {"r": rows, "mark": mark, "now": now})
+        journal = Statement("journal", {"ids": pack(ids), "mark": mark, "move": "succeed", "now": now})
+        return _seqs((await self._batch("report", succeed, journal, *self._follow(ids, follow, now)))[0])
+
+    def _follow(self, ids: Sequence[int], mark: str, now: int) -> list[Statement]:
+        """What becomes of the runs that wait for these, in the same batch as their end."""
+        values: dict[str, Value] = {"ids": pack(ids), "mark": mark, "now": now}
+        locked = Statement("lock_followers", {"ids": values["ids"]})
+        return [locked, *(Statement(name, values) for name in ("doom", "release", "journal_followers"))]
+
+    async def due(self, now: int, count: int) -> list[int]:
+        return sorted(row[0] for row in await self._read("due", now=now, count=count))
+
+    async def dispatch(self, ids: Sequence[int], mark: str, now: int) -> set[int]:
+        packed = pack(ids)
+        journal = Statement("journal", {"ids": packed, "mark": mark, "move": "dispatch", "now": now})
+        return _seqs((await self._batch("dispatch", Statement("dispatch", {"ids": packed, "mark": mark, "now": now}), journal))[0])
+
+    # Moves that `step` decided
+
+    async def write_back(self, verb: str, changes: Sequence[Change], mark: str, follow: str, now: int) -> set[int]:
+        """Write what `step` decided; the answer names the runs that were still as read."""
+        ordered = sorted(changes, key=lambda change: change.before.seq)
+        closed = [_closed(change) for change in ordered if change.after.attempt > change.before.attempt]
+        ended = [change.after.seq for change in ordered if change.after.state in ENDED]
+        statements = [
+            Statement("write_back", {"r": pack([_written_back(change) for change in ordered]), "mark": mark}),
+            Statement("journal_moves", {"r": pack([_journaled(change) for change in ordered]), "mark": mark, "now": now}),
+        ]
+        if closed:
+            statements.append(Statement("close_attempts", {"r": pack(closed), "mark": mark, "now": now}))
+        if ended:
+            statements += self._follow(ended, follow, now)
+        return _seqs((await self._batch(verb, *statements))[0])
+
+    async def patch(self, change: Change, mark: str, now: int) -> bool:
+        rows = pack([{name: getattr(change.after, name) for name in _PATCHED}])
+        journal = Statement("journal_moves", {"r": pack([_journaled(change)]), "mark": mark, "now": now})
+        return bool((await self._batch("patch", Statement("patch", {"r": rows, "mark": mark}), journal))[0])
+
+    # Leases
+
+    async def overdue(self, now: int, after: tuple[int, int], count: int) -> list[Run]:
+        return [run_of(row) for row in await self._read("overdue", now=now, look_at=after[0], seq=after[1], count=count)]
+
+    async def look_later(self, looks: Iterable[tuple[Run, int]]) -> None:
+        rows = sorted((run.seq, run.token, at) for run, at in looks)
+        packed = pack([{"seq": seq, "token": token, "look_at": at} for seq, token, at in rows])
+        await self._batch("look_later", Statement("look_later", {"r": packed}))
+
+    async def next_times(self) -> list[int]:
+        """When the next run is due and when the next lease wants a look, as far as there are any."""
+        found = await self._batch("read", Statement("next_due"), Statement("next_look"))
+        return [rows[0][0] for rows in found if rows[0][0] is not None]
+
+    # Reading
+
+    async def find(self, run_id: str) -> Run | None:
+        rows = await self._read("find", id=run_id)
+        return run_of(rows[0]) if rows else None
+
+    async def find_all(self, ids: Sequence[str]) -> list[Run]:
+        return [run_of(row) for row in await self._read("find_all", ids=pack(ids))]
+
+    async def find_seqs(self, seqs: Sequence[int]) -> list[Run]:
+        return [run_of(row) for row in await self._read("find_seqs", ids=pack(seqs))]
+
+    async def find_attempt(self, attempt_id: str) -> Run | None:
+        rows = await self._read("find_attempt", id=attempt_id)
+        return run_of(rows[0]) if rows else None
+
+    async def was_pruned(self, run_id: str) -> bool:
+        return bool(await self._read("pruned_key", id=run_id))
+
+    async def attempts(self, run: Run) -> list[Attempt]:
+        """All closed attempts, oldest first."""
+        rows = await self._read("attempts", seq=run.seq)
+        return [_attempt_of(run.id, row) for row in rows]
+
+    async def closed_attempt(self, seq: int, token: str) -> tuple[str, State, Failure | None] | None:
+        """Outcome, answer and error of the attempt that was held under a token."""
+        rows = await self._read("closed_attempt", seq=seq, token=token)
+        return (rows[0][1], State(rows[0][2]), _error_of(rows[0][3])) if rows else None
+
+    async def history(self, run: Run, after: int, count: int) -> list[Entry]:
+        rows = await self._read("history", seq=run.seq, after=after, count=count)
+        return [Entry(run.id, rev, at, move, _STATES[state], *rest) for rev, at, move, state, *rest in rows]
+
+    async def predecessors(self, seq: int, count: int) -> list[tuple[str, State, str]]:
+        return [(run, State(state), rule) for run, state, rule in await self._read("predecessors", seq=seq, count=count)]
+
+    async def page(self, name: str, **values: Value) -> list[Run]:
+        return [run_of(row) for row in await self._read(name, **values)]
+
+    async def snapshot(self) -> str | None:
+        """The database's own name for "now", where commits are not in the order of their keys."""
+        rows = await self._read("snapshot")
+        return rows[0][0] if rows else None
+
+    async def tail(self, seen: str | None, upto: str | None, xid: int, entry: int, count: int) -> list[tuple[int, int, Entry]]:
+        values: dict[str, Value] = {"entry": entry, "count": count}
+        if upto is not None:
+            values |= {"seen": seen, "upto": upto, "xid": str(xid)}
+        rows = await self._read("tail", **values)
+        return [(key, order, Entry(run, rev, at, move, _STATES[state], *rest)) for key, order, run, rev, at, move, state, *rest in rows]
+
+    # Log lines
+
+    async def add_lines(self, held: Held, lines: Sequence[tuple[int, str]], most: int, now: int) -> Run | None:
+        """Append the lines if the token holds the run; the run as it is then."""
+        rows = pack([{"n": n, "text": text} for n, text in lines])
+        values: dict[str, Value] = {"r": rows, "seq": held.seq, "token": held.token, "first": lines[0][0], "most": most, "now": now}
+        found = await self._batch("log", Statement("add_lines", values), Statement("find_seqs", {"ids": pack([held.seq])}))
+        return run_of(found[1][0]) if found[1] else None
+
+    async def lines(self, seq: int, after: tuple[int, int], count: int) -> list[LogLine]:
+        return [LogLine(*row) for row in await self._read("lines", seq=seq, attempt=after[0], n=after[1], count=count)]
+
+    # Workers and why
+
+    async def register(self, worker: WorkerInfo, now: int) -> None:
+        listed = {name: None if (value := getattr(worker, name)) is None else pack(value) for name in ("queues", "jobs", "tags")}
+        values: dict[str, Value] = {"name": worker.name, "cores": worker.cores, "memory": worker.memory, "slots": worker.slots, "now": now}
+        await self._batch("register", Statement("register", values | listed))
+
+    async def workers_seen(self, since: int) -> list[WorkerInfo]:
+        rows = await self._read("workers_seen", since=since)
+        return [
+            WorkerInfo(name, _names(queues), _names(jobs), _names(tags) or (), cores, memory, slots)
+            for name, queues, jobs, tags, cores, memory, slots, _ in rows
+        ]
+
+    async def ahead(self, run: Run, most: int) -> int:
+        rows = await self._read("ahead", lane=run.lane, band=run.band, position=run.position, seq=run.seq, most=most)
+        return int(rows[0][0])
+
+    # Retention
+
+    async def prunable(self, state: State, before: int, count: int) -> list[int]:
+        return sorted(row[0] for row in await self._read("prunable", state=state.value, before=before, count=count))
+
+    async def prune(self, ids: Sequence[int]) -> None:
+        packed = pack(ids)
+        tables = ("keys", "journal", "attempts", "logs", "waits", "followed", "runs")
+        await self._batch("prune", *(Statement(f"prune_{table}", {"ids": packed}) for table in tables))
+
+    async def drop_expired_keys(self, now: int, count: int) -> int:
+        expired = await self._read("expired_keys", now=now, count=count)
+        if expired:
+            rows = pack([{"scope": scope, "key": key} for scope, key in expired])
+            await self._batch("prune", Statement("drop_keys", {"r": rows, "now": now}))
+        return len(expired)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else msgspec.json.decode(text, type=tuple[str, ...])
+
+
+def _written_back(change: Change) -> dict[str, Any]:
+    after = change.after
+    row = {name: getattr(after, name) for name in _WRITTEN_BACK}
+    return row | {"error": error_text(after.error), "lapsed_by": change.lapsed_by}
+
+
+def _closed(change: Change) -> dict[str, Any]:
+    """The attempt that a move closed, as it will be remembered."""
+    before, after = change.before, change.after
+    returned = after.returns > before.returns
+    outcome = "returned" if returned else "lapsed" if change.move == "lapse" else "failed"
+    kept = {name: getattr(before, name) for name in ("seq", "retry_of", "worker", "token", "claimed_at")}
+    started_at = before.started_at if before.started_at is not None or outcome == "lapsed" else before.claimed_at
+    error = None if returned else error_text(after.error)
+    return kept | {
+        "n": before.attempt,
+        "id": before.current_attempt,
+        "outcome": outcome,
+        "answer": after.state,
+        "started_at": started_at,
+        "error": error,
+    }
+
+
+def _journaled(change: Change) -> dict[str, Any]:
+    return {
+        "seq": change.before.seq,
+        "move": change.move,
+        "attempt": change.before.attempt,
+        "worker": change.before.worker,
+        "detail": change.detail,
+    }

@@ -1,0 +1,102 @@
+"""The engine on every store, with a clock that stands still: what most tests begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from windlass.clock import ManualClock
+from windlass.engine import Engine
+from windlass.machine import Fail, Report, Succeed
+from windlass.model import Failure, NewRun, Options, Receipt, Run, WorkerInfo
+from windlass.store.base import Store, run_sync
+
+T = TypeVar("T")
+
+KINDS = ("memory", "file", "postgres")
+LEASE = 30_000
+BOOM = Failure("boom", "it broke")
+
+
+class Harness:
+    """An engine, its clock, and the few calls every test makes."""
+
+    def __init__(self, store: Store, clock: ManualClock) -> None:
+        self.store, self.clock = store, clock
+        self.engine = Engine(store, clock)
+
+    def __call__(self, verb: Coroutine[Any, Any, T]) -> T:
+        """Drive a verb of the engine to its end."""
+        return run_sync(verb)
+
+    def another(self) -> Harness:
+        """A second process on the same store: nothing is shared but the clock."""
+        return Harness(self.store, self.clock)
+
+    def define(self, name: str = "mail", payload: dict[str, Any] | None = None, **options: Any) -> None:
+        self(self.engine.define(name, payload=payload, options=Options(**options)))
+
+    def create(self, job: str = "mail", payload: Any = None, **fields: Any) -> str:
+        return self(self.engine.create([NewRun(job, payload, **fields)]))[0].id
+
+    def claim(self, count: int = 1, worker: str = "w1", lease: int = LEASE, **can: Any) -> list[Run]:
+        return self(self.engine.claim(WorkerInfo(worker, **{"slots": 1_000} | can), count=count, lease=lease))
+
+    def claimed(self, worker: str = "w1", **can: Any) -> Run:
+        """The one run that a claim must give now."""
+        (run,) = self.claim(1, worker, **can)
+        return run
+
+    def started(self, worker: str = "w1", **can: Any) -> Run:
+        run = self.claimed(worker, **can)
+        self(self.engine.start(run.id, token(run)))
+        return self.get(run.id)
+
+    def report(self, run: Run, report: Report) -> Receipt:
+        return self(self.engine.report(run.id, report))
+
+    def succeed(self, run: Run, output: str | None = None) -> Receipt:
+        return self.report(run, Succeed(token=run.token, output=output))
+
+    def fail(self, run: Run, error: Failure = BOOM, **how: Any) -> Receipt:
+        return self.report(run, Fail(token=run.token, error=error, **how))
+
+    def get(self, run_id: str) -> Run:
+        return self(self.engine.get(run_id))
+
+    def sweep(self, after: int = 0) -> None:
+        self.clock.advance(after)
+        self(self.engine.sweep())
+
+    def moves(self, run_id: str) -> list[str]:
+        return [entry.move for entry in self(self.engine.history(run_id))]
+
+
+def token(run: Run) -> str:
+    assert run.token is not None
+    return run.token
+
+
+def open_store(kind: str, folder: Path, request: pytest.FixtureRequest, clock: ManualClock) -> Store:
+    """A fresh, empty store of one kind; PostgreSQL is started only for those who ask for it."""
+    if kind == "postgres":
+        from windlass.store.postgres import BlockingPostgres
+
+        return BlockingPostgres(request.getfixturevalue("postgres_url"), clock)
+    from windlass.store.sqlite import BlockingSqlite
+
+    return BlockingSqlite(":memory:" if kind == "memory" else folder / "windlass.db", clock)
+
+
+@pytest.fixture(params=KINDS)
+def h(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    """The engine on each store in turn, with a job called "mail"."""
+    clock = ManualClock()
+    store = open_store(request.param, tmp_path, request, clock)
+    harness = Harness(store, clock)
+    harness.define()
+    yield harness
+    run_sync(store.close())
