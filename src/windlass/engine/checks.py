@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from windlass.errors import BadInput, TooLarge
 from windlass.model import Failure, Key, Limits, Options, Requires
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
+_KEY = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,255}")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PRIORITY = 2**31 - 1
 FAR_FUTURE = 7_258_118_400_000  # the year 2200: positions still fit into 63 bits
@@ -61,8 +62,10 @@ def count(items: Sequence[Any], what: str, most: int) -> None:
         raise TooLarge(f"{len(items):,} {what} in one call; the limit is {most:,}.", hint=f"Send them in slices of at most {most:,}.")
 
 
-def names(items: Iterable[str] | None, what: str) -> None:
-    """Names, all of them."""
+def names(items: tuple[str, ...] | None, what: str) -> None:
+    """A tuple of names, or None for not said."""
+    if items is not None and not isinstance(items, tuple):
+        raise BadInput(f"{what} must come in a tuple, not as {items!r:.80}.", hint="Write ('a', 'b').")
     for item in items or ():
         name(item, what)
 
@@ -94,9 +97,18 @@ def options(given: Options, limits: Limits) -> Options:
     return given
 
 
+def reason(text: Any) -> str:
+    """Why somebody did something, in at most a thousand characters."""
+    if not isinstance(text, str) or not 0 < len(text) <= 1_000:
+        raise BadInput("A reason must be a text of 1 to 1,000 characters.", hint="Say it shorter.")
+    return _clean(text, 4_000)
+
+
 def key(given: Key, limits: Limits) -> Key:
     """A key that says how long it lasts."""
-    name(given.name, "A key")
+    named: Any = given.name
+    if not isinstance(named, str) or not _KEY.fullmatch(named):
+        raise BadInput(f"A key must be a text of 1 to 255 printable characters, not {named!r:.80}.", hint="Hash what is longer.")
     name(given.scope, "A key's scope")
     choice(given.lasts, "A key's lasts", ("unfinished", "time", "forever"))
     choice(given.on_duplicate, "on_duplicate", ("return", "compare"))

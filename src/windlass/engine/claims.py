@@ -33,7 +33,9 @@ class Claiming(Core):
         self._check_claim(worker, count, lease, nonce)
         token, call = nonce or self.clock.nonce(), self.clock.nonce() if nonce else None
         slot, room = (0, 1) if worker.slots == 1 else (None, count)
-        taken = await self.records.held(token, worker.name) if nonce else []
+        if nonce and await self.records.claim_known(nonce):
+            return await self.records.held(nonce, worker.name)
+        taken: list[Run] = []
         after, width = FIRST, room
         while room > len(taken):
             heads, newest, busy = await self.records.heads(self.lanes.open(worker), after, width, worker.name, slot)
@@ -42,9 +44,12 @@ class Claiming(Core):
                 continue
             if not heads or busy:
                 break
-            taken += await self._take(heads, token, call, worker.name, slot, lease, room - len(taken))
-            if len(heads) < width or call:
+            got = await self._take(heads, token, call, worker.name, slot, lease, room - len(taken))
+            taken += got
+            if len(heads) < width:
                 break
+            if not got and nonce and await self.records.claim_known(nonce):
+                return await self.records.held(nonce, worker.name)  # the same claim was asked twice at once
             # Others took what was seen: read on behind it, wider each time, until there is enough or nothing is left.
             after, width = (heads[-1].band, heads[-1].position, heads[-1].seq), min(width * 2, WIDEST)
         return taken

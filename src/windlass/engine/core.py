@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from windlass import payload as json
 from windlass.clock import Clock
 from windlass.engine import checks
-from windlass.errors import Conflict, LimitReached, NotFound, Pruned, UnknownJob
+from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob
 from windlass.machine import Command, step
 from windlass.model import Job, Lane, Limits, Options, Policy, Requires, Run, WorkerInfo
 from windlass.store.base import Store
@@ -198,7 +198,14 @@ class Core:
         for _ in range(PATIENCE):
             before = await self.get(run_id)
             now = self.clock.now()
-            change = Change(before, step(before, cmd, now), cmd.name, detail)
-            if await self.records.write_back(verb, [change], self.clock.nonce(), self.clock.nonce(), now):
-                return change.after
+            after = step(before, cmd, now)
+            try:
+                if await self.records.write_back(
+                    verb, [Change(before, after, cmd.name, detail)], self.clock.nonce(), self.clock.nonce(), now
+                ):
+                    return after
+            except OutcomeUnknown:
+                found = await self.get(run_id)
+                if found.rev >= after.rev and found.state is after.state:
+                    return found
         raise Conflict(f"Run {run_id} kept changing; {cmd.name} was not done.", hint="Try again.")

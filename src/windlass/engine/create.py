@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
@@ -41,8 +42,27 @@ class _Asked(NamedTuple):
     key: tuple[str, str] | None
 
 
+class Transaction:
+    """Creations that are collected, and become real together when the block ends well."""
+
+    def __init__(self) -> None:
+        self.news: list[NewRun] = []
+        self.created: list[Created] = []  # filled when the block has ended
+
+    def create(self, *news: NewRun) -> None:
+        """Add runs; they are checked and stored when the block ends."""
+        self.news += news
+
+
 class Creating(Core):
     """The verbs that make runs."""
+
+    @asynccontextmanager
+    async def transaction(self, *, undefined: Literal["refuse", "wait"] = "refuse") -> AsyncIterator[Transaction]:
+        """Collect creations and store them in one batch; an error in the block, or in one of them, stores none."""
+        collected = Transaction()
+        yield collected
+        collected.created = await self.create(collected.news, undefined=undefined)
 
     async def create(self, news: Sequence[NewRun], *, undefined: Literal["refuse", "wait"] = "refuse") -> list[Created]:
         """Store these runs, all or none; the answers are in the same order.
@@ -55,18 +75,10 @@ class Creating(Core):
             return []
         for _ in range(PATIENCE):
             made = await self._made(asked, undefined)
-            try:
-                await self.records.create(made, self.clock.nonce(), self.clock.now())
+            if await self._store(made):
                 return await self._answers(asked, made)
-            except OutcomeUnknown:
-                # The ids are fixed, so the store can be asked whether they are there.
-                if await self.records.seqs([item.id for item in asked]):
-                    return await self._answers(asked, made)
-            except Conflict:
-                if await self.records.seqs([item.id for item in asked]):
-                    return await self._answers(asked, made)
-                await self._refuse_other_content(made)
-                self.forget_jobs()
+            await self._refuse_other_content(made)
+            self.forget_jobs()
         raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
 
     async def rerun(self, run_id: str) -> Created:
@@ -78,8 +90,18 @@ class Creating(Core):
         kept = {name: getattr(old, name) for name in ("job", "queue", "lane", "band", "payload", "max_attempts", "max_runtime")}
         row = kept | {"id": new_id, "state": State.QUEUED, "due_at": now, "position": place(now), "policy": policy_text(old.policy)}
         row |= {"retry_of": old.current_attempt, "scope": None, "key": None}
-        await self.records.create(Creation([row], [], [], [], []), self.clock.nonce(), now)
-        return Created(new_id, created=True)
+        for _ in range(PATIENCE):
+            if await self._store(Creation(now, [row])):
+                return Created(new_id, created=True)
+        raise Conflict(f"Run {old.id} could not be rerun.", hint="Try again.")
+
+    async def _store(self, made: Creation) -> bool:
+        """Whether the runs are stored. Their ids are fixed, so where there is a doubt the store can be asked."""
+        try:
+            await self.records.create(made, self.clock.nonce())
+        except (OutcomeUnknown, Conflict):
+            return bool(await self.records.seqs([row["id"] for row in made.rows]))
+        return True
 
     def _asked(self, new: NewRun) -> _Asked:
         checks.name(new.job, "A job's name")
@@ -99,29 +121,23 @@ class Creating(Core):
         await self.ensure_lanes(
             {(template.queue, item.new.job, template.requires) for item, template in zip(asked, templates, strict=True)}
         )
-        firsts: dict[tuple[str, str], str] = {}
-        rows = [
-            self._row(item, jobs[item.new.job][0], template, now, index)
-            for index, (item, template) in enumerate(zip(asked, templates, strict=True))
-            if item.key is None or firsts.setdefault(item.key, item.id) == item.id
-        ]
-        kept = {row["id"] for row in rows}
-        keys = sorted(
-            (self._key_row(item, now) for item in asked if item.key and item.id in kept), key=lambda row: (row["scope"], row["key"])
+        firsts: dict[tuple[str, str], _Asked] = {}
+        for item in asked:
+            if item.key and _other_content(firsts.setdefault(item.key, item), item):
+                raise BadInput(f"The key {item.key[1]!r} is used twice in one call, with different content.", hint="Give each its own key.")
+        kept = [(index, item) for index, item in enumerate(asked) if item.key is None or firsts[item.key] is item]
+        definitions = sorted({(item.new.job, jobs[item.new.job][0].rev) for item in asked})
+        return Creation(
+            now=now,
+            rows=[self._row(item, jobs[item.new.job][0], templates[index], now, index) for index, item in kept],
+            keys=[_key_row(item, item.new.key, now) for _, item in sorted(kept, key=lambda pair: pair[1].key or ()) if item.new.key],
+            definitions=[{"name": name, "rev": rev} for name, rev in definitions],
+            waits=[
+                {"id": item.id, "predecessor": predecessors[before], "rule": item.new.after_end}
+                for _, item in kept
+                for before in sorted(set(item.new.after))
+            ],
         )
-        compared = [
-            self._key_row(item, now, run=firsts[item.key])
-            for item in asked
-            if item.key and item.new.key and item.new.key.on_duplicate == "compare"
-        ]
-        definitions = [{"name": name, "rev": jobs[name][0].rev} for name in sorted({item.new.job for item in asked})]
-        waits = [
-            {"id": item.id, "predecessor": predecessors[before], "rule": item.new.after_end}
-            for item in asked
-            if item.id in kept
-            for before in sorted(set(item.new.after))
-        ]
-        return Creation(rows, keys, compared, definitions, waits)
 
     def _template(self, new: NewRun, job: Job, template: Template) -> Template:
         return template if new.options == _NOTHING_SAID else Template.of(merged(job.options, new.options))
@@ -148,19 +164,6 @@ class Creating(Core):
             "key": key,
         }
 
-    def _key_row(self, item: _Asked, now: int, run: str | None = None) -> dict[str, Any]:
-        key = item.new.key or Key("")
-        until = now + key.period if key.period is not None else None
-        content = content_hash(item.new)
-        return {
-            "scope": key.scope,
-            "key": key.name,
-            "run": run or item.id,
-            "hash": content,
-            "unfinished": int(key.lasts == "unfinished"),
-            "until": until,
-        }
-
     async def _predecessors(self, news: Sequence[NewRun]) -> dict[str, int]:
         wanted = {before for new in news for before in new.after}
         for before in wanted:
@@ -185,15 +188,28 @@ class Creating(Core):
 
     async def _refuse_other_content(self, made: Creation) -> None:
         """Say so if the batch was refused because a key is held by a run with other content."""
-        winners = await self.records.winners(made.compared) if made.compared else {}
-        contents: dict[tuple[str, str], str] = {}
-        for row in made.compared:
-            key = (row["scope"], row["key"])
-            if contents.setdefault(key, row["hash"]) != row["hash"]:
-                raise BadInput(f"The key {row['key']!r} is used twice in one call, with different content.", hint="Give each its own key.")
-            winner = winners.get(key)
-            if winner is not None and winner.run != row["run"] and winner.hash != row["hash"]:
+        winners = await self.records.winners(made.keys) if made.keys else {}
+        for row in made.keys:
+            winner = winners.get((row["scope"], row["key"]))
+            if row["compare"] and winner is not None and winner.run != row["run"] and winner.hash != row["hash"]:
                 raise DuplicateKey(
                     f"The key {row['key']!r} is held by run {winner.run}, which was asked for with other content.",
                     hint="Use a new key for a new request; repeat the first request exactly to get its run.",
                 )
+
+
+def _other_content(first: _Asked, again: _Asked) -> bool:
+    compare = again.new.key is not None and again.new.key.on_duplicate == "compare"
+    return compare and first is not again and content_hash(first.new) != content_hash(again.new)
+
+
+def _key_row(item: _Asked, key: Key, now: int) -> dict[str, Any]:
+    return {
+        "scope": key.scope,
+        "key": key.name,
+        "run": item.id,
+        "hash": content_hash(item.new),
+        "unfinished": int(key.lasts == "unfinished"),
+        "until": now + key.period if key.period is not None else None,
+        "compare": int(key.on_duplicate == "compare"),
+    }

@@ -27,7 +27,7 @@ class Editing(Core):
 
     async def skip(self, run_id: str, *, reason: str, by: str | None = None) -> Run:
         """End a run that has not been handed out, without executing it."""
-        return await self.change("skip", run_id, Skip(reason=checks.name(reason, "A reason")), _detail(by=by, reason=reason))
+        return await self.change("skip", run_id, Skip(reason=checks.reason(reason)), _detail(by=by, reason=reason))
 
     async def patch(self, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
         """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""
@@ -71,7 +71,7 @@ class Editing(Core):
 
 
 def _reason(text: str | None) -> str | None:
-    return None if text is None else checks.name(text, "A reason")
+    return None if text is None else checks.reason(text)
 
 
 def _detail(**facts: Any) -> str | None:

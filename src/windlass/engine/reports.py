@@ -38,18 +38,26 @@ class Reporting(Core):
     async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
         """End many attempts; one answer for each, in the same order. One that is refused does not harm the others."""
         checks.count(outcomes, "reports", self.limits.report)
-        reports = [self._prepared(outcome.report) for outcome in outcomes]
-        seqs = await self._known(outcomes)
-        answers: list[Receipt | WindlassError | None] = [None] * len(outcomes)
-        first = {seq: index for index, seq in reversed(list(enumerate(seqs))) if seq is not None}
-        became = await self._end({seq: reports[index] for seq, index in first.items()})
-        for seq, state in became.items():
-            answers[first[seq]] = Receipt(outcomes[first[seq]].run, state)
+        reports = [self._prepared(outcome) for outcome in outcomes]
+        first: dict[int, int] = {}
+        for index, seq in enumerate(await self._known(outcomes)):
+            if seq is not None and isinstance(reports[index], Report):
+                first.setdefault(seq, index)
+        became = await self._end({seq: report for seq, index in first.items() if isinstance(report := reports[index], Report)})
+        moved = {first[seq]: state for seq, state in became.items()}
         return [
-            answer or await self._settle(outcome.run, report) for answer, outcome, report in zip(answers, outcomes, reports, strict=True)
+            Receipt(outcome.run, moved[index]) if index in moved else await self._settle(outcome.run, reports[index])
+            for index, outcome in enumerate(outcomes)
         ]
 
-    def _prepared(self, report: Report) -> Report:
+    def _prepared(self, outcome: Outcome) -> Report | WindlassError:
+        try:
+            checks.identifier(outcome.run, "The run")
+            return self._filled(outcome.report)
+        except WindlassError as error:
+            return error
+
+    def _filled(self, report: Report) -> Report:
         """The report within bounds, with the chance and the id that a further attempt may need."""
         checks.identifier(report.token, "The token")
         if isinstance(report, Succeed):
@@ -68,7 +76,7 @@ class Reporting(Core):
         return replace(report, next_id=self.clock.new_id())
 
     async def _known(self, outcomes: Sequence[Outcome]) -> list[int | None]:
-        unknown = [checks.identifier(outcome.run, "The run") for outcome in outcomes if outcome.seq is None]
+        unknown = [outcome.run for outcome in outcomes if outcome.seq is None]
         found = await self.records.seqs(unknown) if unknown else {}
         return [outcome.seq if outcome.seq is not None else found.get(outcome.run) for outcome in outcomes]
 
@@ -96,8 +104,10 @@ class Reporting(Core):
         written = await self.records.write_back("report", changes, self.clock.nonce(), self.clock.nonce(), now) if changes else set()
         return {change.after.seq: change.after.state for change in changes if change.after.seq in written}
 
-    async def _settle(self, run_id: str, report: Report) -> Receipt | WindlassError:
+    async def _settle(self, run_id: str, report: Report | WindlassError) -> Receipt | WindlassError:
         """The answer for a report that found its run otherwise than expected."""
+        if isinstance(report, WindlassError):
+            return report
         try:
             return await self._settled(run_id, report)
         except WindlassError as error:

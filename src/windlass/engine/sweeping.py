@@ -118,11 +118,11 @@ class Sweeping(Core):
         except OutcomeUnknown:
             return 0  # the next sweep looks again
 
-    def _verdict(self, run: Run, now: int, steady: int | None) -> Command | int:
-        """What is to be done about a lease that wanted a look: a command, or when to look again."""
-        wait = 0 if steady is None else (run.lease or 0) - steady
-        if wait > 0:
-            return now + wait
+    def _verdict(self, run: Run, now: int, steady: int | None) -> Command | int | None:
+        """What is to be done about a lease that wanted a look: a command, when to look again, or nothing by this process."""
+        if steady is not None and steady < (run.lease or 0):
+            # Not written down as a later look: that would also keep away those who have watched for long enough.
+            return None
         if run.cancel_asked_at is not None and run.cancel_asked_at + run.policy.grace <= now:
             return Abandon(token=run.token)
         if run.max_runtime is not None and (run.claimed_at or now) + run.max_runtime <= now:

@@ -65,14 +65,16 @@ where job_keys.scope = r.scope and job_keys.key = r.key and job_keys.run <> r.ru
 select seq from job_runs where seq in {set: predecessors} order by seq for share
 
 -- How SQL says "then nothing at all": version 1 is there, so inserting it again fails the batch. Said when a definition that a
--- run was made from is no longer the current one, or when a key is held by a run that was asked for with other content.
+-- run was made from is no longer the current one, when a predecessor is gone, or when a key is held by a run that was asked
+-- for with other content.
 -- name: refuse_create
 insert into schema_version (version, applied_at)
 select 1, :now
 where (select count(*) from {rows: d: name text, rev int} join jobs on jobs.name = d.name and jobs.rev = d.rev) <> :definitions
+  or (select count(*) from job_runs where seq in {set: predecessors}) <> :expected
   or exists (
-    select 1 from {rows: c: scope text, key text, run text, hash text} join job_keys k on k.scope = c.scope and k.key = c.key
-    where k.run <> c.run and k.hash is distinct from c.hash)
+    select 1 from {rows: k: scope text, key text, run text, hash text, compare int} join job_keys h on h.scope = k.scope and h.key = k.key
+    where k.compare = 1 and h.run <> k.run and h.hash is distinct from k.hash)
 
 -- name: create
 insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of)
@@ -83,12 +85,12 @@ where r.key is null or exists (select 1 from job_keys k where k.scope = r.scope 
 -- name: add_waits
 insert into job_waits (run, predecessor, rule)
 select n.seq, r.predecessor, r.rule from {rows: r: id text, predecessor int, rule text} join job_runs n on n.id = r.id
-where exists (select 1 from job_runs p where p.seq = r.predecessor)
+where true
 on conflict (run, predecessor) do nothing
 
 -- name: journal_created
 insert into job_journal (run, rev, at, move, state, attempt)
-select seq, rev, :now, 'create', state, attempt from job_runs where id in {texts: ids}
+select seq, rev, :now, 'create', state, attempt from job_runs where id in {texts: ids} order by seq
 
 -- name: winners
 select k.scope, k.key, k.run, k.hash, h.seq
@@ -115,6 +117,9 @@ order by h.band, h.position, h.seq limit :count
 
 -- name: remember_claim
 insert into job_keys (scope, key, run, unfinished, until) values ('claim', :token, :call, 0, :until) on conflict (scope, key) do nothing
+
+-- name: claim_known
+select 1 from job_keys where scope = 'claim' and key = :token
 
 -- name: claim
 with chosen as materialized (

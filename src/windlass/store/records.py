@@ -10,6 +10,7 @@ import msgspec
 
 from windlass.machine import ENDED
 from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Options, Policy, Requires, Run, State, WorkerInfo
+from windlass.store import sql
 from windlass.store.base import Row, Statement, Store, Value
 
 _encode = msgspec.json.Encoder().encode
@@ -28,6 +29,41 @@ _WRITTEN_BACK = (
     "lease", "claimed_at", "started_at", "look_at", "cancel_asked_at", "finished_at", "reason",
 )  # fmt: skip
 _PATCHED = ("seq", "rev", "state", "payload", "queue", "lane", "band", "position", "due_at", "max_attempts")
+
+
+_FOLLOW = ("lock_followers", "doom", "release", "journal_followers")
+_KEYS = ("take_keys", "lock_keys", "retake_keys")
+_WRITE_BACK = ("write_back", "journal_moves", "close_attempts", *_FOLLOW)
+
+BATCHES: Mapping[str, tuple[str, ...]] = {
+    "define": ("define",),
+    "placeholder": ("define_placeholder",),
+    "lanes": ("lock_lanes", "add_lanes"),
+    "create": (*_KEYS, "lock_predecessors", "refuse_create", "create", "add_waits", "journal_created", *_FOLLOW),
+    "register": ("register",),
+    "claim": ("remember_claim", "claim", "journal"),
+    "start": ("start", "journal"),
+    "beat": ("beat",),
+    "log": ("add_lines",),
+    "report": ("succeed", "journal", *_WRITE_BACK),
+    "cancel": ("write_back", "journal_moves", *_FOLLOW),
+    "skip": ("write_back", "journal_moves", *_FOLLOW),
+    "patch": ("patch", "journal_moves"),
+    "dispatch": ("dispatch", "journal"),
+    "lapse": _WRITE_BACK,
+    "look_later": ("look_later",),
+    "prune": ("prune_keys", "prune_journal", "prune_attempts", "prune_logs", "prune_waits", "prune_followed", "prune_runs"),
+    "drop_keys": ("drop_keys",),
+}
+"""The statements that write, by the verb whose batch they are in. Every place between two of them is a fault point."""
+
+
+def fault_points(dialect: str) -> list[str]:
+    """The names of all places where a fault can be set, in and between the batches that write."""
+    queries = sql.load(dialect)
+    inside = [f"{verb}.after_{name}" for verb, names in BATCHES.items() for name in names if queries[name].writes]
+    around = [f"{verb}.{place}" for verb in BATCHES for place in ("before_begin", "before_commit", "after_commit")]
+    return sorted(inside + around)
 
 
 class Held(NamedTuple):
@@ -58,11 +94,11 @@ class Change(NamedTuple):
 class Creation(NamedTuple):
     """What one call of create sends."""
 
+    now: int
     rows: list[dict[str, Any]]
-    keys: list[dict[str, Any]]
-    compared: list[dict[str, Any]]
-    definitions: list[dict[str, Any]]
-    waits: list[dict[str, Any]]
+    keys: Sequence[dict[str, Any]] = ()
+    definitions: Sequence[dict[str, Any]] = ()
+    waits: Sequence[dict[str, Any]] = ()
 
 
 class Winner(NamedTuple):
@@ -113,7 +149,8 @@ def _job_of(row: Row) -> Job:
 
 
 def _attempt_of(run_id: str, row: Row) -> Attempt:
-    return Attempt(run_id, *row[:9], _error_of(row[9]))
+    n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, error = row
+    return Attempt(run_id, n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, _error_of(error))
 
 
 def _requires_of(text: str) -> Requires:
@@ -149,7 +186,7 @@ class Records:
         return _job_of(found[1][0])
 
     async def define_placeholder(self, name: str, now: int) -> None:
-        await self._batch("define", Statement("define_placeholder", {"name": name, "now": now}))
+        await self._batch("placeholder", Statement("define_placeholder", {"name": name, "now": now}))
 
     async def jobs_named(self, names: Sequence[str]) -> list[Job]:
         return [_job_of(row) for row in await self._read("jobs_named", names=pack(names))]
@@ -159,7 +196,7 @@ class Records:
 
     async def add_lanes(self, lanes: Iterable[tuple[str, str, str]], most: int) -> None:
         rows = [{"queue": queue, "job": job, "requires": requires} for queue, job, requires in sorted(lanes)]
-        await self._batch("define", Statement("lock_lanes"), Statement("add_lanes", {"r": pack(rows), "most": most}))
+        await self._batch("lanes", Statement("lock_lanes"), Statement("add_lanes", {"r": pack(rows), "most": most}))
 
     async def lanes_after(self, last: int) -> list[Lane]:
         return [
@@ -168,27 +205,23 @@ class Records:
 
     # Creation
 
-    async def create(self, made: Creation, mark: str, now: int) -> None:
+    async def create(self, made: Creation, follow: str) -> None:
         """Insert the runs whose keys are theirs; Conflict when any of it can no longer be as planned."""
-        rows = pack(made.rows)
+        now, keys = made.now, pack(made.keys)
+        predecessors = sorted({wait["predecessor"] for wait in made.waits})
+        guard: dict[str, Value] = {"d": pack(made.definitions), "definitions": len(made.definitions), "k": keys, "now": now}
+        guard |= {"predecessors": pack(predecessors), "expected": len(predecessors)}
         statements: list[Statement] = []
         if made.keys:
-            keys = pack(made.keys)
-            statements += (
-                Statement("take_keys", {"r": keys}),
-                Statement("lock_keys", {"r": keys}),
-                Statement("retake_keys", {"r": keys, "now": now}),
-            )
-        predecessors = sorted({wait["predecessor"] for wait in made.waits})
+            statements += (Statement(name, {"r": keys, "now": now}) for name in _KEYS)
         if predecessors:
-            statements.append(Statement("lock_predecessors", {"predecessors": pack(predecessors)}))
-        guard: dict[str, Value] = {"d": pack(made.definitions), "c": pack(made.compared), "definitions": len(made.definitions), "now": now}
-        statements += Statement("refuse_create", guard), Statement("create", {"r": rows, "now": now})
+            statements.append(Statement("lock_predecessors", {"predecessors": guard["predecessors"]}))
+        statements += Statement("refuse_create", guard), Statement("create", {"r": pack(made.rows), "now": now})
         if predecessors:
             statements.append(Statement("add_waits", {"r": pack(made.waits)}))
         statements.append(Statement("journal_created", {"ids": pack([row["id"] for row in made.rows]), "now": now}))
         if predecessors:
-            statements += self._follow(predecessors, mark, now)
+            statements += self._follow(predecessors, follow, now)
         await self._batch("create", *statements)
 
     async def winners(self, keys: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Winner]:
@@ -238,6 +271,9 @@ class Records:
         claimed = Statement("claimed", {"ids": ids, "token": token})
         return [run_of(row) for row in (await self._batch("claim", *remember, Statement("claim", values), journal, claimed))[-1]]
 
+    async def claim_known(self, token: str) -> bool:
+        return bool(await self._read("claim_known", token=token))
+
     async def held(self, token: str, worker: str) -> list[Run]:
         return [run_of(row) for row in await self._read("held", token=token, worker=worker)]
 
@@ -263,8 +299,7 @@ class Records:
     def _follow(self, ids: Sequence[int], mark: str, now: int) -> list[Statement]:
         """What becomes of the runs that wait for these, in the same batch as their end."""
         values: dict[str, Value] = {"ids": pack(ids), "mark": mark, "now": now}
-        locked = Statement("lock_followers", {"ids": values["ids"]})
-        return [locked, *(Statement(name, values) for name in ("doom", "release", "journal_followers"))]
+        return [Statement(name, values) for name in _FOLLOW]
 
     async def due(self, now: int, count: int) -> list[int]:
         return sorted(row[0] for row in await self._read("due", now=now, count=count))
@@ -399,14 +434,13 @@ class Records:
 
     async def prune(self, ids: Sequence[int]) -> None:
         packed = pack(ids)
-        tables = ("keys", "journal", "attempts", "logs", "waits", "followed", "runs")
-        await self._batch("prune", *(Statement(f"prune_{table}", {"ids": packed}) for table in tables))
+        await self._batch("prune", *(Statement(name, {"ids": packed}) for name in BATCHES["prune"]))
 
     async def drop_expired_keys(self, now: int, count: int) -> int:
         expired = await self._read("expired_keys", now=now, count=count)
         if expired:
             rows = pack([{"scope": scope, "key": key} for scope, key in expired])
-            await self._batch("prune", Statement("drop_keys", {"r": rows, "now": now}))
+            await self._batch("drop_keys", Statement("drop_keys", {"r": rows, "now": now}))
         return len(expired)
 
 

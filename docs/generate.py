@@ -1,0 +1,119 @@
+"""Writes the parts of the docs that are read from the code. With --check, only says whether they are current."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from windlass import errors
+from windlass.errors import WindlassError
+from windlass.machine import ENDED, MOVES
+from windlass.model import State
+from windlass.store.records import BATCHES
+
+DOCS = Path(__file__).parent
+NOTE = "<!-- Written by docs/generate.py from the code; run `make docs` after a change. -->\n"
+
+
+def _edges() -> dict[tuple[State, State], list[str]]:
+    """Every change of state there is, with the moves that make it."""
+    edges: dict[tuple[State, State], list[str]] = {}
+    for state, row in MOVES.items():
+        for command, move in row.items():
+            for target in move.to:
+                if target != state:
+                    edges.setdefault((state, target), []).append(command.name)
+    return edges
+
+
+def _diagram() -> str:
+    lines = ["stateDiagram-v2"]
+    lines += [f"    [*] --> {state}: create" for state in (State.WAITING, State.SCHEDULED, State.QUEUED)]
+    lines += [f"    {state} --> {target}: {', '.join(names)}" for (state, target), names in _edges().items()]
+    lines += [f"    {state} --> [*]" for state in ENDED]
+    return "\n".join(lines)
+
+
+def _promise(thing: object) -> str:
+    return (thing.__doc__ or "").strip().splitlines()[0]
+
+
+def _moves() -> str:
+    rows = ["| move | from | to | what it means |", "|---|---|---|---|"]
+    commands = list(dict.fromkeys(command for row in MOVES.values() for command in row))
+    for command in commands:
+        leads = {state: row[command].to for state, row in MOVES.items() if command in row and row[command].to}
+        targets = dict.fromkeys(target for to in leads.values() for target in to)
+        rows.append(f"| `{command.name}` | {', '.join(leads)} | {', '.join(targets)} | {_promise(command)} |")
+    return "\n".join(rows)
+
+
+def lifecycle() -> str:
+    """The life of a run: the diagram and the table of moves."""
+    return f"""# The life of a run
+
+{NOTE}
+Every change of state there is stands in one table, `MOVES` in `windlass/machine.py`. This page is that table.
+An ended run ({", ".join(ENDED)}) never changes again; running it again makes a new run.
+
+```mermaid
+{_diagram()}
+```
+
+{_moves()}
+"""
+
+
+def error_list() -> str:
+    """Every error with its code and status."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, WindlassError)]
+    rows = ["| error | code | HTTP status | what it means |", "|---|---|---|---|"]
+    rows += [f"| `{kind.__name__}` | `{kind.code}` | {kind.status} | {_promise(kind)} |" for kind in kinds]
+    table = "\n".join(rows)
+    return f"""# Errors
+
+{NOTE}
+Every error has a code, an HTTP status, a message that says what happened, and a hint that says what to do next.
+
+{table}
+"""
+
+
+def fault_list() -> str:
+    """The verbs and statements between which faults can be set."""
+    rows = ["| verb | places inside its batch |", "|---|---|"]
+    rows += [f"| `{verb}` | {', '.join(f'`after_{name}`' for name in names)} |" for verb, names in BATCHES.items()]
+    table = "\n".join(rows)
+    return f"""# Fault points
+
+{NOTE}
+A test can make a process fail at a named place: `WINDLASS_FAULTS='report.before_commit=kill@3'` kills it the third time it is
+about to commit a report. Actions: `kill` (SIGKILL), `stop` (SIGSTOP), `drop` (the answer is lost after the commit),
+`raise:busy`, `raise:full`, `raise:unknown`, `delay:50ms`; `@N` for the N-th time only. Unset, a place costs one test of a flag.
+
+Every verb has `before_begin`, `before_commit` and `after_commit`, and a place after each of its statements that writes (those
+that only lock exist on PostgreSQL). Besides there are `migrate.between_steps` and, on SQLite, `checkpoint.before` and
+`checkpoint.after`.
+
+{table}
+"""
+
+
+PAGES: dict[str, Callable[[], str]] = {"lifecycle.md": lifecycle, "errors.md": error_list, "faults.md": fault_list}
+
+
+def main() -> int:
+    stale = [name for name, page in PAGES.items() if not (DOCS / name).exists() or (DOCS / name).read_text(encoding="utf-8") != page()]
+    if "--check" in sys.argv:
+        if stale:
+            print(f"Not current: {', '.join(stale)}. Run `make docs` and commit the result.")
+        return len(stale)
+    for name in stale:
+        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+    print(f"Wrote {', '.join(stale)}." if stale else "All current.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
