@@ -12,13 +12,14 @@ from typing import Any, ClassVar, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from windlass.errors import Cancelled, Frozen, LeaseLost, WrongState
+from windlass.errors import BadInput, Cancelled, Frozen, LeaseLost, WrongState
 from windlass.model import Failure, Run, State, place
 
 LIVE = (State.CLAIMED, State.RUNNING, State.CANCELLING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.QUARANTINED, State.CANCELLED, State.SKIPPED)
 
 BACKOFF_BASE, BACKOFF_CAP = 500, 60_000
+TOO_MANY_RETURNS = "max_returns_exceeded"
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -189,7 +190,7 @@ def start(run: Run, cmd: Start, now: int) -> Run:
 
 
 def extend(run: Run, cmd: Beat, now: int) -> Run:
-    return replace(run, lease_until=max(run.lease_until or 0, now + cmd.lease))
+    return replace(run, lease=max(run.lease or 0, cmd.lease), lease_until=max(run.lease_until or 0, now + cmd.lease))
 
 
 def _end(run: Run, state: State, now: int, **fields: Any) -> Run:
@@ -259,7 +260,7 @@ def expire(run: Run, cmd: Expire, now: int) -> Run:
 
 def _return(run: Run, now: int, delay: int, next_id: str) -> Run:
     if run.returns >= run.policy.max_returns:
-        often = Failure(code="max_returns_exceeded", message=f"The run was returned {run.returns} times without an end.")
+        often = Failure(code=TOO_MANY_RETURNS, message=f"The run was returned {run.returns} times without an end.")
         return _end(run, State(run.policy.exhausted), now, error=often, burnt=run.burnt + 1)
     return _plan_next(run, now, delay, next_id, returns=run.returns + 1)
 
@@ -295,6 +296,8 @@ def skip(run: Run, cmd: Skip, now: int) -> Run:
 
 
 def patch(run: Run, cmd: Patch, now: int) -> Run:
+    if cmd.max_attempts is not None and cmd.max_attempts <= run.burnt:
+        raise BadInput(f"Run {run.id} has used {run.burnt} of its tries already.", hint="Allow at least one more, or cancel it.")
     given = {name: value for name in ("payload", "due_at", "max_attempts", "queue", "lane") if (value := getattr(cmd, name)) is not None}
     if cmd.priority is not None:
         given["band"] = -cmd.priority

@@ -36,8 +36,26 @@ def _check_number(number: int | float, path: str) -> None:
         _refuse(path, "is an integer of more than 64 bits", "Send it as a text.")
 
 
-def check(value: Any, path: str = "The payload", depth: int = DEPTH) -> None:
+class _Budget:
+    """How much of a value may be looked at: a value can hold the same list twice, and that one another twice, and so on."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+
+    def spend(self, nodes: int, path: str) -> None:
+        self.nodes -= nodes
+        if self.nodes < 0:
+            raise TooLarge(
+                f"{path.split('.')[0].split('[')[0]} has too many members.", hint="Keep large data elsewhere and send a reference to it."
+            )
+
+
+def check(value: Any, what: str = "The payload", *, most: int = 2**20) -> None:
     """Raise BadInput, naming the place, unless every store can keep the value and give it back equal."""
+    _check(value, what, DEPTH, _Budget(most))
+
+
+def _check(value: Any, path: str, depth: int, budget: _Budget) -> None:
     kind = type(value)
     if kind is str:
         _check_text(value, path)
@@ -48,27 +66,34 @@ def check(value: Any, path: str = "The payload", depth: int = DEPTH) -> None:
     elif depth == 0:
         _refuse(path, f"is nested more than {DEPTH} deep", "Flatten it, or keep it elsewhere and send a reference.")
     elif kind is dict:
+        budget.spend(len(value), path)
         for name, item in value.items():
             if type(name) is not str:
-                _refuse(path, f"has the key {name!r}, which is not a text", "JSON objects have only texts as keys.")
+                _refuse(path, f"has the key {name!r:.80}, which is not a text", "JSON objects have only texts as keys.")
             _check_text(name, path)
-            check(item, f"{path}.{name}", depth - 1)
+            _check(item, f"{path}.{name}", depth - 1, budget)
     elif kind is list or kind is tuple:
+        budget.spend(len(value), path)
         for index, item in enumerate(value):
-            check(item, f"{path}[{index}]", depth - 1)
+            _check(item, f"{path}[{index}]", depth - 1, budget)
     else:
         _refuse(path, f"is a {kind.__name__}, which is not JSON", "Use dict, list, str, int, float, bool and None.")
 
 
-def encode(value: Any, *, most: int, what: str = "The payload") -> str:
-    """The JSON text of a value, refused when it is not JSON or larger than `most` bytes."""
-    check(value, what)
+def dump(value: Any, *, most: int, what: str = "The payload") -> str:
+    """The JSON text of a value that has been checked, refused when it is larger than `most` bytes."""
     text = _dump(value)
     if len(text) > most:
         raise TooLarge(
             f"{what} has {len(text):,} bytes; the limit is {most:,}.", hint="Keep large data elsewhere and send a reference to it."
         )
     return text.decode()
+
+
+def encode(value: Any, *, most: int, what: str = "The payload") -> str:
+    """The JSON text of a value, refused when it is not JSON or larger than `most` bytes."""
+    check(value, what, most=most)
+    return dump(value, most=most, what=what)
 
 
 def decode(text: str) -> Any:
@@ -89,11 +114,12 @@ def _no_constant(name: str) -> NoReturn:
 
 def parse(text: str | bytes, *, most: int, what: str = "The payload") -> Any:
     """The value of a JSON text from outside, by the same rule as `encode`; stricter than the standard library."""
-    if len(text) > most:
-        raise TooLarge(f"{what} has more than {most:,} bytes.", hint="Keep large data elsewhere and send a reference to it.")
     try:
-        value = json.loads(text, object_pairs_hook=_no_twice, parse_constant=_no_constant)
+        raw = text.encode() if isinstance(text, str) else text
+        if len(raw) > most:
+            raise TooLarge(f"{what} has more than {most:,} bytes.", hint="Keep large data elsewhere and send a reference to it.")
+        value = json.loads(raw.decode(), object_pairs_hook=_no_twice, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{what} is not JSON: {error}.", hint="Send one JSON value, encoded as UTF-8.") from error
-    check(value, what)
+    check(value, what, most=most)
     return value

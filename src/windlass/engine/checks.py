@@ -36,6 +36,12 @@ def identifier(text: Any, what: str) -> str:
     return text
 
 
+def hold(seq: Any, token: Any) -> None:
+    """A worker's hold on a run, as a claim gave it."""
+    identifier(token, "The token")
+    integer(seq, "seq", 0, 2**63 - 1)
+
+
 def integer(value: Any, what: str, low: int, high: int) -> int:
     """A whole number within bounds; True and '3' are not numbers."""
     if type(value) is not int or not low <= value <= high:
@@ -90,6 +96,8 @@ def options(given: Options, limits: Limits) -> Options:
     choice(given.exhausted, "exhausted", ("failed", "quarantined"))
     choice(given.retry_place, "retry_place", ("keep", "tail"))
     if given.backoff is not None:
+        if not isinstance(given.backoff, tuple):
+            raise BadInput(f"backoff must be a tuple of delays, not {given.backoff!r:.80}.", hint="Write (1_000, 10_000).")
         count(given.backoff, "delays of a backoff", limits.attempts)
         for delay in given.backoff:
             integer(delay, "A delay of the backoff", 0, limits.duration)
@@ -109,7 +117,8 @@ def key(given: Key, limits: Limits) -> Key:
     named: Any = given.name
     if not isinstance(named, str) or not _KEY.fullmatch(named):
         raise BadInput(f"A key must be a text of 1 to 255 printable characters, not {named!r:.80}.", hint="Hash what is longer.")
-    name(given.scope, "A key's scope")
+    if name(given.scope, "A key's scope") == "claim":
+        raise BadInput("The scope 'claim' is windlass's own.", hint="Choose another scope for the key.")
     choice(given.lasts, "A key's lasts", ("unfinished", "time", "forever"))
     choice(given.on_duplicate, "on_duplicate", ("return", "compare"))
     if given.lasts == "time":
@@ -124,19 +133,33 @@ def instant(at: Any, what: str) -> int:
     return integer(at, what, 0, FAR_FUTURE)
 
 
+def json_text(text: Any, what: str, most: int) -> None:
+    """A JSON text, as far as can be told without opening it, or None."""
+    if text is None:
+        return
+    if not isinstance(text, str) or "\0" in text or not (text.isascii() or _encodable(text)):
+        raise BadInput(f"{what} must be a JSON text, not {text!r:.80}.", hint="Encode the value as JSON first.")
+    if len(text) > most or (not text.isascii() and len(text.encode()) > most):
+        raise TooLarge(f"{what} has more than {most:,} bytes.", hint="Keep large data elsewhere and return a reference to it.")
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def failure(error: Failure, most: int) -> Failure:
     """An error cut to what is kept of it; the beginning says what, so the end of the detail is dropped."""
     message, detail = _clean(error.message, most // 4), error.detail and _clean(error.detail, most // 2)
     return Failure(name(error.code, "An error's code"), message, detail)
 
 
-def _clean(text: str, most: int) -> str:
+def _clean(text: Any, most: int) -> str:
+    if not isinstance(text, str):
+        raise BadInput(f"A message must be a text, not {text!r:.80}.", hint="Convert it with str().")
     kept = text.replace("\0", "\ufffd").encode("utf-8", "replace")[:most]
     return kept.decode("utf-8", "ignore")
 
 
 def line(text: Any, most: int) -> str:
     """A log line cut to what is kept of it."""
-    if not isinstance(text, str):
-        raise BadInput(f"A log line must be a text, not {text!r:.80}.", hint="Convert it with str().")
     return _clean(text, most)

@@ -84,7 +84,7 @@ class Claiming(Core):
 
     async def held(self, run_id: str, token: str, seq: int | None = None) -> Held:
         """A worker's hold on a run, by the id it was given."""
-        checks.identifier(token, "The token")
+        checks.hold(0 if seq is None else seq, token)
         return Held(seq if seq is not None else (await self.get(run_id)).seq, token)
 
     async def start(self, run_id: str, token: str, *, seq: int | None = None) -> None:
@@ -101,6 +101,8 @@ class Claiming(Core):
         """Extend these leases. "stop" when a cancel is asked for, "lost" when the run is no longer held."""
         checks.count(held, "beats", self.limits.report)
         checks.integer(lease, "lease", 1, self.limits.lease)
+        for item in held:
+            checks.hold(item.seq, item.token)
         states = await self.records.beat(held, lease, self.clock.now()) if held else {}
         answers: dict[State | None, Literal["ok", "stop", "lost"]] = {None: "lost", State.CANCELLING: "stop"}
         return [answers.get(states.get(item.seq), "ok") for item in held]
@@ -120,5 +122,7 @@ class Claiming(Core):
     async def lines(self, run_id: str, *, after: tuple[int, int] = (0, 0), count: int = 100) -> list[LogLine]:
         """The log of a run in the order it was written, behind (attempt, number)."""
         checks.integer(count, "count", 1, self.limits.page)
+        for part in after:
+            checks.integer(part, "after", 0, 2**31)
         run = await self.get(run_id)
         return await self.records.lines(run.seq, after, count)

@@ -70,6 +70,7 @@ class Creating(Core):
         A run whose key is taken is not made: its answer names the run that holds the key.
         """
         checks.count(news, "runs", self.limits.create)
+        checks.choice(undefined, "undefined", ("refuse", "wait"))
         asked = [self._asked(new) for new in news]
         if not asked:
             return []
@@ -105,8 +106,12 @@ class Creating(Core):
 
     def _asked(self, new: NewRun) -> _Asked:
         checks.name(new.job, "A job's name")
+        json.check(new.payload, most=self.limits.payload)
         checks.options(new.options, self.limits)
         checks.count(new.after, "predecessors", self.limits.predecessors)
+        checks.choice(new.after_end, "after_end", ("success", "any"))
+        if new.retry_of is not None:
+            checks.identifier(new.retry_of, "retry_of")
         if new.due_at is not None:
             checks.instant(new.due_at, "due_at")
         key = checks.key(new.key, self.limits) if new.key is not None else None
@@ -115,12 +120,12 @@ class Creating(Core):
     async def _made(self, asked: Sequence[_Asked], undefined: Literal["refuse", "wait"]) -> Creation:
         """Everything one batch needs, worked out from what this process knows now."""
         now = self.clock.now()
-        jobs = await self.definitions((item.new.job for item in asked), undefined)
         predecessors = await self._predecessors([item.new for item in asked])
+        jobs = await self.definitions((item.new.job for item in asked), undefined)
         templates = [self._template(item.new, *jobs[item.new.job]) for item in asked]
-        await self.ensure_lanes(
-            {(template.queue, item.new.job, template.requires) for item, template in zip(asked, templates, strict=True)}
-        )
+        texts = [json.dump(_laid_over(jobs[item.new.job][0], item.new.payload), most=self.limits.payload) for item in asked]
+        lanes = [(template.queue, item.new.job, template.requires) for item, template in zip(asked, templates, strict=True)]
+        await self.ensure_lanes(set(lanes))
         firsts: dict[tuple[str, str], _Asked] = {}
         for item in asked:
             if item.key and _other_content(firsts.setdefault(item.key, item), item):
@@ -129,7 +134,7 @@ class Creating(Core):
         definitions = sorted({(item.new.job, jobs[item.new.job][0].rev) for item in asked})
         return Creation(
             now=now,
-            rows=[self._row(item, jobs[item.new.job][0], templates[index], now, index) for index, item in kept],
+            rows=[self._row(item, templates[index], lanes[index], texts[index], now, index) for index, item in kept],
             keys=[_key_row(item, item.new.key, now) for _, item in sorted(kept, key=lambda pair: pair[1].key or ()) if item.new.key],
             definitions=[{"name": name, "rev": rev} for name, rev in definitions],
             waits=[
@@ -142,7 +147,7 @@ class Creating(Core):
     def _template(self, new: NewRun, job: Job, template: Template) -> Template:
         return template if new.options == _NOTHING_SAID else Template.of(merged(job.options, new.options))
 
-    def _row(self, item: _Asked, job: Job, template: Template, now: int, index: int) -> dict[str, Any]:
+    def _row(self, item: _Asked, template: Template, lane: tuple[str, str, str], text: str, now: int, index: int) -> dict[str, Any]:
         new, due_at = item.new, item.new.due_at if item.new.due_at is not None else now
         ready = State.SCHEDULED if due_at > now else State.QUEUED
         scope, key = item.key or (None, None)
@@ -151,10 +156,10 @@ class Creating(Core):
             "state": State.WAITING if new.after else ready,
             "job": new.job,
             "queue": template.queue,
-            "lane": self.lanes.ids[template.queue, new.job, template.requires],
+            "lane": self.lanes.ids[lane],
             "band": template.band,
             "position": place(max(now, due_at), index),
-            "payload": json.encode(_laid_over(job, new.payload), most=self.limits.payload),
+            "payload": text,
             "due_at": due_at,
             "max_attempts": template.max_attempts,
             "max_runtime": template.max_runtime,

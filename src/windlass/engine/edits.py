@@ -23,11 +23,11 @@ class Editing(Core):
         run = await self.get(run_id)
         if run.state is State.CANCELLING:
             return run
-        return await self.change("cancel", run_id, Cancel(reason=_reason(reason)), _detail(by=by, reason=reason))
+        return await self.change("cancel", run_id, Cancel(reason=_reason(reason)), _detail(by, reason=reason))
 
     async def skip(self, run_id: str, *, reason: str, by: str | None = None) -> Run:
         """End a run that has not been handed out, without executing it."""
-        return await self.change("skip", run_id, Skip(reason=checks.reason(reason)), _detail(by=by, reason=reason))
+        return await self.change("skip", run_id, Skip(reason=checks.reason(reason)), _detail(by, reason=reason))
 
     async def patch(self, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
         """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""
@@ -43,7 +43,7 @@ class Editing(Core):
             before = await self.get(run_id)
             cmd = await self._patch_of(before, given)
             now = self.clock.now()
-            change = Change(before, step(before, cmd, now), cmd.name, _detail(by=by, fields=sorted(given)))
+            change = Change(before, step(before, cmd, now), cmd.name, _detail(by, fields=sorted(given)))
             if await self.records.patch(change, self.clock.nonce(), now):
                 return change.after
         raise Conflict(f"Run {run_id} kept changing; it was not patched.", hint="Try again.")
@@ -74,6 +74,8 @@ def _reason(text: str | None) -> str | None:
     return None if text is None else checks.reason(text)
 
 
-def _detail(**facts: Any) -> str | None:
+def _detail(by: str | None, **facts: Any) -> str | None:
+    if by is not None:
+        facts["by"] = checks.name(by, "Who did it")
     known = {name: value for name, value in facts.items() if value is not None}
     return pack(known) if known else None

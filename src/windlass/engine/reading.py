@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ from windlass.store.records import FIRST
 
 _LAST = 2**63 - 1
 _AHEAD = 1_000
+_LONGEST_CURSOR = 200_000
+_SNAPSHOT = re.compile(r"(\d{1,20}:\d{1,20}:(\d{1,20}(,\d{1,20})*)?)?")
 
 
 class Page(Struct, frozen=True):
@@ -96,6 +99,8 @@ class Reading(Core):
     async def jobs(self, *, after: str = "", count: int = 100) -> list[Job]:
         """Definitions by name."""
         checks.integer(count, "count", 1, self.limits.page)
+        if after:
+            checks.name(after, "A job's name")
         return await self.records.jobs_after(after, count)
 
     async def attempts(self, run_id: str) -> list[Attempt]:
@@ -106,6 +111,7 @@ class Reading(Core):
     async def history(self, run_id: str, *, after: int = 0, count: int = 1_000) -> list[Entry]:
         """Every change of state of a run, from the beginning or behind a revision."""
         checks.integer(count, "count", 1, self.limits.page)
+        checks.integer(after, "after", 0, _LAST)
         return await self.records.history(await self.get(run_id), after, count)
 
     async def tail(self, cursor: str | None = None, *, count: int = 500) -> Tail:
@@ -132,6 +138,8 @@ class Reading(Core):
     ) -> Page:
         """A page of runs by one of the filters of `LISTS`."""
         checks.integer(count, "count", 1, self.limits.page)
+        for name in (job, queue):
+            checks.names(None if name is None else (name,), "A name")
         given = {"job": job, "queue": queue, "state": None if state is None else _state(state)}
         said = {name: value for name, value in given.items() if value is not None}
         if said.get("state") == State.QUEUED:
@@ -240,11 +248,13 @@ def _forged() -> BadInput:
     )
 
 
-def _decoded(cursor: str) -> list[Any]:
+def _decoded(cursor: Any) -> list[Any]:
+    if not isinstance(cursor, str) or len(cursor) > _LONGEST_CURSOR:
+        raise _forged()
     try:
         raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         return msgspec.json.decode(raw, type=list[Any])
-    except (binascii.Error, UnicodeEncodeError, msgspec.DecodeError):
+    except (binascii.Error, UnicodeEncodeError, msgspec.DecodeError, RecursionError):
         raise _forged() from None
 
 
@@ -276,4 +286,4 @@ def _tail_place(cursor: str | None) -> tuple[str, str, int, int]:
 
 
 def _snapshot(text: str) -> bool:
-    return len(text) < 100_000 and set(text) <= set("0123456789:,")
+    return _SNAPSHOT.fullmatch(text) is not None

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE, Core
-from windlass.errors import Conflict, NotFound, OutcomeUnknown, TooLarge, WindlassError
-from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed, cancelled, lease_lost, step, wrong_state
+from windlass.errors import Conflict, NotFound, OutcomeUnknown, WindlassError
+from windlass.machine import TOO_MANY_RETURNS, Fail, GiveBack, Report, Snooze, Succeed, cancelled, lease_lost, step, wrong_state
 from windlass.model import Receipt, Run, State
 from windlass.store.records import Change
 
@@ -38,34 +38,42 @@ class Reporting(Core):
     async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
         """End many attempts; one answer for each, in the same order. One that is refused does not harm the others."""
         checks.count(outcomes, "reports", self.limits.report)
-        reports = [self._prepared(outcome) for outcome in outcomes]
-        first: dict[int, int] = {}
-        for index, seq in enumerate(await self._known(outcomes)):
-            if seq is not None and isinstance(reports[index], Report):
-                first.setdefault(seq, index)
-        became = await self._end({seq: report for seq, index in first.items() if isinstance(report := reports[index], Report)})
-        moved = {first[seq]: state for seq, state in became.items()}
-        return [
-            Receipt(outcome.run, moved[index]) if index in moved else await self._settle(outcome.run, reports[index])
-            for index, outcome in enumerate(outcomes)
-        ]
+        answers: dict[int, Receipt | WindlassError] = {}
+        reports: dict[int, Report] = {}
+        for index, outcome in enumerate(outcomes):
+            try:
+                reports[index] = self._prepared(outcome)
+            except WindlassError as error:
+                answers[index] = error
+        first = await self._first([(index, outcomes[index]) for index in reports])
+        for seq, state in (await self._end({seq: reports[index] for seq, index in first.items()})).items():
+            answers[first[seq]] = Receipt(outcomes[first[seq]].run, state)
+        for index in sorted(reports.keys() - answers.keys()):
+            answers[index] = await self._settle(outcomes[index].run, reports[index])
+        return [answers[index] for index in range(len(outcomes))]
 
-    def _prepared(self, outcome: Outcome) -> Report | WindlassError:
-        try:
-            checks.identifier(outcome.run, "The run")
-            return self._filled(outcome.report)
-        except WindlassError as error:
-            return error
+    def _prepared(self, outcome: Outcome) -> Report:
+        checks.identifier(outcome.run, "The run")
+        checks.hold(outcome.seq or 0, outcome.report.token)
+        return self._filled(outcome.report)
+
+    async def _first(self, outcomes: Sequence[tuple[int, Outcome]]) -> dict[int, int]:
+        """For each run its first report; a second one in the same call is answered after it."""
+        unknown = [outcome.run for _, outcome in outcomes if outcome.seq is None]
+        found = await self.records.seqs(unknown)
+        first: dict[int, int] = {}
+        for index, outcome in outcomes:
+            seq = outcome.seq if outcome.seq is not None else found.get(outcome.run)
+            if seq is not None:
+                first.setdefault(seq, index)
+        return first
 
     def _filled(self, report: Report) -> Report:
         """The report within bounds, with the chance and the id that a further attempt may need."""
-        checks.identifier(report.token, "The token")
         if isinstance(report, Succeed):
-            if report.output is not None and len(report.output) > self.limits.output:
-                raise TooLarge(
-                    f"The output has more than {self.limits.output:,} bytes.",
-                    hint="Keep large results elsewhere and return a reference to them.",
-                )
+            checks.json_text(report.output, "The output", self.limits.output)
+            if report.output_hash is not None:
+                checks.name(report.output_hash, "The output's hash")
             return report
         if isinstance(report, Snooze | Fail):
             checks.maybe(report.delay, "delay", 0, self.limits.duration)
@@ -74,11 +82,6 @@ class Reporting(Core):
                 report, error=checks.failure(report.error, self.limits.error), next_id=self.clock.new_id(), chance=self.clock.chance()
             )
         return replace(report, next_id=self.clock.new_id())
-
-    async def _known(self, outcomes: Sequence[Outcome]) -> list[int | None]:
-        unknown = [outcome.run for outcome in outcomes if outcome.seq is None]
-        found = await self.records.seqs(unknown) if unknown else {}
-        return [outcome.seq if outcome.seq is not None else found.get(outcome.run) for outcome in outcomes]
 
     async def _end(self, reports: dict[int, Report]) -> dict[int, State]:
         """Move the runs that are as their worker believes; what is not is left for `_settle`."""
@@ -104,10 +107,8 @@ class Reporting(Core):
         written = await self.records.write_back("report", changes, self.clock.nonce(), self.clock.nonce(), now) if changes else set()
         return {change.after.seq: change.after.state for change in changes if change.after.seq in written}
 
-    async def _settle(self, run_id: str, report: Report | WindlassError) -> Receipt | WindlassError:
+    async def _settle(self, run_id: str, report: Report) -> Receipt | WindlassError:
         """The answer for a report that found its run otherwise than expected."""
-        if isinstance(report, WindlassError):
-            return report
         try:
             return await self._settled(run_id, report)
         except WindlassError as error:
@@ -139,7 +140,7 @@ class Reporting(Core):
         """The first answer again, if this is the report that ended the run."""
         if run.state is State.CANCELLED:
             raise cancelled(run)
-        if _same_result(run, report) or (isinstance(report, Fail) and run.state in _FAILED and run.error == report.error):
+        if _same_result(run, report) or _same_failure(run, report):
             return Receipt(run.id, run.state, repeated=True)
         raise wrong_state(run, report)
 
@@ -159,6 +160,15 @@ class Reporting(Core):
 
 def _as_believed(run: Run, report: Report) -> bool:
     return run.token == report.token and run.state in (State.CLAIMED, State.RUNNING)
+
+
+def _same_failure(run: Run, report: Report) -> bool:
+    """Whether a run ended badly by just this report."""
+    if run.state not in _FAILED or run.error is None:
+        return False
+    if isinstance(report, Snooze | GiveBack):
+        return run.error.code == TOO_MANY_RETURNS
+    return isinstance(report, Fail) and run.error == report.error
 
 
 def _same_result(run: Run, report: Report) -> bool:

@@ -148,7 +148,7 @@ where job_runs.seq = r.seq and job_runs.token = r.token and state in ({from: sta
 returning job_runs.seq
 
 -- name: beat
-update job_runs set lease_until = {greatest}(lease_until, :now + :lease)
+update job_runs set lease = {greatest}(lease, :lease), lease_until = {greatest}(lease_until, :now + :lease)
 from {rows: r: seq int, token text}
 where job_runs.seq = r.seq and job_runs.token = r.token and state in ({from: beat})
 returning job_runs.seq, job_runs.state
@@ -190,7 +190,8 @@ returning job_runs.seq
 
 -- name: close_attempts
 insert into job_attempts (run, n, id, retry_of, outcome, answer, worker, token, claimed_at, started_at, finished_at, error)
-select r.seq, r.n, r.id, r.retry_of, r.outcome, r.answer, r.worker, r.token, r.claimed_at, r.started_at, :now, r.error
+select r.seq, r.n, r.id, r.retry_of, r.outcome, r.answer, r.worker, r.token, r.claimed_at, r.started_at,
+  {greatest}(:now, coalesce(r.started_at, r.claimed_at, :now)), r.error
 from {rows: r: seq int, n int, id text, retry_of text, outcome text, answer text, worker text, token text, claimed_at int, started_at int, error text}
 join job_runs j on j.seq = r.seq and j.mark = :mark
 
@@ -253,8 +254,8 @@ from job_runs where seq in {followers} and mark = :mark
 select {run} from job_runs where look_at <= :now and (look_at, seq) > (:look_at, :seq) order by look_at, seq limit :count
 
 -- name: look_later
-update job_runs set look_at = r.look_at from {rows: r: seq int, token text, look_at int}
-where job_runs.seq = r.seq and job_runs.token = r.token and job_runs.look_at is not null
+update job_runs set look_at = r.look_at from {rows: r: seq int, rev int, look_at int}
+where job_runs.seq = r.seq and job_runs.rev = r.rev and job_runs.look_at is not null
 
 -- name: next_due
 select min(due_at) from job_runs where state in ({from: dispatch})

@@ -337,8 +337,8 @@ class Records:
         return [run_of(row) for row in await self._read("overdue", now=now, look_at=after[0], seq=after[1], count=count)]
 
     async def look_later(self, looks: Iterable[tuple[Run, int]]) -> None:
-        rows = sorted((run.seq, run.token, at) for run, at in looks)
-        packed = pack([{"seq": seq, "token": token, "look_at": at} for seq, token, at in rows])
+        rows = sorted((run.seq, run.rev, at) for run, at in looks)
+        packed = pack([{"seq": seq, "rev": rev, "look_at": at} for seq, rev, at in rows])
         await self._batch("look_later", Statement("look_later", {"r": packed}))
 
     async def next_times(self) -> list[int]:
