@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE, Core
@@ -39,16 +41,19 @@ class Editing(Core):
         given = {name: value for name, value in fields.items() if value is not None}
         if not given:
             raise BadInput("Nothing to patch.", hint=f"Give at least one of {', '.join(PATCHABLE)}.")
+        cmd = self._patch_of(given)
         for _ in range(PATIENCE):
             before = await self.get(run_id)
-            cmd = await self._patch_of(before, given)
             now = self.clock.now()
+            step(before, cmd, now)  # raises what is wrong, before a lane is made for it
+            if cmd.queue is not None:
+                cmd = replace(cmd, lane=await self._lane_in(before, cmd.queue))
             change = Change(before, step(before, cmd, now), cmd.name, _detail(by, fields=sorted(given)))
             if await self.records.patch(change, self.clock.nonce(), now):
                 return change.after
         raise Conflict(f"Run {run_id} kept changing; it was not patched.", hint="Try again.")
 
-    async def _patch_of(self, run: Run, given: dict[str, Any]) -> Patch:
+    def _patch_of(self, given: dict[str, Any]) -> Patch:
         checked = dict(given)
         if "payload" in given:
             checked["payload"] = json.encode(given["payload"], most=self.limits.payload)
@@ -59,7 +64,7 @@ class Editing(Core):
         if "max_attempts" in given:
             checks.integer(given["max_attempts"], "max_attempts", 1, self.limits.attempts)
         if "queue" in given:
-            checked["lane"] = await self._lane_in(run, checks.name(given["queue"], "A queue's name"))
+            checks.name(given["queue"], "A queue's name")
         return Patch(**checked)
 
     async def _lane_in(self, run: Run, queue: str) -> int:
