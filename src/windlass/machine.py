@@ -313,13 +313,12 @@ _EXHAUSTED = (State.FAILED, State.QUARANTINED)
 _CANCEL = Move((State.CANCELLED,), cancel)
 _SKIP = Move((State.SKIPPED,), skip)
 _CONFIRM = Move((State.CANCELLED,), confirm)
-_RETURN_TO = (*_READY, *_EXHAUSTED)
 
 _HELD: dict[type[Command], Move] = {
     Succeed: Move((State.SUCCEEDED,), succeed),
     Fail: Move((*_READY, *_EXHAUSTED), fail),
-    Snooze: Move(_RETURN_TO, snooze),
-    GiveBack: Move(_RETURN_TO, give_back),
+    Snooze: Move((*_READY, *_EXHAUSTED), snooze),
+    GiveBack: Move((State.QUEUED, *_EXHAUSTED), give_back),
     Lapse: Move((*_READY, *_EXHAUSTED), lapse),
     Expire: Move(_EXHAUSTED, expire),
     Cancel: Move((State.CANCELLING,), ask_to_stop),

@@ -46,10 +46,10 @@ class Claiming(Core):
                 break
             got = await self._take(heads, token, call, worker.name, slot, lease, room - len(taken))
             taken += got
-            if len(heads) < width:
-                break
             if not got and nonce and await self.records.claim_known(nonce):
                 return await self.records.held(nonce, worker.name)  # the same claim was asked twice at once
+            if len(heads) < width:
+                break
             # Others took what was seen: read on behind it, wider each time, until there is enough or nothing is left.
             after, width = (heads[-1].band, heads[-1].position, heads[-1].seq), min(width * 2, WIDEST)
         return taken
@@ -62,7 +62,8 @@ class Claiming(Core):
         try:
             return await self.records.claim(heads, token, worker, slot, lease, count, now, call, until)
         except OutcomeUnknown:
-            return await self.records.held(token, worker)
+            seen = {head.seq for head in heads}
+            return [run for run in await self.records.held(token, worker) if run.seq in seen]
         except Conflict:
             return []  # the worker's one slot was taken by another claim of the same name
 

@@ -107,7 +107,8 @@ class Creating(Core):
     def _asked(self, new: NewRun) -> _Asked:
         checks.name(new.job, "A job's name")
         json.check(new.payload, most=self.limits.payload)
-        checks.options(new.options, self.limits)
+        if new.options is not _NOTHING_SAID and new.options != _NOTHING_SAID:
+            checks.options(new.options, self.limits)
         checks.count(new.after, "predecessors", self.limits.predecessors)
         checks.choice(new.after_end, "after_end", ("success", "any"))
         if new.retry_of is not None:
@@ -131,11 +132,16 @@ class Creating(Core):
             if item.key and _other_content(firsts.setdefault(item.key, item), item):
                 raise BadInput(f"The key {item.key[1]!r} is used twice in one call, with different content.", hint="Give each its own key.")
         kept = [(index, item) for index, item in enumerate(asked) if item.key is None or firsts[item.key] is item]
+        compared = {item.key for item in asked if item.new.key and item.new.key.on_duplicate == "compare"}
         definitions = sorted({(item.new.job, jobs[item.new.job][0].rev) for item in asked})
         return Creation(
             now=now,
             rows=[self._row(item, templates[index], lanes[index], texts[index], now, index) for index, item in kept],
-            keys=[_key_row(item, item.new.key, now) for _, item in sorted(kept, key=lambda pair: pair[1].key or ()) if item.new.key],
+            keys=[
+                _key_row(item, item.new.key, item.key in compared, now)
+                for _, item in sorted(kept, key=lambda pair: pair[1].key or ())
+                if item.new.key
+            ],
             definitions=[{"name": name, "rev": rev} for name, rev in definitions],
             waits=[
                 {"id": item.id, "predecessor": predecessors[before], "rule": item.new.after_end}
@@ -208,7 +214,7 @@ def _other_content(first: _Asked, again: _Asked) -> bool:
     return compare and first is not again and content_hash(first.new) != content_hash(again.new)
 
 
-def _key_row(item: _Asked, key: Key, now: int) -> dict[str, Any]:
+def _key_row(item: _Asked, key: Key, compare: bool, now: int) -> dict[str, Any]:
     return {
         "scope": key.scope,
         "key": key.name,
@@ -216,5 +222,5 @@ def _key_row(item: _Asked, key: Key, now: int) -> dict[str, Any]:
         "hash": content_hash(item.new),
         "unfinished": int(key.lasts == "unfinished"),
         "until": now + key.period if key.period is not None else None,
-        "compare": int(key.on_duplicate == "compare"),
+        "compare": int(compare),
     }

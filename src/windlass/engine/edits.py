@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE, Core
-from windlass.errors import BadInput, Conflict, Frozen
+from windlass.errors import BadInput, Conflict, Frozen, WrongState
 from windlass.machine import Cancel, Patch, Skip, step
 from windlass.model import Run, State
 from windlass.store.records import Change, pack, requires_text
@@ -22,10 +22,14 @@ class Editing(Core):
 
     async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> Run:
         """Cancel at once what waits; ask what runs to stop. Asked again while it stops, it changes nothing."""
-        run = await self.get(run_id)
-        if run.state is State.CANCELLING:
-            return run
-        return await self.change("cancel", run_id, Cancel(reason=_reason(reason)), _detail(by, reason=reason))
+        cmd, detail = Cancel(reason=_reason(reason)), _detail(by, reason=reason)
+        try:
+            return await self.change("cancel", run_id, cmd, detail)
+        except WrongState:
+            run = await self.get(run_id)
+            if run.state is State.CANCELLING:
+                return run
+            raise
 
     async def skip(self, run_id: str, *, reason: str, by: str | None = None) -> Run:
         """End a run that has not been handed out, without executing it."""

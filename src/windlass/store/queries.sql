@@ -1,6 +1,11 @@
 -- Every statement windlass sends. `{from: ...}` is read from the machine's table; `{rows: r: ...}` is a set sent as one
--- JSON text in `:r`; `{set: ids}` and `{texts: ids}` are sets of integers and of texts. A statement marked with a
--- database exists only there. After a set move, `mark` tells which rows the batch really moved.
+-- JSON text in `:r`; `seq {in: ids}` and `id {in_texts: ids}` test for membership in a set of integers or of texts, `{among: part}`
+-- in what a part selects. A statement marked with a database exists only there. After a set move, `mark` tells which rows the
+-- batch really moved.
+--
+-- PostgreSQL keeps the plan of a statement's first execution, which may have met an empty table, for as long as the connection
+-- lives. So no statement leaves it a choice that sizes decide: `{probe: r.seq}` is an equality that can only be looked up, and
+-- `|| ''`, `+ 0` and a test that is always true keep an index away that would be walked from end to end.
 
 -- Definitions and lanes ------------------------------------------------------------------------------------------
 
@@ -17,7 +22,7 @@ values (:name, null, '{}', '{}', 1, :now, :now)
 on conflict (name) do nothing
 
 -- name: jobs_named
-select id, name, handler, payload, options, rev, created_at, updated_at from jobs where name in {texts: names} order by name
+select id, name, handler, payload, options, rev, created_at, updated_at from jobs where name {in_texts: names} order by name
 
 -- name: jobs_all
 select id, name, handler, payload, options, rev, created_at, updated_at from jobs where name > :after order by name limit :count
@@ -49,20 +54,20 @@ where true
 on conflict (scope, key) do nothing
 
 -- name: lock_keys postgres
-select k.scope from {rows: r: scope text, key text} join job_keys k on k.scope = r.scope and k.key = r.key
-order by k.scope, k.key for update of k
+select k.scope from {rows: r: scope text, key text} join job_keys k on k.scope {probe: r.scope} and k.key {probe: r.key}
+order by r.scope, r.key for update of k
 
 -- A key is free again when its time is over, or when the run that held it has ended. This must be a statement of its own,
 -- after the lock: the statement that waits for the lock does not see what the holder committed.
 -- name: retake_keys
 update job_keys set run = r.run, hash = r.hash, unfinished = r.unfinished, until = r.until
 from {rows: r: scope text, key text, run text, hash text, unfinished int, until int}
-where job_keys.scope = r.scope and job_keys.key = r.key and job_keys.run <> r.run
+where job_keys.scope {probe: r.scope} and job_keys.key {probe: r.key} and job_keys.run <> r.run
   and (job_keys.until <= :now
-    or job_keys.unfinished = 1 and not exists (select 1 from job_runs h where h.id = job_keys.run and h.finished_at is null))
+    or job_keys.unfinished = 1 and (select h.finished_at is null from job_runs h where h.id = job_keys.run) is not true)
 
 -- name: lock_predecessors postgres
-select seq from job_runs where seq in {set: predecessors} order by seq for share
+select seq from job_runs where seq {in: predecessors} order by seq for share
 
 -- How SQL says "then nothing at all": version 1 is there, so inserting it again fails the batch. Said when a definition that a
 -- run was made from is no longer the current one, when a predecessor is gone, or when a key is held by a run that was asked
@@ -71,30 +76,30 @@ select seq from job_runs where seq in {set: predecessors} order by seq for share
 insert into schema_version (version, applied_at)
 select 1, :now
 where (select count(*) from {rows: d: name text, rev int} join jobs on jobs.name = d.name and jobs.rev = d.rev) <> :definitions
-  or (select count(*) from job_runs where seq in {set: predecessors}) <> :expected
+  or (select count(*) from job_runs where seq {in: predecessors}) <> :expected
   or exists (
-    select 1 from {rows: k: scope text, key text, run text, hash text, compare int} join job_keys h on h.scope = k.scope and h.key = k.key
+    select 1 from {rows: k: scope text, key text, run text, hash text, compare int} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}
     where k.compare = 1 and h.run <> k.run and h.hash is distinct from k.hash)
 
 -- name: create
 insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of)
 select r.id, 1, r.state, r.job, r.queue, r.lane, r.band, r.position, r.payload, r.due_at, :now, r.max_attempts, r.max_runtime, r.policy, r.retry_of
 from {rows: r: id text, state text, job text, queue text, lane int, band int, position int, payload text, due_at int, max_attempts int, max_runtime int, policy text, retry_of text, scope text, key text}
-where r.key is null or exists (select 1 from job_keys k where k.scope = r.scope and k.key = r.key and k.run = r.id)
+where r.key is null or r.id = (select k.run from job_keys k where k.scope = r.scope and k.key = r.key)
 
 -- name: add_waits
 insert into job_waits (run, predecessor, rule)
-select n.seq, r.predecessor, r.rule from {rows: r: id text, predecessor int, rule text} join job_runs n on n.id = r.id
+select n.seq, r.predecessor, r.rule from {rows: r: id text, predecessor int, rule text} join job_runs n on n.id {probe: r.id}
 where true
 on conflict (run, predecessor) do nothing
 
 -- name: journal_created
 insert into job_journal (run, rev, at, move, state, attempt)
-select seq, rev, :now, 'create', state, attempt from job_runs where id in {texts: ids} order by seq
+select seq, rev, :now, 'create', state, attempt from job_runs where id {in_texts: ids} order by seq + 0
 
 -- name: winners
 select k.scope, k.key, k.run, k.hash, h.seq
-from {rows: r: scope text, key text} join job_keys k on k.scope = r.scope and k.key = r.key left join job_runs h on h.id = k.run
+from {rows: r: scope text, key text} join job_keys k on k.scope {probe: r.scope} and k.key {probe: r.key} left join job_runs h on h.id {probe: k.run}
 
 -- Moves of sets --------------------------------------------------------------------------------------------------
 
@@ -124,7 +129,7 @@ select 1 from job_keys where scope = 'claim' and key = :token
 -- name: claim
 with chosen as materialized (
   select seq from job_runs
-  where seq in {set: ids} and state in ({from: claim})
+  where seq {in: ids} and state || '' {from: claim}
     and (cast(:call as text) is null or exists (select 1 from job_keys where scope = 'claim' and key = :token and run = :call))
     and not exists (select 1 from job_runs b where b.worker = :worker and b.slot = :slot)
   order by band, position, seq limit :count {skip_locked})
@@ -132,10 +137,10 @@ update job_runs
 set state = 'claimed', rev = rev + 1, mark = :token, token = :token, worker = :worker, slot = :slot, lease = :lease,
   claimed_at = {greatest}(:now, created_at), lease_until = :now + :lease,
   look_at = :now + {least}(:lease, coalesce(max_runtime, :lease))
-from chosen where job_runs.seq = chosen.seq
+from chosen where job_runs.seq {probe: chosen.seq}
 
 -- name: claimed
-select {run} from job_runs where seq in {set: ids} and mark = :token and token = :token order by band, position, seq
+select {run} from job_runs where seq {in: ids} and mark = :token and token = :token order by band, position, seq
 
 -- What a worker still holds of a claim whose answer it did not get. Live leases only, so it is short.
 -- name: held
@@ -144,13 +149,13 @@ select {run} from job_runs where look_at is not null and token = :token and work
 -- name: start
 update job_runs set state = 'running', rev = rev + 1, mark = :mark, started_at = {greatest}(:now, claimed_at)
 from {rows: r: seq int, token text}
-where job_runs.seq = r.seq and job_runs.token = r.token and state in ({from: start running})
+where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: start running}
 returning job_runs.seq
 
 -- name: beat
 update job_runs set lease = {greatest}(lease, :lease), lease_until = {greatest}(lease_until, :now + :lease)
 from {rows: r: seq int, token text}
-where job_runs.seq = r.seq and job_runs.token = r.token and state in ({from: beat})
+where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: beat}
 returning job_runs.seq, job_runs.state
 
 -- name: succeed
@@ -159,20 +164,20 @@ set state = 'succeeded', rev = rev + 1, mark = :mark, started_at = coalesce(star
   finished_at = {greatest}(:now, coalesce(started_at, claimed_at)),
   slot = null, lease_until = null, look_at = null, error = null, output = r.output, output_hash = r.output_hash
 from {rows: r: seq int, token text, output text, output_hash text}
-where job_runs.seq = r.seq and job_runs.token = r.token and state in ({from: succeed succeeded})
+where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: succeed succeeded}
 returning job_runs.seq
 
 -- name: journal
 insert into job_journal (run, rev, at, move, state, attempt, worker)
-select seq, rev, :now, :move, state, attempt, worker from job_runs where seq in {set: ids} and mark = :mark
+select seq, rev, :now, :move, state, attempt, worker from job_runs where seq {in: ids} and mark = :mark
 
 -- name: due
-select seq from job_runs where state in ({from: dispatch}) and due_at <= :now order by due_at, seq limit :count
+select seq from job_runs where state {from: dispatch} and due_at <= :now order by due_at, seq limit :count
 
 -- name: dispatch
 with chosen as materialized (
-  select seq from job_runs where seq in {set: ids} and state in ({from: dispatch}) and due_at <= :now order by seq {skip_locked})
-update job_runs set state = 'queued', rev = rev + 1, mark = :mark from chosen where job_runs.seq = chosen.seq
+  select seq from job_runs where seq {in: ids} and state || '' {from: dispatch} and due_at <= :now order by seq {skip_locked})
+update job_runs set state = 'queued', rev = rev + 1, mark = :mark from chosen where job_runs.seq {probe: chosen.seq}
 returning job_runs.seq
 
 -- Moves decided by `step` and written back: guarded by the revision that was read, and by the lease where the reason is a
@@ -185,7 +190,7 @@ set state = r.state, rev = r.rev, mark = :mark, due_at = r.due_at, position = r.
   lease_until = case when r.look_at is null then null else job_runs.lease_until end, look_at = r.look_at,
   cancel_asked_at = r.cancel_asked_at, finished_at = r.finished_at, reason = r.reason, error = r.error
 from {rows: r: seq int, rev int, state text, due_at int, position int, attempt int, attempt_id text, retry_of text, burnt int, returns int, token text, worker text, slot int, lease int, claimed_at int, started_at int, look_at int, cancel_asked_at int, finished_at int, reason text, error text, lapsed_by int}
-where job_runs.seq = r.seq and job_runs.rev = r.rev - 1 and (r.lapsed_by is null or job_runs.lease_until <= r.lapsed_by)
+where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and (r.lapsed_by is null or job_runs.lease_until <= r.lapsed_by)
 returning job_runs.seq
 
 -- name: close_attempts
@@ -193,19 +198,19 @@ insert into job_attempts (run, n, id, retry_of, outcome, answer, worker, token, 
 select r.seq, r.n, r.id, r.retry_of, r.outcome, r.answer, r.worker, r.token, r.claimed_at, r.started_at,
   {greatest}(:now, coalesce(r.started_at, r.claimed_at, :now)), r.error
 from {rows: r: seq int, n int, id text, retry_of text, outcome text, answer text, worker text, token text, claimed_at int, started_at int, error text}
-join job_runs j on j.seq = r.seq and j.mark = :mark
+join job_runs j on j.seq {probe: r.seq} and j.mark = :mark
 
 -- name: journal_moves
 insert into job_journal (run, rev, at, move, state, attempt, worker, detail)
 select j.seq, j.rev, :now, r.move, j.state, r.attempt, r.worker, r.detail
-from {rows: r: seq int, move text, attempt int, worker text, detail text} join job_runs j on j.seq = r.seq and j.mark = :mark
+from {rows: r: seq int, move text, attempt int, worker text, detail text} join job_runs j on j.seq {probe: r.seq} and j.mark = :mark
 
 -- name: patch
 update job_runs
 set state = r.state, rev = r.rev, mark = :mark, payload = r.payload, queue = r.queue, lane = r.lane, band = r.band,
   position = r.position, due_at = r.due_at, max_attempts = r.max_attempts
 from {rows: r: seq int, rev int, state text, payload text, queue text, lane int, band int, position int, due_at int, max_attempts int}
-where job_runs.seq = r.seq and job_runs.rev = r.rev - 1 and job_runs.state in ({from: patch})
+where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and job_runs.state {from: patch}
 returning job_runs.seq
 
 -- Followers: what waits for runs that have ended -----------------------------------------------------------------
@@ -213,40 +218,43 @@ returning job_runs.seq
 -- Those that can no longer start, because what they needed to succeed did not; and all that needed them.
 -- fragment: doomed
 with recursive doomed(run) as (
-  select w.run from job_waits w join job_runs p on p.seq = w.predecessor
-  where w.predecessor in {set: ids} and w.rule = 'success' and p.finished_at is not null and p.state <> 'succeeded'
+  select w.run from job_waits w join job_runs p on p.seq {probe: w.predecessor}
+  where w.predecessor {in: ids} and w.rule = 'success' and p.state in ({ended}) and p.state <> 'succeeded'
   union
-  select w.run from doomed d join job_waits w on w.predecessor = d.run and w.rule = 'success')
+  select w.run from doomed d cross join job_waits w where w.predecessor {probe: d.run} and w.rule = 'success')
 
 -- fragment: followers
-(select run from job_waits where predecessor in {set: ids}
- union select run from doomed
- union select w.run from doomed d join job_waits w on w.predecessor = d.run)
+select run from job_waits where predecessor {in: ids} and rule <> ''
+union all select run from doomed
+union all select w.run from doomed d cross join job_waits w where w.predecessor {probe: d.run} and w.rule <> ''
+
+-- fragment: doomed_runs
+select run from doomed
 
 -- The rows that stand for the sets to be counted, locked in a statement of their own.
 -- name: lock_followers postgres
 {doomed}
-select seq from job_runs where seq in {followers} and state in ({from: release}) order by seq for update
+select seq from job_runs where seq {among: followers} and state {from: release} order by seq for update
 
 -- name: doom
 {doomed}
 update job_runs
 set state = 'cancelled', rev = rev + 1, mark = :mark, cancel_asked_at = :now, finished_at = {greatest}(:now, created_at),
   reason = 'predecessor failed'
-where seq in (select run from doomed) and state in ({from: release})
+where seq {among: doomed_runs} and state {from: release}
 
 -- name: release
 {doomed}
 update job_runs
 set state = case when due_at > :now then 'scheduled' else 'queued' end, rev = rev + 1, mark = :mark
-where seq in {followers} and state in ({from: release})
-  and not exists (select 1 from job_waits w join job_runs p on p.seq = w.predecessor where w.run = job_runs.seq and p.finished_at is null)
+where seq {among: followers} and state {from: release}
+  and 0 = (select count(*) from job_waits w where w.run = job_runs.seq and (select p.finished_at is null from job_runs p where p.seq = w.predecessor))
 
 -- name: journal_followers
 {doomed}
 insert into job_journal (run, rev, at, move, state, attempt)
 select seq, rev, :now, case state when 'cancelled' then 'cancel' else 'release' end, state, attempt
-from job_runs where seq in {followers} and mark = :mark
+from job_runs where seq {among: followers} and mark = :mark
 
 -- Leases ---------------------------------------------------------------------------------------------------------
 
@@ -255,13 +263,13 @@ select {run} from job_runs where look_at <= :now and (look_at, seq) > (:look_at,
 
 -- name: look_later
 update job_runs set look_at = r.look_at from {rows: r: seq int, rev int, look_at int}
-where job_runs.seq = r.seq and job_runs.rev = r.rev and job_runs.look_at is not null
+where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev and job_runs.state in ({live})
 
 -- name: next_due
-select min(due_at) from job_runs where state in ({from: dispatch})
+select (select due_at from job_runs where state {from: dispatch} order by due_at limit 1)
 
 -- name: next_look
-select min(look_at) from job_runs where look_at is not null
+select (select look_at from job_runs where look_at is not null order by look_at limit 1)
 
 -- Reading --------------------------------------------------------------------------------------------------------
 
@@ -269,18 +277,18 @@ select min(look_at) from job_runs where look_at is not null
 select {run} from job_runs where id = :id
 
 -- name: find_all
-select {run} from job_runs where id in {texts: ids} order by seq
+select {run} from job_runs where id {in_texts: ids} order by seq + 0
 
 -- name: find_attempt
 select {run: j} from job_runs j where j.attempt_id = :id
 union all
-select {run: j} from job_attempts a join job_runs j on j.seq = a.run where a.id = :id
+select {run: j} from job_attempts a join job_runs j on j.seq {probe: a.run} where a.id = :id
 
 -- name: seqs
-select id, seq from job_runs where id in {texts: ids} order by seq
+select id, seq from job_runs where id {in_texts: ids} order by seq + 0
 
 -- name: find_seqs
-select {run} from job_runs where seq in {set: ids} order by seq
+select {run} from job_runs where seq {in: ids} order by seq
 
 -- name: pruned_key
 select key from job_keys where run = :id limit 1
@@ -295,20 +303,20 @@ select n, outcome, answer, error from job_attempts where run = :seq and token = 
 select rev, at, move, state, attempt, worker, detail from job_journal where run = :seq and rev > :after order by rev limit :count
 
 -- name: predecessors
-select p.id, p.state, w.rule from job_waits w join job_runs p on p.seq = w.predecessor where w.run = :seq order by p.seq limit :count
+select p.id, p.state, w.rule from job_waits w join job_runs p on p.seq {probe: w.predecessor} where w.run = :seq order by w.predecessor + 0 limit :count
 
 -- name: list_newest
 select {run} from job_runs where seq < :seq order by seq desc limit :count
 
 -- name: list_job
-select {run} from job_runs where job = :job and seq < :seq order by seq desc limit :count
+select {run} from job_runs where job = :job and seq + 0 < :seq order by seq + 0 desc limit :count
 
 -- name: list_ended
 select {run} from job_runs
 where finished_at is not null and state = :state and (finished_at, seq) < (:at, :seq) order by finished_at desc, seq desc limit :count
 
 -- name: list_job_ended
-select {run} from job_runs
+select {run} from job_runs {using: job_runs_job_ended}
 where finished_at is not null and job = :job and state = :state and (finished_at, seq) < (:at, :seq)
 order by finished_at desc, seq desc limit :count
 
@@ -324,7 +332,7 @@ select {run} from job_runs where look_at is not null and (look_at, seq) > (:at, 
 -- The journal in commit order. SQLite has one writer, so its key is that order.
 -- name: tail sqlite
 select e.entry, 0, r.id, e.rev, e.at, e.move, e.state, e.attempt, e.worker, e.detail
-from job_journal e join job_runs r on r.seq = e.run where e.entry > :entry order by e.entry limit :count
+from job_journal e join job_runs r on r.seq {probe: e.run} where e.entry > :entry order by e.entry limit :count
 
 -- On PostgreSQL a sequence skips what commits late: what is new is what the older snapshot could not see and the newer can.
 -- name: snapshot postgres
@@ -332,7 +340,7 @@ select pg_current_snapshot()::text
 
 -- name: tail postgres
 select e.entry, e.xid::text::bigint, r.id, e.rev, e.at, e.move, e.state, e.attempt, e.worker, e.detail
-from job_journal e join job_runs r on r.seq = e.run
+from job_journal e join job_runs r on r.seq {probe: e.run}
 where e.xid >= pg_snapshot_xmin(:seen::pg_snapshot) and e.xid < pg_snapshot_xmax(:upto::pg_snapshot)
   and not pg_visible_in_snapshot(e.xid, :seen::pg_snapshot) and pg_visible_in_snapshot(e.xid, :upto::pg_snapshot)
   and (e.xid, e.entry) > (:xid::text::xid8, :entry)
@@ -371,29 +379,38 @@ select name, queues, jobs, tags, cores, memory, slots, seen_at from workers wher
 -- name: prunable
 select seq from job_runs where finished_at is not null and state = :state and finished_at < :before order by finished_at, seq limit :count
 
+-- fragment: named
+select id from job_runs where seq {in: ids}
+
 -- name: prune_keys
-delete from job_keys where unfinished = 1 and run in (select id from job_runs where seq in {set: ids})
+delete from job_keys where unfinished = 1 and run {among: named}
 
 -- name: prune_journal
-delete from job_journal where run in {set: ids}
+delete from job_journal where run {in: ids}
 
 -- name: prune_attempts
-delete from job_attempts where run in {set: ids}
+delete from job_attempts where run {in: ids}
 
 -- name: prune_logs
-delete from job_logs where run in {set: ids}
+delete from job_logs where run {in: ids}
 
 -- name: prune_waits
-delete from job_waits where run in {set: ids}
+delete from job_waits where run {in: ids}
 
 -- name: prune_followed
-delete from job_waits where predecessor in {set: ids}
+delete from job_waits where predecessor {in: ids}
 
 -- name: prune_runs
-delete from job_runs where seq in {set: ids}
+delete from job_runs where seq {in: ids}
 
 -- name: expired_keys
 select scope, key from job_keys where until <= :now order by until limit :count
 
+-- fragment: scopes
+select r.scope from {rows: r: scope text, key text}
+
+-- fragment: keys
+select r.key from {rows: r: scope text, key text}
+
 -- name: drop_keys
-delete from job_keys where (scope, key) in (select r.scope, r.key from {rows: r: scope text, key text}) and until <= :now
+delete from job_keys where scope {among: scopes} and key {among: keys} and coalesce(until, :now + 1) <= :now
