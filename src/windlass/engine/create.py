@@ -106,7 +106,7 @@ class Creating(Core):
 
     def _asked(self, new: NewRun) -> _Asked:
         checks.name(new.job, "A job's name")
-        json.check(new.payload, most=self.limits.payload)
+        json.encode(new.payload, most=self.limits.payload)
         if new.options is not _NOTHING_SAID and new.options != _NOTHING_SAID:
             checks.options(new.options, self.limits)
         checks.count(new.after, "predecessors", self.limits.predecessors)
@@ -120,6 +120,10 @@ class Creating(Core):
 
     async def _made(self, asked: Sequence[_Asked], undefined: Literal["refuse", "wait"]) -> Creation:
         """Everything one batch needs, worked out from what this process knows now."""
+        firsts: dict[tuple[str, str], _Asked] = {}
+        for item in asked:
+            if item.key and _other_content(firsts.setdefault(item.key, item), item):
+                raise BadInput(f"The key {item.key[1]!r} is used twice in one call, with different content.", hint="Give each its own key.")
         now = self.clock.now()
         predecessors = await self._predecessors([item.new for item in asked])
         jobs = await self.definitions((item.new.job for item in asked), undefined)
@@ -127,10 +131,6 @@ class Creating(Core):
         texts = [json.dump(_laid_over(jobs[item.new.job][0], item.new.payload), most=self.limits.payload) for item in asked]
         lanes = [(template.queue, item.new.job, template.requires) for item, template in zip(asked, templates, strict=True)]
         await self.ensure_lanes(set(lanes))
-        firsts: dict[tuple[str, str], _Asked] = {}
-        for item in asked:
-            if item.key and _other_content(firsts.setdefault(item.key, item), item):
-                raise BadInput(f"The key {item.key[1]!r} is used twice in one call, with different content.", hint="Give each its own key.")
         kept = [(index, item) for index, item in enumerate(asked) if item.key is None or firsts[item.key] is item]
         compared = {item.key for item in asked if item.new.key and item.new.key.on_duplicate == "compare"}
         definitions = sorted({(item.new.job, jobs[item.new.job][0].rev) for item in asked})

@@ -22,9 +22,9 @@ class Editing(Core):
 
     async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> Run:
         """Cancel at once what waits; ask what runs to stop. Asked again while it stops, it changes nothing."""
-        cmd, detail = Cancel(reason=_reason(reason)), _detail(by, reason=reason)
+        cmd = Cancel(reason=_reason(reason))
         try:
-            return await self.change("cancel", run_id, cmd, detail)
+            return await self.change("cancel", run_id, cmd, _detail(by, reason=cmd.reason))
         except WrongState:
             run = await self.get(run_id)
             if run.state is State.CANCELLING:
@@ -33,7 +33,8 @@ class Editing(Core):
 
     async def skip(self, run_id: str, *, reason: str, by: str | None = None) -> Run:
         """End a run that has not been handed out, without executing it."""
-        return await self.change("skip", run_id, Skip(reason=checks.reason(reason)), _detail(by, reason=reason))
+        cmd = Skip(reason=checks.reason(reason))
+        return await self.change("skip", run_id, cmd, _detail(by, reason=cmd.reason))
 
     async def patch(self, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
         """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""

@@ -75,9 +75,10 @@ class Reporting(Core):
             if report.output_hash is not None:
                 checks.name(report.output_hash, "The output's hash")
             return report
-        if isinstance(report, Snooze | Fail):
-            checks.maybe(report.delay, "delay", 0, self.limits.duration)
+        if isinstance(report, Snooze):
+            checks.integer(report.delay, "delay", 0, self.limits.duration)
         if isinstance(report, Fail):
+            checks.maybe(report.delay, "delay", 0, self.limits.duration)
             return replace(
                 report, error=checks.failure(report.error, self.limits.error), next_id=self.clock.new_id(), chance=self.clock.chance()
             )

@@ -348,11 +348,16 @@ order by e.xid, e.entry limit :count
 
 -- Log lines ------------------------------------------------------------------------------------------------------
 
+-- Only lines that are not there yet count against the limit, so that a worker may send its last ones again.
 -- name: add_lines
 insert into job_logs (run, attempt, n, at, text)
-select j.seq, j.attempt, r.n, :now, r.text
-from job_runs j cross join {rows: r: n int, text text}
-where j.seq = :seq and j.token = :token and j.state in ({live}) and (select count(*) from job_logs l where l.run = :seq) + r.n - :first < :most
+select :seq, f.attempt, f.n, :now, f.text
+from (
+  select j.attempt, r.n, r.text, row_number() over (order by r.n) as nth
+  from job_runs j cross join {rows: r: n int, text text}
+  where j.seq = :seq and j.token = :token and j.state in ({live})
+    and not exists (select 1 from job_logs l where l.run = :seq and l.attempt = j.attempt and l.n = r.n)) as f
+where f.nth + (select count(*) from job_logs l where l.run = :seq) <= :most
 on conflict (run, attempt, n) do nothing
 
 -- name: lines

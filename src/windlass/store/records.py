@@ -402,7 +402,7 @@ class Records:
     async def add_lines(self, held: Held, lines: Sequence[tuple[int, str]], most: int, now: int) -> Run | None:
         """Append the lines if the token holds the run; the run as it is then."""
         rows = pack([{"n": n, "text": text} for n, text in lines])
-        values: dict[str, Value] = {"r": rows, "seq": held.seq, "token": held.token, "first": lines[0][0], "most": most, "now": now}
+        values: dict[str, Value] = {"r": rows, "seq": held.seq, "token": held.token, "most": most, "now": now}
         found = await self._batch("log", Statement("add_lines", values), Statement("find_seqs", {"ids": pack([held.seq])}))
         return run_of(found[1][0]) if found[1] else None
 
