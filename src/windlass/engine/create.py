@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
@@ -76,8 +76,9 @@ class Creating(Core):
             return []
         for _ in range(PATIENCE):
             made = await self._made(asked, undefined)
-            if await self._store(made):
-                return await self._answers(asked, made)
+            winners = await self._store(made)
+            if winners is not None:
+                return [self._answer(item, winners) for item in asked]
             await self._refuse_other_content(made)
             self.forget_jobs()
         raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
@@ -92,17 +93,23 @@ class Creating(Core):
         row = kept | {"id": new_id, "state": State.QUEUED, "due_at": now, "position": place(now), "policy": policy_text(old.policy)}
         row |= {"retry_of": old.current_attempt, "scope": None, "key": None}
         for _ in range(PATIENCE):
-            if await self._store(Creation(now, [row])):
+            if await self._store(Creation(now, [row])) is not None:
                 return Created(new_id, created=True)
         raise Conflict(f"Run {old.id} could not be rerun.", hint="Try again.")
 
-    async def _store(self, made: Creation) -> bool:
-        """Whether the runs are stored. Their ids are fixed, so where there is a doubt the store can be asked."""
+    async def _store(self, made: Creation) -> dict[tuple[str, str], Winner] | None:
+        """Who holds the keys now that the runs are stored; None when they are not.
+
+        Their ids are fixed, so where there is a doubt the store can be asked.
+        """
         try:
-            await self.records.create(made, self.clock.nonce())
+            return await self.records.create(made, self.clock.nonce())
         except (OutcomeUnknown, Conflict):
-            return bool(await self.records.seqs([row["id"] for row in made.rows]))
-        return True
+            stored = await self.records.seqs([row["id"] for row in made.rows])
+        if not stored:
+            return None
+        ours = {(row["scope"], row["key"]): Winner(row["id"], None) for row in made.rows if row["id"] in stored}
+        return await self.records.winners(made.keys, made.now) | ours
 
     def _asked(self, new: NewRun) -> _Asked:
         checks.name(new.job, "A job's name")
@@ -186,23 +193,18 @@ class Creating(Core):
             )
         return found
 
-    async def _answers(self, asked: Sequence[_Asked], made: Creation) -> list[Created]:
-        if not made.keys:
-            return [Created(item.id, created=True) for item in asked]
-        winners = await self.records.winners(made.keys)
-        return [self._answer(item, winners.get(item.key) if item.key else None) for item in asked]
-
-    def _answer(self, item: _Asked, winner: Winner | None) -> Created:
+    def _answer(self, item: _Asked, winners: Mapping[tuple[str, str], Winner]) -> Created:
+        winner = winners[item.key] if item.key else None
         if winner is None or winner.run == item.id:
             return Created(item.id, created=True)
         return Created(winner.run, created=False, pruned=not winner.kept)
 
     async def _refuse_other_content(self, made: Creation) -> None:
         """Say so if the batch was refused because a key is held by a run with other content."""
-        winners = await self.records.winners(made.keys) if made.keys else {}
+        winners = await self.records.winners(made.keys, made.now)
         for row in made.keys:
             winner = winners.get((row["scope"], row["key"]))
-            if row["compare"] and winner is not None and winner.run != row["run"] and winner.hash != row["hash"]:
+            if row["compare"] and winner is not None and winner.held and winner.run != row["run"] and winner.hash != row["hash"]:
                 raise DuplicateKey(
                     f"The key {row['key']!r} is held by run {winner.run}, which was asked for with other content.",
                     hint="Use a new key for a new request; repeat the first request exactly to get its run.",

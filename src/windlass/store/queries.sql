@@ -70,13 +70,14 @@ where job_keys.scope {probe: r.scope} and job_keys.key {probe: r.key} and job_ke
 select seq from job_runs where seq {in: predecessors} order by seq for share
 
 -- How SQL says "then nothing at all": version 1 is there, so inserting it again fails the batch. Said when a definition that a
--- run was made from is no longer the current one, when a predecessor is gone, or when a key is held by a run that was asked
--- for with other content.
+-- run was made from is no longer the current one, when a predecessor is gone, when a key was pruned while its lock was waited
+-- for, or when it is held by a run that was asked for with other content.
 -- name: refuse_create
 insert into schema_version (version, applied_at)
 select 1, :now
 where (select count(*) from {rows: d: name text, rev int} join jobs on jobs.name = d.name and jobs.rev = d.rev) <> :definitions
   or (select count(*) from job_runs where seq {in: predecessors}) <> :expected
+  or (select count(h.run) from {rows: k: scope text, key text} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}) <> :keys
   or exists (
     select 1 from {rows: k: scope text, key text, run text, hash text, compare int} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}
     where k.compare = 1 and h.run <> k.run and h.hash is distinct from k.hash)
@@ -98,7 +99,8 @@ insert into job_journal (run, rev, at, move, state, attempt)
 select seq, rev, :now, 'create', state, attempt from job_runs where id {in_texts: ids} order by seq + 0
 
 -- name: winners
-select k.scope, k.key, k.run, k.hash, h.seq
+select k.scope, k.key, k.run, k.hash, h.seq,
+  coalesce(k.until, :now + 1) > :now and (k.unfinished = 0 or h.seq is not null and h.finished_at is null)
 from {rows: r: scope text, key text} join job_keys k on k.scope {probe: r.scope} and k.key {probe: r.key} left join job_runs h on h.id {probe: k.run}
 
 -- Moves of sets --------------------------------------------------------------------------------------------------
@@ -256,6 +258,26 @@ insert into job_journal (run, rev, at, move, state, attempt)
 select seq, rev, :now, case state when 'cancelled' then 'cancel' else 'release' end, state, attempt
 from job_runs where seq {among: followers} and mark = :mark
 
+-- A run that was just made has no followers, and nobody else sees it: what its predecessors are was settled by their locks.
+-- name: doom_created
+update job_runs
+set state = 'cancelled', rev = rev + 1, mark = :mark, cancel_asked_at = :now, finished_at = {greatest}(:now, created_at),
+  reason = 'predecessor failed'
+where id {in_texts: ids} and state || '' {from: release} and 0 < (
+  select count(*) from job_waits w where w.run = job_runs.seq and w.rule = 'success'
+    and (select p.state in ({ended}) and p.state <> 'succeeded' from job_runs p where p.seq = w.predecessor))
+
+-- name: release_created
+update job_runs
+set state = case when due_at > :now then 'scheduled' else 'queued' end, rev = rev + 1, mark = :mark
+where id {in_texts: ids} and state || '' {from: release}
+  and 0 = (select count(*) from job_waits w where w.run = job_runs.seq and (select p.finished_at is null from job_runs p where p.seq = w.predecessor))
+
+-- name: journal_settled
+insert into job_journal (run, rev, at, move, state, attempt)
+select seq, rev, :now, case state when 'cancelled' then 'cancel' else 'release' end, state, attempt
+from job_runs where id {in_texts: ids} and mark = :mark order by seq + 0
+
 -- Leases ---------------------------------------------------------------------------------------------------------
 
 -- name: overdue
@@ -386,6 +408,10 @@ select seq from job_runs where finished_at is not null and state = :state and fi
 
 -- fragment: named
 select id from job_runs where seq {in: ids}
+
+-- In the order in which creations lock them.
+-- name: lock_pruned_keys postgres
+select 1 from job_keys where unfinished = 1 and run {among: named} order by scope || '', key for update
 
 -- name: prune_keys
 delete from job_keys where unfinished = 1 and run {among: named}

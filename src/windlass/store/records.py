@@ -32,6 +32,7 @@ _PATCHED = ("seq", "rev", "state", "payload", "queue", "lane", "band", "position
 
 
 _FOLLOW = ("lock_followers", "doom", "release", "journal_followers")
+_SETTLE = ("doom_created", "release_created", "journal_settled")
 _KEYS = ("take_keys", "lock_keys", "retake_keys")
 _WRITE_BACK = ("write_back", "journal_moves", "close_attempts", *_FOLLOW)
 
@@ -39,7 +40,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "define": ("define",),
     "placeholder": ("define_placeholder",),
     "lanes": ("lock_lanes", "add_lanes"),
-    "create": (*_KEYS, "lock_predecessors", "refuse_create", "create", "add_waits", "journal_created", *_FOLLOW),
+    "create": (*_KEYS, "lock_predecessors", "refuse_create", "create", "add_waits", "journal_created", *_SETTLE),
     "register": ("register",),
     "claim": ("remember_claim", "claim", "journal"),
     "start": ("start", "journal"),
@@ -52,7 +53,11 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "dispatch": ("dispatch", "journal"),
     "lapse": _WRITE_BACK,
     "look_later": ("look_later",),
-    "prune": ("prune_keys", "prune_journal", "prune_attempts", "prune_logs", "prune_waits", "prune_followed", "prune_runs"),
+    "prune": (
+        "lock_pruned_keys",
+        "prune_keys",
+        *(f"prune_{table}" for table in ("journal", "attempts", "logs", "waits", "followed", "runs")),
+    ),
     "drop_keys": ("drop_keys",),
 }
 """The statements that write, by the verb whose batch they are in. Every place between two of them is a fault point."""
@@ -106,7 +111,8 @@ class Winner(NamedTuple):
 
     run: str
     hash: str | None
-    kept: bool  # False: retention has removed the run
+    kept: bool = True  # False: retention has removed the run
+    held: bool = True  # False: the next creation that asks for the key takes it
 
 
 def pack(rows: Any) -> str:
@@ -205,12 +211,12 @@ class Records:
 
     # Creation
 
-    async def create(self, made: Creation, follow: str) -> None:
-        """Insert the runs whose keys are theirs; Conflict when any of it can no longer be as planned."""
+    async def create(self, made: Creation, mark: str) -> dict[tuple[str, str], Winner]:
+        """Insert the runs whose keys are theirs, and say whose they are; Conflict when any of it can no longer be as planned."""
         now, keys = made.now, pack(made.keys)
         predecessors = sorted({wait["predecessor"] for wait in made.waits})
-        guard: dict[str, Value] = {"d": pack(made.definitions), "definitions": len(made.definitions), "k": keys, "now": now}
-        guard |= {"predecessors": pack(predecessors), "expected": len(predecessors)}
+        guard: dict[str, Value] = {"d": pack(made.definitions), "k": keys, "predecessors": pack(predecessors), "now": now}
+        guard |= {"definitions": len(made.definitions), "keys": len(made.keys), "expected": len(predecessors)}
         statements: list[Statement] = []
         if made.keys:
             statements += (Statement(name, {"r": keys, "now": now}) for name in _KEYS)
@@ -219,14 +225,17 @@ class Records:
         statements += Statement("refuse_create", guard), Statement("create", {"r": pack(made.rows), "now": now})
         if predecessors:
             statements.append(Statement("add_waits", {"r": pack(made.waits)}))
-        statements.append(Statement("journal_created", {"ids": pack([row["id"] for row in made.rows]), "now": now}))
+        ids = pack([row["id"] for row in made.rows])
+        statements.append(Statement("journal_created", {"ids": ids, "now": now}))
         if predecessors:
-            statements += self._follow(predecessors, follow, now)
-        await self._batch("create", *statements)
+            statements += (Statement(name, {"ids": ids, "mark": mark, "now": now}) for name in _SETTLE)
+        if made.keys:
+            statements.append(Statement("winners", {"r": keys, "now": now}))
+        answers = await self._batch("create", *statements)
+        return _winners(answers[-1]) if made.keys else {}
 
-    async def winners(self, keys: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Winner]:
-        rows = await self._read("winners", r=pack([{"scope": key["scope"], "key": key["key"]} for key in keys]))
-        return {(scope, key): Winner(run, digest, seq is not None) for scope, key, run, digest, seq in rows}
+    async def winners(self, keys: Sequence[Mapping[str, Any]], now: int) -> dict[tuple[str, str], Winner]:
+        return _winners(await self._read("winners", r=pack(keys), now=now)) if keys else {}
 
     async def seqs(self, ids: Sequence[str]) -> dict[str, int]:
         return dict((await self._read("seqs", ids=pack(ids))) if ids else ())
@@ -442,6 +451,10 @@ class Records:
             rows = pack([{"scope": scope, "key": key} for scope, key in expired])
             await self._batch("drop_keys", Statement("drop_keys", {"r": rows, "now": now}))
         return len(expired)
+
+
+def _winners(rows: Iterable[Row]) -> dict[tuple[str, str], Winner]:
+    return {(scope, key): Winner(run, digest, seq is not None, bool(held)) for scope, key, run, digest, seq, held in rows}
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
