@@ -6,13 +6,18 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psycopg
 import pytest
+from psycopg.rows import TupleRow
 
 from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.machine import Fail, Report, Succeed
 from windlass.model import Failure, NewRun, Options, Receipt, Run, WorkerInfo
 from windlass.store.base import Store, run_sync
+from windlass.store.postgres import BlockingPostgres
+from windlass.store.sqlite import BlockingSqlite
+from windlass.testing.servers import PostgresServer
 
 T = TypeVar("T")
 
@@ -83,12 +88,27 @@ def token(run: Run) -> str:
 def open_store(kind: str, folder: Path, request: pytest.FixtureRequest, clock: ManualClock) -> Store:
     """A fresh, empty store of one kind; PostgreSQL is started only for those who ask for it."""
     if kind == "postgres":
-        from windlass.store.postgres import BlockingPostgres
-
-        return BlockingPostgres(request.getfixturevalue("postgres_url"), clock)
-    from windlass.store.sqlite import BlockingSqlite
-
+        return BlockingPostgres(request.getfixturevalue("emptied_postgres"), clock)
     return BlockingSqlite(":memory:" if kind == "memory" else folder / "windlass.db", clock)
+
+
+@pytest.fixture(scope="session")
+def postgres_home(postgres_server: PostgresServer) -> Iterator[psycopg.Connection[TupleRow]]:
+    """A connection to a database that has the schema; emptying it is quicker than making another."""
+    url = postgres_server.create_database("home")
+    run_sync(BlockingPostgres(url, ManualClock()).close())
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def emptied_postgres(postgres_server: PostgresServer, postgres_home: psycopg.Connection[TupleRow]) -> str:
+    """A database with the schema and nothing else in it."""
+    tables = postgres_home.execute(
+        "select tablename from pg_tables where schemaname = 'public' and tablename <> 'schema_version'"
+    ).fetchall()
+    postgres_home.execute(f"truncate {', '.join(name for (name,) in tables)} restart identity cascade".encode())
+    return postgres_server.url("home")
 
 
 @pytest.fixture(params=KINDS)

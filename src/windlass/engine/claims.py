@@ -46,7 +46,7 @@ class Claiming(Core):
                 break
             got = await self._take(heads, token, call, worker.name, slot, lease, room - len(taken))
             taken += got
-            if not got and nonce and await self.records.claim_known(nonce):
+            if not got and nonce and await self.records.claim_known(nonce, but=call):
                 return await self.records.held(nonce, worker.name)  # the same claim was asked twice at once
             if len(heads) < width:
                 break

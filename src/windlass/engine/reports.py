@@ -133,7 +133,11 @@ class Reporting(Core):
         """A report on a run that is being cancelled is its worker's word that it has stopped; nothing else of it counts."""
         now = self.clock.now()
         confirmed = Change(run, step(run, report, now), "confirm")
-        if await self.records.write_back("report", [confirmed], self.clock.nonce(), self.clock.nonce(), now):
+        try:
+            written = await self.records.write_back("report", [confirmed], self.clock.nonce(), self.clock.nonce(), now)
+        except OutcomeUnknown:
+            return {}  # the next look at the run tells
+        if written:
             raise cancelled(run)
         return {}
 

@@ -126,7 +126,7 @@ order by h.band, h.position, h.seq limit :count
 insert into job_keys (scope, key, run, unfinished, until) values ('claim', :token, :call, 0, :until) on conflict (scope, key) do nothing
 
 -- name: claim_known
-select 1 from job_keys where scope = 'claim' and key = :token
+select run from job_keys where scope = 'claim' and key = :token
 
 -- name: claim
 with chosen as materialized (

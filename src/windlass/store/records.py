@@ -280,8 +280,9 @@ class Records:
         claimed = Statement("claimed", {"ids": ids, "token": token})
         return [run_of(row) for row in (await self._batch("claim", *remember, Statement("claim", values), journal, claimed))[-1]]
 
-    async def claim_known(self, token: str) -> bool:
-        return bool(await self._read("claim_known", token=token))
+    async def claim_known(self, token: str, but: str | None = None) -> bool:
+        """Whether a call has claimed under this nonce, other than the one named."""
+        return any(call != but for (call,) in await self._read("claim_known", token=token))
 
     async def held(self, token: str, worker: str) -> list[Run]:
         return [run_of(row) for row in await self._read("held", token=token, worker=worker)]
