@@ -106,7 +106,7 @@ class Claiming(Core):
             checks.hold(item.seq, item.token)
         states = await self.records.beat(held, lease, self.clock.now()) if held else {}
         answers: dict[State | None, Literal["ok", "stop", "lost"]] = {None: "lost", State.CANCELLING: "stop"}
-        return [answers.get(states.get(item.seq), "ok") for item in held]
+        return [answers.get(states.get(item), "ok") for item in held]
 
     async def log(self, run_id: str, token: str, lines: Sequence[tuple[int, str]], *, seq: int | None = None) -> None:
         """Append lines numbered by their worker; a line sent again is kept once. Lines over the limit are dropped."""

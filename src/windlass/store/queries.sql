@@ -158,7 +158,7 @@ returning job_runs.seq
 update job_runs set lease = {greatest}(lease, :lease), lease_until = {greatest}(lease_until, :now + :lease)
 from {rows: r: seq int, token text}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: beat}
-returning job_runs.seq, job_runs.state
+returning job_runs.seq, job_runs.token, job_runs.state
 
 -- name: succeed
 update job_runs

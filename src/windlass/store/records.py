@@ -292,10 +292,10 @@ class Records:
         journal = Statement("journal", {"ids": pack([item.seq for item in held]), "mark": mark, "move": "start", "now": now})
         return _seqs((await self._batch("start", Statement("start", {"r": rows, "mark": mark, "now": now}), journal))[0])
 
-    async def beat(self, held: Sequence[Held], lease: int, now: int) -> dict[int, State]:
+    async def beat(self, held: Sequence[Held], lease: int, now: int) -> dict[Held, State]:
         rows = pack([{"seq": seq, "token": token} for seq, token in sorted(held)])
         beaten = await self._batch("beat", Statement("beat", {"r": rows, "lease": lease, "now": now}))
-        return {seq: _STATES[state] for seq, state in beaten[0]}
+        return {Held(seq, token): _STATES[state] for seq, token, state in beaten[0]}
 
     async def succeed(self, done: Sequence[tuple[int, str, str | None, str | None]], mark: str, follow: str, now: int) -> set[int]:
         """End these runs well, each under its token; the answer names those it was true for."""

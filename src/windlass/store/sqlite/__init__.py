@@ -1,0 +1,11 @@
+"""The store in one SQLite file, or in memory: many readers, one writer at a time, any number of processes.
+
+`BlockingSqlite` works on the caller's thread. `AsyncSqlite` has a thread that writes and one that reads; what waits for the
+writer goes into one commit.
+"""
+
+from windlass.store.sqlite.copies import backup, restore
+from windlass.store.sqlite.files import check_engine, connect, disconnect, migrate, open_here
+from windlass.store.sqlite.stores import AsyncSqlite, BlockingSqlite
+
+__all__ = ["AsyncSqlite", "BlockingSqlite", "backup", "check_engine", "connect", "disconnect", "migrate", "open_here", "restore"]

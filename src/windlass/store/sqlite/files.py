@@ -1,0 +1,273 @@
+"""Opening a database file in the way every process of ours opens it, and giving it its schema."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import apsw
+
+from windlass.clock import Clock
+from windlass.errors import BadInput, Conflict, SchemaMismatch, StoreBroken, StoreBusy, StoreError, StoreFull, WindlassError
+from windlass.faults import FAULTS
+from windlass.store import sql
+
+Path = str | os.PathLike[str]
+
+MEMORY = ":memory:"
+OLDEST_ENGINE = (3, 51, 3)
+PATIENCE = 30.0  # seconds of waiting for a lock
+
+NEVER = threading.Event()  # waiting for it is how a thread sleeps here
+
+
+# Errors
+
+_WAIT = "Try again. If it stays, look for a program that holds a transaction open on this file."
+DISK = "Stop every process that uses it, check the disk, then run `windlass doctor`; `windlass restore` brings back a backup."
+ACCESS = "Check that the file and its folder belong to the user that runs windlass, and that the disk is mounted for writing."
+_BUG = "This is a bug in windlass, or the tables were changed by hand; please report it with this text."
+
+# By SQLite's extended code first, then by its plain one.
+_MEANING: dict[int, tuple[type[WindlassError], str]] = {
+    apsw.SQLITE_CONSTRAINT_UNIQUE: (Conflict, "Somebody else was first: read again, then decide."),
+    apsw.SQLITE_CONSTRAINT_PRIMARYKEY: (Conflict, "Somebody else was first: read again, then decide."),
+    apsw.SQLITE_CONSTRAINT: (StoreError, _BUG),
+    apsw.SQLITE_BUSY: (StoreBusy, _WAIT),
+    apsw.SQLITE_LOCKED: (StoreBusy, _WAIT),
+    apsw.SQLITE_PROTOCOL: (StoreBusy, _WAIT),
+    apsw.SQLITE_FULL: (StoreFull, "Free some space on its disk, then try again; nothing was written."),
+    apsw.SQLITE_IOERR_SHMSIZE: (StoreFull, "Free some space on its disk, then try again; nothing was written."),
+    apsw.SQLITE_IOERR: (StoreBroken, DISK),
+    apsw.SQLITE_CORRUPT: (StoreBroken, DISK),
+    apsw.SQLITE_NOTADB: (StoreBroken, "Check the path; if it is the right file, it is damaged: `windlass restore` brings back a backup."),
+    apsw.SQLITE_READONLY: (StoreError, ACCESS),
+    apsw.SQLITE_CANTOPEN: (StoreError, ACCESS),
+    apsw.SQLITE_PERM: (StoreError, ACCESS),
+}
+
+
+def translate(error: BaseException, path: str) -> BaseException:
+    """What an error of the driver means to us; any other error is itself."""
+    if not isinstance(error, apsw.Error):
+        return error
+    codes = getattr(error, "extendedresult", None), getattr(error, "result", None)
+    kind, hint = next((_MEANING[code] for code in codes if code in _MEANING), (StoreError, _BUG))
+    translated = kind(f"SQLite says of {path}: {error}.", hint=hint)
+    translated.__cause__ = error
+    return translated
+
+
+@contextlib.contextmanager
+def translated(path: str) -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise translate(error, path) from error
+
+
+# Opening and closing
+
+_REGISTRY = threading.Lock()
+_OURS: set[tuple[int, int, int, int]] = set()  # files that connections of ours hold open, as _open_files shows them
+
+
+def _open_files() -> set[tuple[int, int, int, int]]:
+    """The files this process has open, as (process, device, inode, descriptor); none where the system does not tell."""
+    # With the process in it, what a fork inherited is not taken for ours: SQLite would trust locks that the child does not have.
+    found = set()
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir("/dev/fd"):
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself is gone by now
+                status = os.fstat(int(name))
+                found.add((os.getpid(), status.st_dev, status.st_ino, int(name)))
+    return found
+
+
+def held_here(path: str) -> set[tuple[int, int, int, int]]:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return set()
+    return {file for file in _open_files() if file[1:3] == (status.st_dev, status.st_ino)}
+
+
+def open_here(path: Path) -> bool:
+    """Whether this process has the file open through this module (known on Linux only)."""
+    return bool(held_here(os.fspath(path)) & _OURS)
+
+
+def _refuse_strangers(path: str) -> None:
+    # POSIX locks belong to the process: when one SQLite library closes the file, the locks of the other are gone too.
+    if held_here(path) - _OURS:
+        raise StoreError(
+            f"This process has {path} open, but not by windlass: by the standard `sqlite3` module, as a plain file, or from before a fork.",
+            hint="Close that first, or use the store in a process of its own, started by spawn: the two would break each other's locks.",
+        )
+
+
+def open_file(path: str, flags: int) -> apsw.Connection:
+    with _REGISTRY:
+        if path != MEMORY:
+            _refuse_strangers(path)
+        db = apsw.Connection(path, flags=flags, statementcachesize=512)
+        if path != MEMORY:
+            _OURS.update(held_here(path))
+    return db
+
+
+def disconnect(db: apsw.Connection) -> None:
+    """Close what `connect` opened."""
+    with _REGISTRY:
+        db.close()
+        _OURS.intersection_update(_open_files())
+
+
+def patience(clock: Clock, seconds: float) -> Callable[[int], bool]:
+    """A busy handler: naps of 0.2 to 1 ms, uneven so that no two processes keep step, until they add up to the limit."""
+    # Naps are added up instead of asking the clock: a manual clock stands still, and a process that was stopped has not waited.
+    waited = 0.0
+
+    def wait(tries: int) -> bool:
+        nonlocal waited
+        nap = 0.0002 + 0.0008 * clock.chance()
+        waited = nap if tries == 0 else waited + nap
+        NEVER.wait(nap)
+        return waited < seconds
+
+    return wait
+
+
+def check_engine(version: str) -> None:
+    """Refuse an SQLite that can lose committed rows."""
+    if tuple(map(int, version.split("."))) < OLDEST_ENGINE:
+        raise StoreError(
+            f"SQLite {version} can lose committed rows when two processes use one file (the WAL-reset race).",
+            hint=f"Install a driver with {'.'.join(map(str, OLDEST_ENGINE))} or newer: pip install -U apsw.",
+        )
+
+
+def check_path(path: str) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    if not path:
+        raise BadInput("The path of the database is empty.", hint=f"Name a file, or {MEMORY} for a store that ends with the process.")
+    if path != MEMORY and not os.path.isdir(folder):
+        raise StoreError(f"There is no folder {folder}.", hint=f"Make it (mkdir -p {folder}) or name another path.")
+    if os.path.isdir(path):
+        raise StoreError(f"{path} is a folder.", hint=f"Name a file in it, such as {os.path.join(path, 'windlass.db')}.")
+
+
+def _switch_to_log(db: apsw.Connection, wait: Callable[[int], bool]) -> str:
+    """Ask for write-ahead logging and say what it is now. SQLite asks no busy handler for that, so this waits by itself."""
+    for tries in itertools.count():
+        try:
+            return str(db.execute("pragma journal_mode = wal").get)
+        except apsw.BusyError:
+            if not wait(tries):
+                raise
+    raise AssertionError("counting ends")
+
+
+def _set_up(db: apsw.Connection, path: str, clock: Clock, synchronous: str) -> None:
+    wait = patience(clock, PATIENCE)
+    db.set_busy_handler(wait)
+    if db.readonly("main"):
+        raise StoreError(f"{path} can only be read.", hint=ACCESS)
+    if (mode := _switch_to_log(db, wait)) not in ("wal", "memory"):
+        raise StoreError(f"{path} can have no write-ahead log: its mode stays '{mode}'.", hint="Put it on a local disk.")
+    db.execute(f"pragma synchronous = {synchronous}")
+    db.execute("pragma foreign_keys = on; pragma cell_size_check = on; pragma journal_size_limit = 67108864")
+
+
+def _moved(db: apsw.Connection) -> bool:
+    flag = ctypes.c_int(0)
+    db.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(flag))
+    return bool(flag.value)
+
+
+def connect(path: Path, clock: Clock, synchronous: str = "FULL") -> apsw.Connection:
+    """Open a database file, made if missing, in the way every process of ours opens it."""
+    path = os.fspath(path)
+    check_engine(apsw.sqlite_lib_version())
+    check_path(path)
+    if synchronous not in ("FULL", "NORMAL"):
+        raise BadInput(f"There is no synchronous={synchronous!r}.", hint="Use FULL, or NORMAL where a power cut may cost the last commits.")
+    with translated(path), contextlib.ExitStack() as undo:
+        db = open_file(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+        undo.callback(disconnect, db)
+        _set_up(db, path, clock, synchronous)
+        if not _moved(db):
+            undo.pop_all()
+            return db
+        # A restore has put another file in its place; the log found by name belongs to that one now, and must stay as it is.
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    return connect(path, clock, synchronous)
+
+
+# Schema
+
+
+@contextlib.contextmanager
+def _transaction(db: apsw.Connection) -> Iterator[None]:
+    db.execute("begin immediate")
+    try:
+        yield
+        db.execute("commit")
+    finally:
+        if db.in_transaction:
+            db.execute("rollback")
+
+
+def version_of(db: apsw.Connection) -> int:
+    """The version of the schema; 0 when there is none."""
+    if not db.execute("select count(*) from sqlite_schema where name = 'schema_version'").get:
+        return 0
+    version: int = db.execute("select coalesce(max(version), 0) from schema_version").get
+    return version
+
+
+def _apply(db: apsw.Connection, steps: Sequence[str], number: int, now: int) -> None:
+    if number > 1 and FAULTS.on:
+        FAULTS.hit("migrate.between_steps")
+    db.execute(steps[number - 1])
+    db.execute("insert into schema_version (version, applied_at) values (:version, :now)", {"version": number, "now": now})
+
+
+def known_steps(steps: Sequence[str] | None) -> Sequence[str]:
+    return sql.migrations("sqlite") if steps is None else steps
+
+
+def refuse_newer(found: int, path: str, known: int) -> None:
+    if found > known:
+        raise SchemaMismatch(f"{path} has schema version {found}; this windlass knows only {known}.", hint="Upgrade windlass.")
+
+
+def prepare(db: apsw.Connection, path: str, steps: Sequence[str], clock: Clock) -> None:
+    """Give a database without a schema the whole of it; refuse one of another version."""
+    if version_of(db) == 0:
+        with _transaction(db):
+            if version_of(db) == 0:  # asked again under the lock: several processes may be here at once
+                for number in range(1, len(steps) + 1):
+                    _apply(db, steps, number, clock.now())
+    if (found := version_of(db)) < len(steps):
+        raise SchemaMismatch(f"{path} has schema version {found}; this windlass needs {len(steps)}.", hint="Run `windlass migrate`.")
+    refuse_newer(found, path, len(steps))
+
+
+def migrate(path: Path, clock: Clock, steps: Sequence[str] | None = None) -> tuple[int, int]:
+    """Apply the steps that are missing, each with its version in one transaction; the versions before and after."""
+    path, steps = os.fspath(path), known_steps(steps)
+    with contextlib.ExitStack() as undo, translated(path):
+        db = connect(path, clock)
+        undo.callback(disconnect, db)
+        before = version_of(db)
+        refuse_newer(before, path, len(steps))
+        for number in range(before + 1, len(steps) + 1):
+            with _transaction(db):
+                if version_of(db) == number - 1:  # else another process was faster
+                    _apply(db, steps, number, clock.now())
+        return before, version_of(db)

