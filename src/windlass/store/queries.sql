@@ -188,7 +188,7 @@ returning job_runs.seq
 update job_runs
 set state = r.state, rev = r.rev, mark = :mark, due_at = r.due_at, position = r.position,
   attempt = r.attempt, attempt_id = r.attempt_id, retry_of = r.retry_of, burnt = r.burnt, returns = r.returns,
-  token = r.token, worker = r.worker, slot = r.slot, lease = r.lease, claimed_at = r.claimed_at, started_at = r.started_at,
+  token = r.token, worker = r.worker, slot = r.slot, lease = case when r.lease is null then null else job_runs.lease end, claimed_at = r.claimed_at, started_at = r.started_at,
   lease_until = case when r.look_at is null then null else job_runs.lease_until end, look_at = r.look_at,
   cancel_asked_at = r.cancel_asked_at, finished_at = r.finished_at, reason = r.reason, error = r.error
 from {rows: r: seq int, rev int, state text, due_at int, position int, attempt int, attempt_id text, retry_of text, burnt int, returns int, token text, worker text, slot int, lease int, claimed_at int, started_at int, look_at int, cancel_asked_at int, finished_at int, reason text, error text, lapsed_by int}
