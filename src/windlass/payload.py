@@ -52,7 +52,24 @@ class _Budget:
 
 def check(value: Any, what: str = "The payload", *, most: int = 2**20) -> None:
     """Raise BadInput, naming the place, unless every store can keep the value and give it back equal."""
-    _check(value, what, DEPTH, _Budget(most))
+    if not _plain(value):
+        _check(value, what, DEPTH, _Budget(most))
+
+
+def _plain(value: Any) -> bool:
+    """Whether it is a small flat object without anything that needs a second look, as most payloads are."""
+    if type(value) is not dict or len(value) > 100:
+        return False
+    for name, item in value.items():
+        kind = type(item)
+        if kind is str:
+            if not item.isascii() or "\0" in item:
+                return False
+        elif item is not None and kind is not bool and not (kind is int and -LARGEST <= item <= LARGEST):
+            return False
+        if type(name) is not str or not name.isascii() or "\0" in name:
+            return False
+    return True
 
 
 def _check(value: Any, path: str, depth: int, budget: _Budget) -> None:

@@ -11,7 +11,7 @@ from windlass.model import Failure, Key, Limits, Options, Requires
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
 _KEY = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,255}")
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_is_id = re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch
 _PRIORITY = 2**31 - 1
 FAR_FUTURE = 7_258_118_400_000  # the year 2200: positions still fit into 63 bits
 
@@ -28,7 +28,7 @@ def name(text: Any, what: str) -> str:
 
 def identifier(text: Any, what: str) -> str:
     """An id or a token as windlass makes them."""
-    if not isinstance(text, str) or not _ID.fullmatch(text):
+    if not isinstance(text, str) or not _is_id(text):
         raise BadInput(
             f"{what} {text!r:.80} is not an id.",
             hint="Ids have 1 to 64 letters, digits, '-' and '_'; copy it from the answer that gave it.",

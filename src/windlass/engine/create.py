@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
@@ -15,10 +16,10 @@ from windlass.engine.core import PATIENCE, Core, Template, merged
 from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, WrongState
 from windlass.machine import ENDED
 from windlass.model import Created, Job, Key, NewRun, Options, State, place
-from windlass.store.records import Creation, Winner, policy_text
+from windlass.store.records import Creation, KeyRow, Kind, Winner, policy_text
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
-_NOTHING_SAID = Options()
+_NOTHING_SAID = NewRun("").options  # the very object that a creation has unless it says more
 
 
 def content_hash(new: NewRun) -> str:
@@ -34,12 +35,16 @@ def _laid_over(job: Job, given: Any) -> Any:
     return {**job.payload, **given} if job.payload and isinstance(given, dict) else given
 
 
+_Alike = tuple[State, str, Options | None, str | None]  # state, job, own options, retry_of: what a kind is worked out from
+
+
 class _Asked(NamedTuple):
     """A creation with the id it will have, if its key is free."""
 
     id: str
     new: NewRun
     key: tuple[str, str] | None
+    text: str  # of its payload alone
 
 
 class Transaction:
@@ -71,7 +76,10 @@ class Creating(Core):
         """
         checks.count(news, "runs", self.limits.create)
         checks.choice(undefined, "undefined", ("refuse", "wait"))
-        asked = [self._asked(new) for new in news]
+        asked = [
+            _Asked(identity, new, self._checked(new), json.encode(new.payload, most=self.limits.payload))
+            for identity, new in zip(self.clock.new_ids(len(news)), news, strict=True)
+        ]
         if not asked:
             return []
         for _ in range(PATIENCE):
@@ -89,11 +97,10 @@ class Creating(Core):
         if old.state not in ENDED:
             raise WrongState(f"Run {old.id} is {old.state}, so it cannot rerun.", hint="Wait for its end, or cancel it first.")
         now, new_id = self.clock.now(), self.clock.new_id()
-        kept = {name: getattr(old, name) for name in ("job", "queue", "lane", "band", "payload", "max_attempts", "max_runtime")}
-        row = kept | {"id": new_id, "state": State.QUEUED, "due_at": now, "position": place(now), "policy": policy_text(old.policy)}
-        row |= {"retry_of": old.current_attempt, "scope": None, "key": None}
+        rules = old.max_attempts, old.max_runtime, policy_text(old.policy)
+        kind = Kind(State.QUEUED, old.job, old.queue, old.lane, old.band, *rules, retry_of=old.current_attempt)
         for _ in range(PATIENCE):
-            if await self._store(Creation(now, [row])) is not None:
+            if await self._store(Creation(now, [new_id], {kind: [(new_id, place(now), now, old.payload)]})) is not None:
                 return Created(new_id, created=True)
         raise Conflict(f"Run {old.id} could not be rerun.", hint="Try again.")
 
@@ -105,85 +112,79 @@ class Creating(Core):
         try:
             return await self.records.create(made, self.clock.nonce())
         except (OutcomeUnknown, Conflict):
-            stored = await self.records.seqs([row["id"] for row in made.rows])
+            stored = await self.records.seqs(made.ids)
         if not stored:
             return None
-        ours = {(row["scope"], row["key"]): Winner(row["id"], None) for row in made.rows if row["id"] in stored}
+        ours = {(row.scope, row.key): Winner(row.run, None) for row in made.keys if row.run in stored}
         return await self.records.winners(made.keys, made.now) | ours
 
-    def _asked(self, new: NewRun) -> _Asked:
-        checks.name(new.job, "A job's name")
-        json.encode(new.payload, most=self.limits.payload)
+    def _checked(self, new: NewRun) -> tuple[str, str] | None:
+        """The scope and the name of its key, if what is asked for can be stored."""
+        if type(new.job) is not str or new.job not in self._jobs:
+            checks.name(new.job, "A job's name")
         if new.options is not _NOTHING_SAID and new.options != _NOTHING_SAID:
             checks.options(new.options, self.limits)
-        checks.count(new.after, "predecessors", self.limits.predecessors)
-        checks.choice(new.after_end, "after_end", ("success", "any"))
+        if new.after:
+            checks.count(new.after, "predecessors", self.limits.predecessors)
+        if new.after_end != "success":
+            checks.choice(new.after_end, "after_end", ("success", "any"))
         if new.retry_of is not None:
             checks.identifier(new.retry_of, "retry_of")
         if new.due_at is not None:
             checks.instant(new.due_at, "due_at")
-        key = checks.key(new.key, self.limits) if new.key is not None else None
-        return _Asked(self.clock.new_id(), new, (key.scope, key.name) if key else None)
+        if new.key is None:
+            return None
+        key = checks.key(new.key, self.limits)
+        return key.scope, key.name
 
     async def _made(self, asked: Sequence[_Asked], undefined: Literal["refuse", "wait"]) -> Creation:
         """Everything one batch needs, worked out from what this process knows now."""
-        firsts: dict[tuple[str, str], _Asked] = {}
-        for item in asked:
-            if item.key and _other_content(firsts.setdefault(item.key, item), item):
-                raise BadInput(f"The key {item.key[1]!r} is used twice in one call, with different content.", hint="Give each its own key.")
-        now = self.clock.now()
-        predecessors = await self._predecessors([item.new for item in asked])
-        jobs = await self.definitions((item.new.job for item in asked), undefined)
-        templates = [self._template(item.new, *jobs[item.new.job]) for item in asked]
-        texts = [json.dump(_laid_over(jobs[item.new.job][0], item.new.payload), most=self.limits.payload) for item in asked]
-        lanes = [(template.queue, item.new.job, template.requires) for item, template in zip(asked, templates, strict=True)]
-        await self.ensure_lanes(set(lanes))
-        kept = [(index, item) for index, item in enumerate(asked) if item.key is None or firsts[item.key] is item]
-        compared = {item.key for item in asked if item.new.key and item.new.key.on_duplicate == "compare"}
-        definitions = sorted({(item.new.job, jobs[item.new.job][0].rev) for item in asked})
+        now, first = self.clock.now(), _first_by_key(asked)
+        kept = [(index, item) for index, item in enumerate(asked) if item.key is None or first[item.key] is item]
+        predecessors = await self._predecessors({before for item in asked for before in item.new.after})
+        jobs = await self.definitions({item.new.job for item in asked}, undefined)
+        rows: dict[_Alike, list[tuple[Any, ...]]] = defaultdict(list)
+        for index, item in kept:
+            new, due_at = item.new, item.new.due_at if item.new.due_at is not None else now
+            state = State.WAITING if new.after else State.SCHEDULED if due_at > now else State.QUEUED
+            job = jobs[new.job][0]
+            alone = not job.payload and new.payload is not None
+            text = item.text if alone else json.dump(_laid_over(job, new.payload), most=self.limits.payload)
+            row = (item.id, place(max(now, due_at), index), due_at, text, *(item.key or ()))
+            rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
+        compared = {item.key for item in asked if item.key and item.new.key and item.new.key.on_duplicate == "compare"}
         return Creation(
             now=now,
-            rows=[self._row(item, templates[index], lanes[index], texts[index], now, index) for index, item in kept],
-            keys=[
-                _key_row(item, item.new.key, item.key in compared, now)
-                for _, item in sorted(kept, key=lambda pair: pair[1].key or ())
-                if item.new.key
-            ],
-            definitions=[{"name": name, "rev": rev} for name, rev in definitions],
+            ids=[item.id for _, item in kept],
+            rows=await self._by_kind(rows, jobs),
+            keys=[_key_row(item, key in compared, now) for key, item in sorted(first.items())],
+            definitions=sorted({(name, jobs[name][0].rev) for _, name, _, _ in rows}),
             waits=[
-                {"id": item.id, "predecessor": predecessors[before], "rule": item.new.after_end}
+                (item.id, predecessors[before], item.new.after_end)
                 for _, item in kept
+                if item.new.after
                 for before in sorted(set(item.new.after))
             ],
         )
 
-    def _template(self, new: NewRun, job: Job, template: Template) -> Template:
-        return template if new.options == _NOTHING_SAID else Template.of(merged(job.options, new.options))
+    async def _by_kind(
+        self, rows: Mapping[_Alike, list[tuple[Any, ...]]], jobs: Mapping[str, tuple[Job, Template]]
+    ) -> dict[Kind, list[tuple[Any, ...]]]:
+        """The rows with what they have in common, in lanes that exist."""
+        templates = {alike: self._template(alike[2], *jobs[alike[1]]) for alike in rows}
+        await self.ensure_lanes({(template.queue, alike[1], template.requires) for alike, template in templates.items()})
+        made: dict[Kind, list[tuple[Any, ...]]] = defaultdict(list)
+        for (state, job, options, retry_of), template in templates.items():
+            queue, requires, band, max_attempts, max_runtime, policy = template
+            lane = self.lanes.ids[queue, job, requires]
+            kind = Kind(state, job, queue, lane, band, max_attempts, max_runtime, policy, retry_of)
+            made[kind] += rows[state, job, options, retry_of]
+        return made
 
-    def _row(self, item: _Asked, template: Template, lane: tuple[str, str, str], text: str, now: int, index: int) -> dict[str, Any]:
-        new, due_at = item.new, item.new.due_at if item.new.due_at is not None else now
-        ready = State.SCHEDULED if due_at > now else State.QUEUED
-        scope, key = item.key or (None, None)
-        return {
-            "id": item.id,
-            "state": State.WAITING if new.after else ready,
-            "job": new.job,
-            "queue": template.queue,
-            "lane": self.lanes.ids[lane],
-            "band": template.band,
-            "position": place(max(now, due_at), index),
-            "payload": text,
-            "due_at": due_at,
-            "max_attempts": template.max_attempts,
-            "max_runtime": template.max_runtime,
-            "policy": template.policy,
-            "retry_of": new.retry_of,
-            "scope": scope,
-            "key": key,
-        }
+    def _template(self, options: Options | None, job: Job, template: Template) -> Template:
+        return template if options is None else Template.of(merged(job.options, options))
 
-    async def _predecessors(self, news: Sequence[NewRun]) -> dict[str, int]:
-        wanted = {before for new in news for before in new.after}
+    async def _predecessors(self, wanted: set[str]) -> dict[str, int]:
         for before in wanted:
             checks.identifier(before, "The predecessor")
         found = await self.records.seqs(sorted(wanted))
@@ -203,10 +204,10 @@ class Creating(Core):
         """Say so if the batch was refused because a key is held by a run with other content."""
         winners = await self.records.winners(made.keys, made.now)
         for row in made.keys:
-            winner = winners.get((row["scope"], row["key"]))
-            if row["compare"] and winner is not None and winner.held and winner.run != row["run"] and winner.hash != row["hash"]:
+            winner = winners.get((row.scope, row.key))
+            if row.compare and winner is not None and winner.held and winner.run != row.run and winner.hash != row.hash:
                 raise DuplicateKey(
-                    f"The key {row['key']!r} is held by run {winner.run}, which was asked for with other content.",
+                    f"The key {row.key!r} is held by run {winner.run}, which was asked for with other content.",
                     hint="Use a new key for a new request; repeat the first request exactly to get its run.",
                 )
 
@@ -216,13 +217,16 @@ def _other_content(first: _Asked, again: _Asked) -> bool:
     return compare and first is not again and content_hash(first.new) != content_hash(again.new)
 
 
-def _key_row(item: _Asked, key: Key, compare: bool, now: int) -> dict[str, Any]:
-    return {
-        "scope": key.scope,
-        "key": key.name,
-        "run": item.id,
-        "hash": content_hash(item.new),
-        "unfinished": int(key.lasts == "unfinished"),
-        "until": now + key.period if key.period is not None else None,
-        "compare": int(compare),
-    }
+def _first_by_key(asked: Sequence[_Asked]) -> dict[tuple[str, str], _Asked]:
+    """The creation that counts for each key; the others of the call are answered with it."""
+    first: dict[tuple[str, str], _Asked] = {}
+    for item in asked:
+        if item.key and _other_content(first.setdefault(item.key, item), item):
+            raise BadInput(f"The key {item.key[1]!r} is used twice in one call, with different content.", hint="Give each its own key.")
+    return first
+
+
+def _key_row(item: _Asked, compare: bool, now: int) -> KeyRow:
+    key = item.new.key or Key("")
+    until = now + key.period if key.period is not None else None
+    return KeyRow(key.scope, key.name, item.id, content_hash(item.new), int(key.lasts == "unfinished"), until, int(compare))

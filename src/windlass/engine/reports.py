@@ -38,24 +38,30 @@ class Reporting(Core):
     async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
         """End many attempts; one answer for each, in the same order. One that is refused does not harm the others."""
         checks.count(outcomes, "reports", self.limits.report)
-        answers: dict[int, Receipt | WindlassError] = {}
-        reports: dict[int, Report] = {}
-        for index, outcome in enumerate(outcomes):
-            try:
-                reports[index] = self._prepared(outcome)
-            except WindlassError as error:
-                answers[index] = error
+        prepared = [self._prepared(outcome) for outcome in outcomes]
+        reports = {index: report for index, report in enumerate(prepared) if isinstance(report, Report)}
         first = await self._first([(index, outcomes[index]) for index in reports])
-        for seq, state in (await self._end({seq: reports[index] for seq, index in first.items()})).items():
-            answers[first[seq]] = Receipt(outcomes[first[seq]].run, state)
-        for index in sorted(reports.keys() - answers.keys()):
-            answers[index] = await self._settle(outcomes[index].run, reports[index])
+        became = await self._end({seq: reports[index] for seq, index in first.items()})
+        answers: dict[int, Receipt | WindlassError] = {}
+        for seq, state in became.items():
+            index = first[seq]
+            answers[index] = Receipt(outcomes[index].run, state)
+        if len(answers) < len(outcomes):
+            for index, report in enumerate(prepared):
+                if isinstance(report, WindlassError):
+                    answers[index] = report
+                elif index not in answers:
+                    answers[index] = await self._settle(outcomes[index].run, report)
         return [answers[index] for index in range(len(outcomes))]
 
-    def _prepared(self, outcome: Outcome) -> Report:
-        checks.identifier(outcome.run, "The run")
-        checks.hold(outcome.seq or 0, outcome.report.token)
-        return self._filled(outcome.report)
+    def _prepared(self, outcome: Outcome) -> Report | WindlassError:
+        run, report, seq = outcome
+        try:
+            checks.identifier(run, "The run")
+            checks.hold(seq or 0, report.token)
+            return self._filled(report)
+        except WindlassError as error:
+            return error
 
     async def _first(self, outcomes: Sequence[tuple[int, Outcome]]) -> dict[int, int]:
         """For each run its first report; a second one in the same call is answered after it."""

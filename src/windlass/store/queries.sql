@@ -79,13 +79,13 @@ where (select count(*) from {rows: d: name text, rev int} join jobs on jobs.name
   or (select count(*) from job_runs where seq {in: predecessors}) <> :expected
   or (select count(h.run) from {rows: k: scope text, key text} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}) <> :keys
   or exists (
-    select 1 from {rows: k: scope text, key text, run text, hash text, compare int} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}
+    select 1 from {rows: k: scope text, key text, run text, hash text, unfinished int, until int, compare int} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}
     where k.compare = 1 and h.run <> k.run and h.hash is distinct from k.hash)
 
 -- name: create
 insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of)
-select r.id, 1, r.state, r.job, r.queue, r.lane, r.band, r.position, r.payload, r.due_at, :now, r.max_attempts, r.max_runtime, r.policy, r.retry_of
-from {rows: r: id text, state text, job text, queue text, lane int, band int, position int, payload text, due_at int, max_attempts int, max_runtime int, policy text, retry_of text, scope text, key text}
+select r.id, 1, :state, :job, :queue, :lane, :band, r.position, r.payload, r.due_at, :now, :max_attempts, cast(:max_runtime as {int}), :policy, :retry_of
+from {rows: r: id text, position int, due_at int, payload text, scope text, key text}
 where r.key is null or r.id = (select k.run from job_keys k where k.scope = r.scope and k.key = r.key)
 
 -- name: add_waits
@@ -128,21 +128,22 @@ insert into job_keys (scope, key, run, unfinished, until) values ('claim', :toke
 -- name: claim_known
 select run from job_keys where scope = 'claim' and key = :token
 
+-- fragment: chosen
+select seq from job_runs
+where seq {in: ids} and state || '' {from: claim}
+  and (cast(:call as text) is null or exists (select 1 from job_keys where scope = 'claim' and key = :token and run = :call))
+  and not exists (select 1 from job_runs b where b.worker = :worker and b.slot = :slot)
+order by band, position, seq limit :count {skip_locked}
+
 -- name: claim
-with chosen as materialized (
-  select seq from job_runs
-  where seq {in: ids} and state || '' {from: claim}
-    and (cast(:call as text) is null or exists (select 1 from job_keys where scope = 'claim' and key = :token and run = :call))
-    and not exists (select 1 from job_runs b where b.worker = :worker and b.slot = :slot)
-  order by band, position, seq limit :count {skip_locked})
 update job_runs
 set state = 'claimed', rev = rev + 1, mark = :token, token = :token, worker = :worker, slot = :slot, lease = :lease,
   claimed_at = {greatest}(:now, created_at), lease_until = :now + :lease,
   look_at = :now + {least}(:lease, coalesce(max_runtime, :lease))
-from chosen where job_runs.seq {probe: chosen.seq}
+where seq {among: chosen}
 
 -- name: claimed
-select {run} from job_runs where seq {in: ids} and mark = :token and token = :token order by band, position, seq
+select {run} from job_runs where seq {in: ids} and mark = :token and token = :token
 
 -- What a worker still holds of a claim whose answer it did not get. Live leases only, so it is short.
 -- name: held

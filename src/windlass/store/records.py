@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,6 +18,7 @@ _encode = msgspec.json.Encoder().encode
 _FIELDS = Run.__struct_fields__
 _STATE, _POLICY, _ERROR = _FIELDS.index("state"), _FIELDS.index("policy"), _FIELDS.index("error")
 _STATES = {state.value: state for state in State}
+_IN_ORDER = itemgetter(_FIELDS.index("band"), _FIELDS.index("position"), _FIELDS.index("seq"))
 _NO_POLICY = Policy()
 _failure = msgspec.json.Decoder(Failure).decode
 _options = msgspec.json.Decoder(Options).decode
@@ -96,14 +98,41 @@ class Change(NamedTuple):
     lapsed_by: int | None = None  # the lease must still have run out by then
 
 
+class Kind(NamedTuple):
+    """What many runs of a call have in common; it travels once for all of them."""
+
+    state: State
+    job: str
+    queue: str
+    lane: int
+    band: int
+    max_attempts: int
+    max_runtime: int | None
+    policy: str | None
+    retry_of: str | None
+
+
+class KeyRow(NamedTuple):
+    """A key that a run asks for."""
+
+    scope: str
+    key: str
+    run: str
+    hash: str
+    unfinished: int
+    until: int | None
+    compare: int
+
+
 class Creation(NamedTuple):
     """What one call of create sends."""
 
     now: int
-    rows: list[dict[str, Any]]
-    keys: Sequence[dict[str, Any]] = ()
-    definitions: Sequence[dict[str, Any]] = ()
-    waits: Sequence[dict[str, Any]] = ()
+    ids: Sequence[str]
+    rows: Mapping[Kind, Sequence[tuple[Any, ...]]]  # id, position, due_at, payload, and scope and key where there is a key
+    keys: Sequence[KeyRow] = ()
+    definitions: Sequence[tuple[str, int]] = ()  # name, rev
+    waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
 
 
 class Winner(NamedTuple):
@@ -201,8 +230,7 @@ class Records:
         return [_job_of(row) for row in await self._read("jobs_all", after=name, count=count)]
 
     async def add_lanes(self, lanes: Iterable[tuple[str, str, str]], most: int) -> None:
-        rows = [{"queue": queue, "job": job, "requires": requires} for queue, job, requires in sorted(lanes)]
-        await self._batch("lanes", Statement("lock_lanes"), Statement("add_lanes", {"r": pack(rows), "most": most}))
+        await self._batch("lanes", Statement("lock_lanes"), Statement("add_lanes", {"r": pack(sorted(lanes)), "most": most}))
 
     async def lanes_after(self, last: int) -> list[Lane]:
         return [
@@ -214,7 +242,7 @@ class Records:
     async def create(self, made: Creation, mark: str) -> dict[tuple[str, str], Winner]:
         """Insert the runs whose keys are theirs, and say whose they are; Conflict when any of it can no longer be as planned."""
         now, keys = made.now, pack(made.keys)
-        predecessors = sorted({wait["predecessor"] for wait in made.waits})
+        predecessors = sorted({wait[1] for wait in made.waits})
         guard: dict[str, Value] = {"d": pack(made.definitions), "k": keys, "predecessors": pack(predecessors), "now": now}
         guard |= {"definitions": len(made.definitions), "keys": len(made.keys), "expected": len(predecessors)}
         statements: list[Statement] = []
@@ -222,10 +250,11 @@ class Records:
             statements += (Statement(name, {"r": keys, "now": now}) for name in _KEYS)
         if predecessors:
             statements.append(Statement("lock_predecessors", {"predecessors": guard["predecessors"]}))
-        statements += Statement("refuse_create", guard), Statement("create", {"r": pack(made.rows), "now": now})
+        statements.append(Statement("refuse_create", guard))
+        statements += (Statement("create", kind._asdict() | {"r": pack(rows), "now": now}) for kind, rows in made.rows.items())
         if predecessors:
             statements.append(Statement("add_waits", {"r": pack(made.waits)}))
-        ids = pack([row["id"] for row in made.rows])
+        ids = pack(made.ids)
         statements.append(Statement("journal_created", {"ids": ids, "now": now}))
         if predecessors:
             statements += (Statement(name, {"ids": ids, "mark": mark, "now": now}) for name in _SETTLE)
@@ -234,7 +263,7 @@ class Records:
         answers = await self._batch("create", *statements)
         return _winners(answers[-1]) if made.keys else {}
 
-    async def winners(self, keys: Sequence[Mapping[str, Any]], now: int) -> dict[tuple[str, str], Winner]:
+    async def winners(self, keys: Sequence[KeyRow], now: int) -> dict[tuple[str, str], Winner]:
         return _winners(await self._read("winners", r=pack(keys), now=now)) if keys else {}
 
     async def seqs(self, ids: Sequence[str]) -> dict[str, int]:
@@ -250,7 +279,7 @@ class Records:
         look: dict[str, Value] = {"lanes": pack(lanes), "band": band, "position": position, "seq": seq, "count": count}
         view = Statement("claim_view", {"worker": worker, "slot": slot})
         seen, rows = await self._batch("claim", view, Statement("heads", look))
-        return [Head(*row) for row in rows], seen[0][0] or 0, bool(seen[0][1])
+        return list(map(Head._make, rows)), seen[0][0] or 0, bool(seen[0][1])
 
     async def claim(
         self,
@@ -278,7 +307,8 @@ class Records:
         remember = [Statement("remember_claim", {"token": token, "call": call, "until": until})] if call else []
         journal = Statement("journal", {"ids": ids, "mark": token, "move": "claim", "now": now})
         claimed = Statement("claimed", {"ids": ids, "token": token})
-        return [run_of(row) for row in (await self._batch("claim", *remember, Statement("claim", values), journal, claimed))[-1]]
+        rows = (await self._batch("claim", *remember, Statement("claim", values), journal, claimed))[-1]
+        return list(map(run_of, sorted(rows, key=_IN_ORDER)))  # here, because SQLite sorts wide rows slowly
 
     async def claim_known(self, token: str, but: str | None = None) -> bool:
         """Whether a call has claimed under this nonce, other than the one named."""
@@ -288,27 +318,26 @@ class Records:
         return [run_of(row) for row in await self._read("held", token=token, worker=worker)]
 
     async def start(self, held: Sequence[Held], mark: str, now: int) -> set[int]:
-        rows = pack([{"seq": seq, "token": token} for seq, token in sorted(held)])
+        rows = pack(sorted(held))
         journal = Statement("journal", {"ids": pack([item.seq for item in held]), "mark": mark, "move": "start", "now": now})
         return _seqs((await self._batch("start", Statement("start", {"r": rows, "mark": mark, "now": now}), journal))[0])
 
     async def beat(self, held: Sequence[Held], lease: int, now: int) -> dict[Held, State]:
-        rows = pack([{"seq": seq, "token": token} for seq, token in sorted(held)])
+        rows = pack(sorted(held))
         beaten = await self._batch("beat", Statement("beat", {"r": rows, "lease": lease, "now": now}))
         return {Held(seq, token): _STATES[state] for seq, token, state in beaten[0]}
 
     async def succeed(self, done: Sequence[tuple[int, str, str | None, str | None]], mark: str, follow: str, now: int) -> set[int]:
         """End these runs well, each under its token; the answer names those it was true for."""
         ordered = sorted(done)
-        rows = pack([{"seq": seq, "token": token, "output": output, "output_hash": digest} for seq, token, output, digest in ordered])
-        ids = [item[0] for item in ordered]
-        succeed = Statement("succeed", {"r": rows, "mark": mark, "now": now})
-        journal = Statement("journal", {"ids": pack(ids), "mark": mark, "move": "succeed", "now": now})
+        ids = pack([item[0] for item in ordered])
+        succeed = Statement("succeed", {"r": pack(ordered), "mark": mark, "now": now})
+        journal = Statement("journal", {"ids": ids, "mark": mark, "move": "succeed", "now": now})
         return _seqs((await self._batch("report", succeed, journal, *self._follow(ids, follow, now)))[0])
 
-    def _follow(self, ids: Sequence[int], mark: str, now: int) -> list[Statement]:
+    def _follow(self, ids: str, mark: str, now: int) -> list[Statement]:
         """What becomes of the runs that wait for these, in the same batch as their end."""
-        values: dict[str, Value] = {"ids": pack(ids), "mark": mark, "now": now}
+        values: dict[str, Value] = {"ids": ids, "mark": mark, "now": now}
         return [Statement(name, values) for name in _FOLLOW]
 
     async def due(self, now: int, count: int) -> list[int]:
@@ -333,11 +362,11 @@ class Records:
         if closed:
             statements.append(Statement("close_attempts", {"r": pack(closed), "mark": mark, "now": now}))
         if ended:
-            statements += self._follow(ended, follow, now)
+            statements += self._follow(pack(ended), follow, now)
         return _seqs((await self._batch(verb, *statements))[0])
 
     async def patch(self, change: Change, mark: str, now: int) -> bool:
-        rows = pack([{name: getattr(change.after, name) for name in _PATCHED}])
+        rows = pack([[getattr(change.after, name) for name in _PATCHED]])
         journal = Statement("journal_moves", {"r": pack([_journaled(change)]), "mark": mark, "now": now})
         return bool((await self._batch("patch", Statement("patch", {"r": rows, "mark": mark}), journal))[0])
 
@@ -348,7 +377,7 @@ class Records:
 
     async def look_later(self, looks: Iterable[tuple[Run, int]]) -> None:
         rows = sorted((run.seq, run.rev, at) for run, at in looks)
-        packed = pack([{"seq": seq, "rev": rev, "look_at": at} for seq, rev, at in rows])
+        packed = pack(rows)
         await self._batch("look_later", Statement("look_later", {"r": packed}))
 
     async def next_times(self) -> list[int]:
@@ -411,7 +440,7 @@ class Records:
 
     async def add_lines(self, held: Held, lines: Sequence[tuple[int, str]], most: int, now: int) -> Run | None:
         """Append the lines if the token holds the run; the run as it is then."""
-        rows = pack([{"n": n, "text": text} for n, text in lines])
+        rows = pack(lines)
         values: dict[str, Value] = {"r": rows, "seq": held.seq, "token": held.token, "most": most, "now": now}
         found = await self._batch("log", Statement("add_lines", values), Statement("find_seqs", {"ids": pack([held.seq])}))
         return run_of(found[1][0]) if found[1] else None
@@ -449,7 +478,7 @@ class Records:
     async def drop_expired_keys(self, now: int, count: int) -> int:
         expired = await self._read("expired_keys", now=now, count=count)
         if expired:
-            rows = pack([{"scope": scope, "key": key} for scope, key in expired])
+            rows = pack(expired)
             await self._batch("drop_keys", Statement("drop_keys", {"r": rows, "now": now}))
         return len(expired)
 
@@ -462,35 +491,21 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else msgspec.json.decode(text, type=tuple[str, ...])
 
 
-def _written_back(change: Change) -> dict[str, Any]:
+def _written_back(change: Change) -> list[Any]:
     after = change.after
-    row = {name: getattr(after, name) for name in _WRITTEN_BACK}
-    return row | {"error": error_text(after.error), "lapsed_by": change.lapsed_by}
+    return [*(getattr(after, name) for name in _WRITTEN_BACK), error_text(after.error), change.lapsed_by]
 
 
-def _closed(change: Change) -> dict[str, Any]:
+def _closed(change: Change) -> list[Any]:
     """The attempt that a move closed, as it will be remembered."""
     before, after = change.before, change.after
     returned = after.returns > before.returns
     outcome = "returned" if returned else "lapsed" if change.move == "lapse" else "failed"
-    kept = {name: getattr(before, name) for name in ("seq", "retry_of", "worker", "token", "claimed_at")}
     started_at = before.started_at if before.started_at is not None or outcome == "lapsed" else before.claimed_at
     error = None if returned else error_text(after.error)
-    return kept | {
-        "n": before.attempt,
-        "id": before.current_attempt,
-        "outcome": outcome,
-        "answer": after.state,
-        "started_at": started_at,
-        "error": error,
-    }
+    who = (before.seq, before.attempt, before.current_attempt, before.retry_of)
+    return [*who, outcome, after.state, before.worker, before.token, before.claimed_at, started_at, error]
 
 
-def _journaled(change: Change) -> dict[str, Any]:
-    return {
-        "seq": change.before.seq,
-        "move": change.move,
-        "attempt": change.before.attempt,
-        "worker": change.before.worker,
-        "detail": change.detail,
-    }
+def _journaled(change: Change) -> tuple[Any, ...]:
+    return change.before.seq, change.move, change.before.attempt, change.before.worker, change.detail

@@ -34,14 +34,14 @@ def _set(listing: str) -> tuple[str, list[list[str]]]:
 
 def _sqlite_rows(listing: str) -> str:
     alias, columns = _set(listing)
-    picked = ", ".join(f"value ->> '$.{name}' as {name}" for name, _ in columns)
+    picked = ", ".join(f"value ->> {place} as {name}" for place, (name, _) in enumerate(columns))
     return f"(select {picked} from json_each(:{alias})) as {alias}"
 
 
 def _postgres_rows(listing: str) -> str:
     alias, columns = _set(listing)
-    typed = ", ".join(f"{name} {_TYPES[kind]}" for name, kind in columns)
-    return f"json_to_recordset(:{alias}::json) as {alias}({typed})"
+    typed = ", ".join(f"(v ->> {place})::{_TYPES[kind]} as {name}" for place, (name, kind) in enumerate(columns))
+    return f"(select {typed} from jsonb_array_elements(:{alias}::jsonb) as s(v)) as {alias}"
 
 
 def _states(listing: str) -> str:
@@ -84,6 +84,7 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
         "clustered": _text("strict, without rowid"),
         "xid": _text(""),
         "xid_index": _text(""),
+        "vacuum_often": _text(""),
     },
     "postgres": _COMMON
     | {
@@ -103,6 +104,10 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
         "strict": _text(""),
         "clustered": _text(""),
         "xid": _text(", xid xid8 not null default pg_current_xact_id()"),
+        "vacuum_often": lambda table: (
+            f"alter table {table} set (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.01,"
+            " autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);"
+        ),
         "xid_index": _text("create index job_journal_xid on job_journal (xid, entry);"),
     },
 }

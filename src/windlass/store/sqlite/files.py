@@ -180,7 +180,7 @@ def _set_up(db: apsw.Connection, path: str, clock: Clock, synchronous: str) -> N
     if (mode := _switch_to_log(db, wait)) not in ("wal", "memory"):
         raise StoreError(f"{path} can have no write-ahead log: its mode stays '{mode}'.", hint="Put it on a local disk.")
     db.execute(f"pragma synchronous = {synchronous}")
-    db.execute("pragma foreign_keys = on; pragma cell_size_check = on; pragma journal_size_limit = 67108864")
+    db.execute("pragma foreign_keys = on; pragma cell_size_check = on; pragma journal_size_limit = 67108864; pragma temp_store = memory")
 
 
 def _moved(db: apsw.Connection) -> bool:
