@@ -109,7 +109,8 @@ def dump(value: Any, *, most: int, what: str = "The payload") -> str:
 
 def encode(value: Any, *, most: int, what: str = "The payload") -> str:
     """The JSON text of a value, refused when it is not JSON or larger than `most` bytes."""
-    check(value, what, most=most)
+    if not _plain(value):
+        _check(value, what, DEPTH, _Budget(most))
     return dump(value, most=most, what=what)
 
 

@@ -58,7 +58,9 @@ class Reporting(Core):
         run, report, seq = outcome
         try:
             checks.identifier(run, "The run")
-            checks.hold(seq or 0, report.token)
+            if seq is not None:
+                checks.integer(seq, "seq", 0, 2**63 - 1)
+            checks.identifier(report.token, "The token")
             return self._filled(report)
         except WindlassError as error:
             return error

@@ -17,6 +17,7 @@ SLICES = 20
 
 PRUNE_EVERY = 60_000
 BACK_AT_LATEST = 1_000
+TIDY_ABOVE, TIDY_SHARE = 10_000, 0.02
 
 
 class Swept(Struct, frozen=True):
@@ -135,6 +136,14 @@ class Sweeping(Core):
         if run.cancel_asked_at is not None:
             ends.append(run.cancel_asked_at + run.policy.grace)
         return min(ends)
+
+    async def tidy(self) -> bool:
+        """Clear away what slows claims down, if there is enough of it.
+
+        On PostgreSQL a claim reads over the dead entries of what was claimed before, and autovacuum comes once a minute at
+        most. This can take seconds, so it belongs in a task of its own, not beside a Watch; every ten seconds is often enough.
+        """
+        return await self.records.tidy(TIDY_ABOVE, TIDY_SHARE)
 
     async def prune(self) -> int:
         """Remove ended runs past their retention, and keys past their time, in slices; how many runs went."""

@@ -475,6 +475,14 @@ class Records:
         packed = pack(ids)
         await self._batch("prune", *(Statement(name, {"ids": packed}) for name in BATCHES["prune"]))
 
+    async def tidy(self, most: int, share: float) -> bool:
+        """Remove dead rows where the database keeps them, if there are more than that many and that share of all."""
+        dead = await self._read("dead_runs")
+        if not dead or dead[0][0] <= most + share * dead[0][1]:
+            return False
+        await self._read("vacuum_runs")
+        return True
+
     async def drop_expired_keys(self, now: int, count: int) -> int:
         expired = await self._read("expired_keys", now=now, count=count)
         if expired:
