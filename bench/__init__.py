@@ -1,0 +1,1 @@
+"""What windlass costs, measured. `make bench` runs it."""

@@ -1,0 +1,75 @@
+"""Fifty claims at the same moment on fifty queued runs: empty means empty, so each gets one, and no two the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.harness import Harness
+from windlass.clock import ManualClock
+from windlass.store.base import Store, run_sync
+from windlass.store.postgres import BlockingPostgres
+from windlass.store.sqlite import BlockingSqlite
+
+FIFTY = 50
+ROUNDS = 6
+
+
+@contextmanager
+def engines(opened: Callable[[], Store]) -> Iterator[list[Harness]]:
+    """As many engines as claims, each with a connection of its own, as separate processes would have."""
+    with ExitStack() as stack:
+        harnesses = []
+        for number in range(FIFTY):
+            harnesses.append(Harness(opened(), ManualClock(seed=number)))
+            stack.callback(close, harnesses[-1].store)
+        yield harnesses
+
+
+def close(store: Store) -> None:
+    run_sync(store.close())
+
+
+def claim_at_once(harnesses: list[Harness]) -> list[list[str]]:
+    """What each gets when all claim one run at the same moment."""
+    answers: list[list[str]] = [[] for _ in harnesses]
+    failures: list[Exception] = []
+    barrier = threading.Barrier(len(harnesses))
+
+    def claim(number: int) -> None:
+        try:
+            barrier.wait(60)
+            answers[number] = [run.id for run in harnesses[number].claim(1, worker=f"w{number}")]
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=claim, args=(number,)) for number in range(len(harnesses))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    return answers
+
+
+def check(opened: Callable[[], Store]) -> None:
+    """Several rounds, because a race is not lost each time."""
+    with engines(opened) as harnesses:
+        first = harnesses[0]
+        first.define()
+        for _ in range(ROUNDS):
+            made = [first.create() for _ in range(FIFTY)]
+            answers = claim_at_once(harnesses)
+            assert [len(answer) for answer in answers] == [1] * FIFTY
+            assert sorted(answer[0] for answer in answers) == sorted(made)
+            assert first.claim(1) == []
+
+
+def test_none_of_fifty_claims_on_a_file_comes_back_empty(tmp_path: Path) -> None:
+    check(lambda: BlockingSqlite(tmp_path / "windlass.db", ManualClock()))
+
+
+def test_none_of_fifty_claims_on_postgres_comes_back_empty(postgres_url: str) -> None:
+    check(lambda: BlockingPostgres(postgres_url, ManualClock(), size=1))
