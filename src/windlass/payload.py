@@ -1,4 +1,4 @@
-"""One rule for what is JSON, the same on every store: what is accepted comes back equal."""
+"""One rule for what is JSON, the same on every store: what is accepted comes back equal, tuples as lists."""
 
 from __future__ import annotations
 

@@ -84,8 +84,15 @@ def requires(wanted: Requires | None) -> None:
         integer(wanted.memory, "memory", 0, 2**40)
 
 
+def kind(value: Any, what: str, wanted: type) -> None:
+    """A record of ours, not something that looks like one."""
+    if not isinstance(value, wanted):
+        raise BadInput(f"{what} must be {wanted.__name__}, not {value!r:.80}.", hint=f"Make one with {wanted.__name__}(...).")
+
+
 def options(given: Options, limits: Limits) -> Options:
     """Every option within its bounds."""
+    kind(given, "options", Options)
     if given.queue is not None:
         name(given.queue, "A queue's name")
     maybe(given.priority, "priority", -_PRIORITY, _PRIORITY)
@@ -114,6 +121,7 @@ def reason(text: Any) -> str:
 
 def key(given: Key, limits: Limits) -> Key:
     """A key that says how long it lasts."""
+    kind(given, "key", Key)
     named: Any = given.name
     if not isinstance(named, str) or not _KEY.fullmatch(named):
         raise BadInput(f"A key must be a text of 1 to 255 printable characters, not {named!r:.80}.", hint="Hash what is longer.")

@@ -123,7 +123,10 @@ class Claiming(Core):
     async def lines(self, run_id: str, *, after: tuple[int, int] = (0, 0), count: int = 100) -> list[LogLine]:
         """The log of a run in the order it was written, behind (attempt, number)."""
         checks.integer(count, "count", 1, self.limits.page)
-        for part in after:
+        checks.kind(after, "after", tuple)
+        checks.count(after, "numbers in after", 2)
+        attempt, n = (*after, 0, 0)[:2]
+        for part in (attempt, n):
             checks.integer(part, "after", 0, 2**31)
         run = await self.get(run_id)
-        return await self.records.lines(run.seq, after, count)
+        return await self.records.lines(run.seq, (attempt, n), count)

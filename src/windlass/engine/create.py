@@ -35,7 +35,8 @@ def _laid_over(job: Job, given: Any) -> Any:
     return {**job.payload, **given} if job.payload and isinstance(given, dict) else given
 
 
-_Alike = tuple[State, str, Options | None, str | None]  # state, job, own options, retry_of: what a kind is worked out from
+_Alike = tuple[str, str, Options | None, str | None]  # state, job, own options, retry_of: what a kind is worked out from
+_WAITING, _SCHEDULED, _QUEUED = State.WAITING.value, State.SCHEDULED.value, State.QUEUED.value  # plain texts are hashed in no time
 
 
 class _Asked(NamedTuple):
@@ -86,7 +87,7 @@ class Creating(Core):
             made = await self._made(asked, undefined)
             winners = await self._store(made)
             if winners is not None:
-                return [self._answer(item, winners) for item in asked]
+                return [self._answer(item, winners) for item in asked] if winners else [Created(item.id, created=True) for item in asked]
             await self._refuse_other_content(made)
             self.forget_jobs()
         raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
@@ -98,7 +99,7 @@ class Creating(Core):
             raise WrongState(f"Run {old.id} is {old.state}, so it cannot rerun.", hint="Wait for its end, or cancel it first.")
         now, new_id = self.clock.now(), self.clock.new_id()
         rules = old.max_attempts, old.max_runtime, policy_text(old.policy)
-        kind = Kind(State.QUEUED, old.job, old.queue, old.lane, old.band, *rules, retry_of=old.current_attempt)
+        kind = Kind(_QUEUED, old.job, old.queue, old.lane, old.band, *rules, retry_of=old.current_attempt)
         for _ in range(PATIENCE):
             if await self._store(Creation(now, [new_id], {kind: [(new_id, place(now), now, old.payload)]})) is not None:
                 return Created(new_id, created=True)
@@ -124,7 +125,8 @@ class Creating(Core):
             checks.name(new.job, "A job's name")
         if new.options is not _NOTHING_SAID and new.options != _NOTHING_SAID:
             checks.options(new.options, self.limits)
-        if new.after:
+        if new.after != ():
+            checks.kind(new.after, "after", tuple)
             checks.count(new.after, "predecessors", self.limits.predecessors)
         if new.after_end != "success":
             checks.choice(new.after_end, "after_end", ("success", "any"))
@@ -145,12 +147,13 @@ class Creating(Core):
         jobs = await self.definitions({item.new.job for item in asked}, undefined)
         rows: dict[_Alike, list[tuple[Any, ...]]] = defaultdict(list)
         for index, item in kept:
-            new, due_at = item.new, item.new.due_at if item.new.due_at is not None else now
-            state = State.WAITING if new.after else State.SCHEDULED if due_at > now else State.QUEUED
+            identity, new, key, text = item
+            due_at = now if new.due_at is None else new.due_at
+            state = _WAITING if new.after else _SCHEDULED if due_at > now else _QUEUED
             job = jobs[new.job][0]
-            alone = not job.payload and new.payload is not None
-            text = item.text if alone else json.dump(_laid_over(job, new.payload), most=self.limits.payload)
-            row = (item.id, place(max(now, due_at), index), due_at, text, *(item.key or ()))
+            if job.payload or new.payload is None:
+                text = json.dump(_laid_over(job, new.payload), most=self.limits.payload)
+            row = (identity, place(max(now, due_at), index), due_at, text, *(key or ()))
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
         compared = {item.key for item in asked if item.key and item.new.key and item.new.key.on_duplicate == "compare"}
         return Creation(

@@ -57,8 +57,9 @@ class Reporting(Core):
     def _prepared(self, outcome: Outcome) -> Report | WindlassError:
         run, report, seq = outcome
         try:
-            checks.identifier(run, "The run")
-            if seq is not None:
+            if seq is None:
+                checks.identifier(run, "The run")
+            else:
                 checks.integer(seq, "seq", 0, 2**63 - 1)
             checks.identifier(report.token, "The token")
             return self._filled(report)
@@ -124,6 +125,7 @@ class Reporting(Core):
             return error
 
     async def _settled(self, run_id: str, report: Report) -> Receipt:
+        checks.identifier(run_id, "The run")
         for _ in range(PATIENCE):
             run = await self.records.find(run_id)
             if run is None:

@@ -101,7 +101,7 @@ class Change(NamedTuple):
 class Kind(NamedTuple):
     """What many runs of a call have in common; it travels once for all of them."""
 
-    state: State
+    state: str
     job: str
     queue: str
     lane: int
