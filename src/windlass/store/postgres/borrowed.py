@@ -1,0 +1,82 @@
+"""A connection of the caller's own as a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+from psycopg import pq
+
+from windlass.errors import (
+    BadInput,
+)
+from windlass.faults import FAULTS
+from windlass.store.base import Statement
+from windlass.store.postgres.wire import (
+    IN_TRANSACTION,
+    RELEASE_OURS,
+    ROLLBACK,
+    ROLLBACK_OURS,
+    AnyConnection,
+    AnySession,
+    AsyncSession,
+    Batch,
+    BlockingSession,
+    Queries,
+    Results,
+    compiled,
+    run_batch,
+    step_by_step,
+    told,
+)
+
+
+class BorrowedPostgres:
+    """A connection of the caller's own, blocking or async: what is asked becomes part of the caller's transaction."""
+
+    def __init__(self, connection: AnyConnection, *, queries: Queries | None = None) -> None:
+        self._queries = compiled(queries)
+        self._connection = connection
+        self._session: AnySession
+        if isinstance(connection, psycopg.Connection):
+            self._session = BlockingSession(connection, prepare=False)
+        else:
+            self._session = AsyncSession(connection, prepare=False)
+
+    async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
+        batch = Batch(self._queries, verb, statements)
+        self._check()
+        alone = self._connection.autocommit and self._session.state == pq.TransactionStatus.IDLE
+        try:
+            rows = await (self._by_itself(batch) if alone else self._within(batch))
+        except psycopg.Error as error:
+            raise told(error) from error
+        return batch.answers(rows)
+
+    async def close(self) -> None:
+        """Does nothing: the connection is the caller's."""
+
+    def _check(self) -> None:
+        if self._session.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+            raise BadInput("The connection is in pipeline mode.", hint="Leave the pipeline first, or use another connection.")
+        if self._connection.info.encoding != "utf-8":
+            raise BadInput(f"The connection speaks {self._connection.info.encoding}.", hint="Connect with client_encoding=utf8.")
+
+    async def _by_itself(self, batch: Batch) -> Results:
+        try:
+            return await run_batch(self._session, batch)
+        finally:
+            if self._session.state in IN_TRANSACTION:
+                await self._session.say(ROLLBACK)
+
+    async def _within(self, batch: Batch) -> Results:
+        """Between a savepoint and its release, so that an error leaves the caller's transaction as it was."""
+        await self._session.execute(b"SAVEPOINT windlass")  # psycopg begins the caller's transaction if need be
+        try:
+            rows = await (step_by_step(self._session, batch) if FAULTS.on else self._session.say(*batch.steps))
+        except BaseException:
+            if self._session.state in IN_TRANSACTION:
+                await self._session.say(ROLLBACK_OURS, RELEASE_OURS)
+            raise
+        await self._session.say(RELEASE_OURS)
+        return rows

@@ -1,0 +1,385 @@
+"""The two stores. What is done about connections, errors and the schema is written once, in `_Postgres`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any, Self, TypeVar
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
+
+from windlass.clock import Clock
+from windlass.errors import (
+    BadInput,
+    SchemaMismatch,
+    StoreError,
+    WrongProcess,
+)
+from windlass.faults import FAULTS
+from windlass.store import sql
+from windlass.store.base import Statement, run_sync
+from windlass.store.postgres.hints import HINT_EVERY, NOTIFY, Listener
+from windlass.store.postgres.wire import (
+    APPLIED,
+    BEGIN,
+    BOOL,
+    COMMIT,
+    CONFIGURE,
+    HAS_SCHEMA,
+    IN_TRANSACTION,
+    JSON,
+    MIGRATE_ALONE,
+    ROLLBACK,
+    TIME,
+    VERSION,
+    AnySession,
+    AsyncSession,
+    Batch,
+    BlockingSession,
+    Queries,
+    Results,
+    Step,
+    Trial,
+    compiled,
+    run_batch,
+)
+
+T = TypeVar("T")
+
+OLDEST_SERVER = 14
+PATIENCE = 30.0  # seconds of waiting for a server that is away
+SIZE = 10  # connections at once
+ALIGN_EVERY = 60_000  # milliseconds between two looks at the server's clock
+
+# Hot plans must hold right after a bulk load and before any ANALYZE, so the planner is left no choice that statistics decide.
+_SETTINGS = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "default_transaction_isolation": "read committed",
+    "lock_timeout": "10s",
+    "statement_timeout": "30s",
+    "idle_in_transaction_session_timeout": "60s",
+}
+# A server that is gone without a word is noticed within half a minute.
+_CONNECTION = {
+    "application_name": "windlass",
+    "connect_timeout": "5",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+
+
+class _Postgres:
+    """What both stores do: connections kept for use, trying again, the schema, the server's clock."""
+
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        queries: Queries | None = None,
+        steps: Sequence[str] | None = None,
+        size: int = SIZE,
+        patience: float = PATIENCE,
+        prepare: bool = True,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self._parameters = _parameters(url)
+        self._clock, self._patience, self._size, self._pid = clock, patience, size, os.getpid()
+        self._queries = compiled(queries)
+        self._schema = sql.migrations("postgres") if steps is None else list(steps)
+        self._prepare = prepare
+        # Behind a pooler that shares connections by transaction, a session's settings would reach other programs.
+        self._opening = () if prepare else (_configuration(settings, local=True),)
+        self._configuring = (_configuration(settings, local=False),) if prepare else ()
+        self._idle: list[AnySession] = []
+        self._checked = self._closed = False
+        self._align_at = clock.monotonic()
+        self._owed: set[str] = set()
+        self._start()
+
+    def _start(self) -> None:
+        raise NotImplementedError
+
+    async def _connect(self) -> AnySession:
+        raise NotImplementedError
+
+    def _slot(self) -> AbstractAsyncContextManager[None]:
+        raise NotImplementedError
+
+    async def _pause(self, seconds: float) -> None:
+        raise NotImplementedError
+
+    async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
+        batch = Batch(self._queries, verb, statements)
+        rows = await self._tried(lambda session: run_batch(session, batch, self._opening)) if batch.steps else []
+        return batch.answers(rows)
+
+    async def open(self) -> Self:
+        """Reach the server and check the schema now, not at the first batch."""
+        try:
+            await self._tried(lambda session: session.say())
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        self._closed = True
+        with suppress(IndexError):
+            while True:
+                await self._idle.pop().close()
+
+    async def _tried(self, use: Callable[[AnySession], Awaitable[T]]) -> T:
+        """Use a session. When that failed and nothing can have been written, try again, within patience."""
+        trial = Trial(self._clock, self._patience)
+        while True:
+            self._check_open()
+            try:
+                async with self._slot():
+                    return await self._once(use)
+            except psycopg.Error as error:
+                pause = trial.pause_after(error)
+            await self._pause(pause)
+
+    def _check_open(self) -> None:
+        _check_process(self._pid)
+        if self._closed:
+            raise StoreError("This store is closed.", hint="Open it again, or close it later.")
+
+    async def _once(self, use: Callable[[AnySession], Awaitable[T]]) -> T:
+        session = await self._take()
+        try:
+            if not self._checked:
+                await self._check_in(session)
+                self._checked = True
+            await self._measure_offset(session)
+            return await use(session)
+        finally:
+            await self._give_back(session)
+
+    async def _take(self) -> AnySession:
+        with suppress(IndexError):  # there was none, or another thread was faster
+            while (session := self._idle.pop()).stale():
+                await session.close()
+            return session
+        session = await self._connect()
+        try:
+            await session.say(*self._configuring)
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    async def _give_back(self, session: AnySession) -> None:
+        try:
+            if session.state in IN_TRANSACTION:
+                with suppress(psycopg.Error):
+                    await session.say(ROLLBACK)
+        finally:
+            if session.state == pq.TransactionStatus.IDLE and not self._closed:
+                self._idle.append(session)
+            else:
+                await session.close()
+
+    async def _hint(self) -> None:
+        """Tell those who wait what is owed to them. A hint that gets lost costs only time."""
+        queues, self._owed = self._owed, set()
+        if not queues or self._closed:
+            return
+        step = Step(NOTIFY, (json.dumps(sorted(frozenset(queues))).encode(),), (JSON,))
+        with suppress(psycopg.Error, StoreError):
+            async with self._slot():
+                await self._once(lambda session: session.say(step))
+
+    async def _measure_offset(self, session: AnySession) -> None:
+        """Now and then, let the clock follow the server's."""
+        align = getattr(self._clock, "align", None)
+        if align is None or self._clock.monotonic() < self._align_at:
+            return
+        self._align_at = self._clock.monotonic() + ALIGN_EVERY
+        samples = []
+        for _ in range(3):
+            asked = self._clock.monotonic()
+            [[(server,)]] = await session.say(TIME)
+            answered = self._clock.monotonic()
+            samples.append((answered - asked, server - (asked + answered) // 2))
+        align(min(samples)[1] + self._clock.monotonic())  # the shortest way there and back tells most
+
+    async def _check_in(self, session: AnySession) -> None:
+        """Give an empty database the whole schema; refuse a server or a schema that does not fit."""
+        _check_server(session.connection.info.server_version)
+        if await _version_of(session) == 0:
+            await self._apply(session, 1, len(self._schema))
+        found, wanted = await _version_of(session), len(self._schema)
+        if found < wanted:
+            raise SchemaMismatch(f"The database has schema version {found}; this windlass needs {wanted}.", hint="Run `windlass migrate`.")
+        _check_not_newer(found, wanted)
+
+    async def _apply(self, session: AnySession, first: int, last: int) -> None:
+        """Apply some steps in one transaction, unless another process was faster."""
+        await session.say(BEGIN, *MIGRATE_ALONE)
+        if await _version_of(session) == first - 1:
+            for number in range(first, last + 1):
+                if number > 1 and FAULTS.on:
+                    FAULTS.hit("migrate.between_steps")
+                await session.execute(self._schema[number - 1].encode())
+                await session.say(APPLIED.bind("", {"version": number, "now": self._clock.now()}))
+        await session.say(COMMIT)
+
+
+def _parameters(url: str) -> dict[str, Any]:
+    try:
+        return _CONNECTION | conninfo_to_dict(url) | {"client_encoding": "utf8"}
+    except psycopg.ProgrammingError:  # what it says may show a part of the password
+        hint = "Write it as postgresql://user:password@host/database; in a password, write / : @ and % by their codes, such as %2F."
+        raise BadInput("Cannot read the address of the database.", hint=hint) from None
+
+
+def _configuration(settings: Mapping[str, str] | None, *, local: bool) -> Step:
+    values = json.dumps(_SETTINGS | dict(settings or {})).encode()
+    return Step(CONFIGURE, (values, b"true" if local else b"false"), (JSON, BOOL))
+
+
+def _check_process(opened_by: int) -> None:
+    if os.getpid() != opened_by:
+        raise WrongProcess(
+            f"This store was opened by process {opened_by} and carried into process {os.getpid()} by a fork.",
+            hint="Open a store of its own in each process, and start processes by spawn.",
+        )
+
+
+def _check_server(version: int) -> None:
+    if version < OLDEST_SERVER * 10_000:
+        raise StoreError(f"The server is PostgreSQL {version // 10_000}.", hint=f"windlass needs {OLDEST_SERVER} or newer.")
+
+
+def _check_not_newer(found: int, wanted: int) -> None:
+    if found > wanted:
+        raise SchemaMismatch(
+            f"The database has schema version {found}; this windlass knows only {wanted}.",
+            hint="Upgrade windlass: pip install -U windlass.",
+        )
+
+
+async def _version_of(session: AnySession) -> int:
+    """The version of the schema; 0 when there is none."""
+    [[(exists,)]] = await session.say(HAS_SCHEMA)
+    if not exists:
+        return 0
+    [[(version,)]] = await session.say(VERSION)
+    return int(version)
+
+
+class BlockingPostgres(_Postgres):
+    """A store that works on the caller's thread and never suspends; each thread gets a connection."""
+
+    def _start(self) -> None:
+        self._gate, self._closing = threading.Semaphore(self._size), threading.Event()
+        self._hint_at = self._clock.monotonic()
+        run_sync(self.open())
+
+    async def _connect(self) -> BlockingSession:
+        return BlockingSession(psycopg.Connection.connect(autocommit=True, **self._parameters), prepare=self._prepare)
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        with self._gate:
+            yield
+
+    async def _pause(self, seconds: float) -> None:
+        self._closing.wait(seconds)
+
+    def wake(self, queue: str) -> None:
+        """Hint that a queue has work, if anyone waits. What comes too soon after another goes along with the next."""
+        self._check_open()
+        self._owed.add(queue)
+        if self._clock.monotonic() >= self._hint_at:
+            self._hint_at = self._clock.monotonic() + round(HINT_EVERY * 1000)
+            run_sync(self._hint())
+
+    async def close(self) -> None:
+        _check_process(self._pid)
+        await self._hint()
+        self._closing.set()
+        await super().close()
+
+
+class AsyncPostgres(_Postgres):
+    """A store for event loops. It opens at its first batch, or by `await AsyncPostgres(...).open()`."""
+
+    def _start(self) -> None:
+        self._gate, self._closing = asyncio.Semaphore(self._size), asyncio.Event()
+        self._hinting: asyncio.Task[None] | None = None
+        self._listener = Listener(self._parameters, self._pause)
+
+    async def _connect(self) -> AsyncSession:
+        return AsyncSession(await psycopg.AsyncConnection.connect(autocommit=True, **self._parameters), prepare=self._prepare)
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        async with self._gate:
+            yield
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
+
+    def wake(self, queue: str) -> None:
+        """Hint that a queue has work, if anyone waits. It leaves at once, or along with others a little later."""
+        self._check_open()
+        self._owed.add(queue)
+        if self._hinting is None or self._hinting.done():
+            self._hinting = asyncio.get_running_loop().create_task(self._keep_hinting())
+
+    async def _keep_hinting(self) -> None:
+        while self._owed and not self._closed:
+            await self._hint()
+            await self._pause(HINT_EVERY)
+
+    async def wait(self, queues: Collection[str], timeout: float) -> set[str]:
+        """The queues of these that may have work, as soon as there are any; none after so many seconds."""
+        self._check_open()
+        if self._prepare:
+            return await self._listener.wait(queues, timeout)
+        await self._pause(timeout)  # through a pooler nothing is heard
+        return set()
+
+    async def close(self) -> None:
+        _check_process(self._pid)
+        self._closing.set()
+        await self._listener.close()
+        if self._hinting is not None:
+            await self._hinting
+        await super().close()
+
+
+class _Migration(BlockingPostgres):
+    before = after = 0
+
+    async def _check_in(self, session: AnySession) -> None:
+        _check_server(session.connection.info.server_version)
+        self.before = await _version_of(session)
+        _check_not_newer(self.before, len(self._schema))
+        for number in range(self.before + 1, len(self._schema) + 1):
+            await self._apply(session, number, number)
+        self.after = await _version_of(session)
+
+
+def migrate(url: str, clock: Clock, steps: Sequence[str] | None = None) -> tuple[int, int]:
+    """Apply the steps that are missing, each with its version in one transaction; the versions before and after."""
+    migration = _Migration(url, clock, steps=steps)
+    run_sync(migration.close())
+    return migration.before, migration.after

@@ -1,0 +1,411 @@
+"""What is said to the server and what its answers mean. One generator speaks for both colours; it neither awaits nor blocks."""
+
+from __future__ import annotations
+
+import functools
+import re
+import select
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import pq
+from psycopg.abc import Buffer, PQGen
+from psycopg.adapt import AdaptersMap, Loader, Transformer
+from psycopg.errors import error_from_result
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import Ready, Wait
+
+from windlass.clock import Clock
+from windlass.errors import (
+    BadInput,
+    Conflict,
+    OutcomeUnknown,
+    SchemaMismatch,
+    StoreBroken,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+    WindlassError,
+)
+from windlass.faults import FAULTS
+from windlass.store import sql
+from windlass.store.base import Row, Statement, Value
+from windlass.store.sql import Query
+
+Queries = Mapping[str, Query]
+Results = list[list[Row]]
+AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+TRIES = 8  # of a batch that _lost a deadlock
+
+
+# Errors
+
+_WAIT = "Try again. If it stays, look for a long transaction in pg_stat_activity."
+_SCHEMA = "Run `windlass migrate`; if it says that nothing is missing, check the search_path of this user."
+_DISK = "Look at the server's log, check its disk, and restore a backup if it is damaged."
+_BUG = "This is a bug in windlass, or the tables were changed by hand; please report it with this text."
+
+# By the whole code first, then by its class.
+_MEANING: dict[str, tuple[type[WindlassError], str]] = {
+    "23505": (Conflict, "Somebody else was first: read again, then decide."),
+    "40001": (StoreBusy, _WAIT),
+    "40P01": (StoreBusy, _WAIT),
+    "55P03": (StoreBusy, _WAIT),
+    "57014": (StoreBusy, _WAIT),
+    "53100": (StoreFull, "Free some space on the server's disk, then try again; nothing was written."),
+    "25006": (StoreUnreachable, "This server only reads. Name the primary; with several hosts, add target_session_attrs=read-write."),
+    "25P02": (StoreError, "Your transaction has already failed: roll it back, then begin again."),
+    "42P01": (SchemaMismatch, _SCHEMA),
+    "42703": (SchemaMismatch, _SCHEMA),
+    "42501": (StoreError, "Grant this user all rights on the tables of windlass, or connect as the user who made them."),
+    "22": (BadInput, "PostgreSQL cannot store this value; change it."),
+    "58": (StoreBroken, _DISK),
+    "XX": (StoreBroken, _DISK),
+}
+_AGAIN = ("40001", "40P01")
+# The server is going, coming, or out of connections, or has given this one up: another connection may do better.
+_GONE = ("57P01", "57P02", "57P03", "57P05", "25P03", "53300")
+# What waiting does not mend. A connection that fails has no code, so this knows English only; elsewhere it costs the patience.
+_HOPELESS = re.compile(
+    r"authentication failed|does not exist|no password supplied|no pg_hba.conf entry|not permitted to log in|certificate"
+)
+
+
+def _lost(error: psycopg.Error) -> bool:
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError)
+    return error.sqlstate in _GONE or error.sqlstate.startswith("08")
+
+
+def told(error: psycopg.Error) -> WindlassError:
+    """What an error of the server means to the caller; nothing was written."""
+    if _lost(error):
+        return StoreUnreachable(
+            f"There is no connection to PostgreSQL: {_one_line(error)}.", hint="Check that it runs and that its address is right."
+        )
+    code = error.sqlstate or ""
+    kind, hint = _MEANING.get(code) or _MEANING.get(code[:2]) or (StoreError, _BUG)
+    return kind(f"PostgreSQL says: {_one_line(error)}.", hint=hint)
+
+
+def _one_line(error: psycopg.Error) -> str:
+    # Without the details: they show values, and errors are logged.
+    return " ".join((error.diag.message_primary or str(error)).split()).removesuffix(".") or type(error).__name__
+
+
+class Trial:
+    """How often and how long a call has been tried, and whether to try again."""
+
+    def __init__(self, clock: Clock, patience: float) -> None:
+        self._clock, self._patience = clock, patience
+        self._since, self._paused, self._tries = clock.monotonic(), 0.0, 0
+
+    def pause_after(self, error: psycopg.Error) -> float:
+        """Seconds to wait before the next try; raises what the caller must be told when there is to be none."""
+        self._tries += 1
+        if _lost(error):
+            again, longest = self._waited() < self._patience and not _HOPELESS.search(str(error)), 1.0
+        else:
+            again, longest = error.sqlstate in _AGAIN and self._tries < TRIES, 0.2
+        if not again:
+            raise told(error) from error
+        pause: float = min(0.005 * 2 ** min(self._tries, 10), longest) * (0.5 + self._clock.chance() / 2)
+        self._paused += pause
+        return pause
+
+    def _waited(self) -> float:
+        # Pauses are added up too: a manual clock stands still.
+        return max(self._paused, (self._clock.monotonic() - self._since) / 1000)
+
+
+# What is said
+
+
+class Step(NamedTuple):
+    """One statement with its values, as it goes over the wire."""
+
+    text: bytes
+    values: Sequence[bytes | None] = ()
+    types: tuple[int, ...] = ()
+    name: str = ""
+    writes: bool = False
+
+
+BEGIN = Step(b"BEGIN ISOLATION LEVEL READ COMMITTED")
+_BEGIN_READING = Step(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+COMMIT = Step(b"COMMIT")
+ROLLBACK = Step(b"ROLLBACK")
+ROLLBACK_OURS = Step(b"ROLLBACK TO SAVEPOINT windlass")
+RELEASE_OURS = Step(b"RELEASE SAVEPOINT windlass")
+TIME = Step(b"select (extract(epoch from clock_timestamp()) * 1000)::bigint")
+# Not to_regclass: while waiting for the lock it would go on believing what it had found before.
+HAS_SCHEMA = Step(b"select count(*) > 0 from pg_catalog.pg_class where relname = 'schema_version' and pg_table_is_visible(oid)")
+VERSION = Step(b"select coalesce(max(version), 0) from schema_version")
+MIGRATE_ALONE = (
+    Step(b"select set_config('lock_timeout', '0', true), set_config('statement_timeout', '0', true)"),
+    Step(b"select pg_advisory_xact_lock(2003398244, 1)"),
+)
+# No reply before the log is on disk: where the server would not wait for that, we ask it to.
+CONFIGURE = (
+    b"select set_config('synchronous_commit', 'on', $2) where current_setting('synchronous_commit') = 'off' "
+    b"union all select set_config(key, value, $2) from json_each_text($1)"
+)
+
+BOOL, _INT8, JSON, _UNKNOWN = 16, 20, 114, 0
+_PLACEHOLDER = re.compile(r"%\((\w+)\)s|%%")
+
+
+class _Compiled(NamedTuple):
+    """A query in PostgreSQL's own form, and the names of its values in order; no text where it is for other databases only."""
+
+    text: bytes
+    names: tuple[str, ...]
+    writes: bool
+
+    def bind(self, name: str, values: Mapping[str, Value]) -> Step:
+        bound = [values[one] for one in self.names]
+        # One type for all integers, so that one text is one plan.
+        types = tuple(_INT8 if isinstance(value, int) else _UNKNOWN for value in bound)
+        return Step(self.text, [_encoded(value) for value in bound], types, name, self.writes)
+
+
+def _encoded(value: Value) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, int):
+        return b"%d" % value
+    try:
+        data = value.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"The text {value[:40]!r} has half a character.", hint="Remove the lone surrogate.") from error
+    if b"\0" in data:
+        raise BadInput(f"The text {value[:40]!r} has a NUL character, which PostgreSQL cannot store.", hint="Remove it.")
+    return data
+
+
+def compile_query(query: Query) -> _Compiled:
+    names: dict[str, int] = {}
+
+    def numbered(found: re.Match[str]) -> str:
+        return f"${names.setdefault(found[1], len(names) + 1)}" if found[1] else "%"
+
+    text = _PLACEHOLDER.sub(numbered, query.text)
+    return _Compiled(text.encode(), tuple(names), query.writes)
+
+
+def compiled(queries: Queries | None) -> Mapping[str, _Compiled]:
+    return _own_queries() if queries is None else {name: compile_query(query) for name, query in queries.items()}
+
+
+@functools.cache
+def _own_queries() -> Mapping[str, _Compiled]:
+    return {name: compile_query(query) for name, query in sql.load("postgres").items()}
+
+
+class Batch:
+    """What one call asks for. A name that no database knows is a KeyError before anything happens."""
+
+    def __init__(self, queries: Mapping[str, _Compiled], verb: str, statements: Sequence[Statement]) -> None:
+        self.verb = verb
+        self._asked = [queries[name].bind(name, values) for name, values in statements]
+        self.steps = [step for step in self._asked if step.text]
+        self.writes = any(step.writes for step in self.steps)
+
+    def answers(self, rows: Results) -> Results:
+        """The rows of each statement asked for; none for those of other databases."""
+        given = iter(rows)
+        return [next(given) if step.text else [] for step in self._asked]
+
+
+class _Whole(Loader):
+    """`sum` of integers is a decimal number in PostgreSQL, and an integer everywhere else."""
+
+    def load(self, data: Buffer) -> int | float:
+        text = bytes(data)
+        return float(text) if b"." in text else int(text)
+
+
+_ADAPTERS = AdaptersMap(psycopg.adapters)
+_ADAPTERS.register_loader("numeric", _Whole)
+
+APPLIED = compile_query(Query("insert into schema_version (version, applied_at) values (%(version)s, %(now)s)", writes=True))
+IN_TRANSACTION = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
+
+
+class _Expected(NamedTuple):
+    """An answer to come: to which step, and what it will have prepared."""
+
+    place: int
+    key: tuple[bytes, tuple[int, ...]] | None = None
+    name: bytes = b""
+
+
+class _Session:
+    """One connection and the statements prepared on it."""
+
+    adapters = _ADAPTERS
+
+    def __init__(self, connection: AnyConnection, *, prepare: bool) -> None:
+        self.connection: psycopg.BaseConnection[Any] = connection
+        self.pgconn = connection.pgconn
+        self.lost = False
+        self._prepare, self._count = prepare, 0
+        self._prepared: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
+        self._loader = Transformer(self)
+
+    @property
+    def state(self) -> pq.TransactionStatus:
+        """Where it stands; unknown when it can no longer be used."""
+        if self.lost or self.pgconn.status != pq.ConnStatus.OK or self.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+            return pq.TransactionStatus.UNKNOWN
+        return pq.TransactionStatus(self.pgconn.transaction_status)
+
+    def stale(self) -> bool:
+        """Whether the server has said something although nobody asked: as a rule, goodbye. Costs no round trip."""
+        poll = select.poll()
+        poll.register(self.pgconn.socket, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def converse(self, steps: Sequence[Step], commit_at: int | None) -> PQGen[Results]:
+        """Send all steps at once, then take all answers; `commit_at` is the place of the step that commits.
+
+        psycopg's own pipeline waits once for each statement: four of them in a transaction take 0.9 ms on an event loop over
+        a unix socket, 0.25 ms here.
+        """
+        results: dict[int, list[Row]] = {}
+        failed: tuple[int, psycopg.Error] | None = None  # the first error; after it the server skips the rest
+        try:
+            self.pgconn.enter_pipeline_mode()
+            expected = self._send(steps)
+            while self.pgconn.flush():
+                if (yield Wait.RW) & Ready.R:
+                    self.pgconn.consume_input()
+            for place, key, name in expected:
+                result = yield from _next_answer(self.pgconn)
+                if result.status == pq.ExecStatus.FATAL_ERROR:
+                    failed = failed or (place, error_from_result(result))
+                elif result.status == pq.ExecStatus.TUPLES_OK:
+                    results[place] = self._rows(result)
+                elif result.status == pq.ExecStatus.COMMAND_OK and key:
+                    self._prepared[key] = name
+            self.pgconn.exit_pipeline_mode()
+        except psycopg.OperationalError as error:
+            self.lost = True
+            failed = failed or (len(steps), error)
+        if failed:
+            raise self._verdict(*failed, commit_at)
+        return [results.get(place, []) for place in range(len(steps))]
+
+    def _send(self, steps: Sequence[Step]) -> list[_Expected]:
+        expected = []
+        for place, step in enumerate(steps):
+            if self._prepare:
+                key = step.text, step.types
+                if (name := self._prepared.get(key)) is None:
+                    self._count += 1
+                    name = b"windlass%d" % self._count
+                    self.pgconn.send_prepare(name, step.text, step.types)
+                    expected.append(_Expected(place, key, name))
+                self.pgconn.send_query_prepared(name, step.values)
+            else:
+                self.pgconn.send_query_params(step.text, step.values, step.types)
+            expected.append(_Expected(place))
+        self.pgconn.pipeline_sync()
+        return [*expected, _Expected(len(steps))]
+
+    def _rows(self, result: PGresult) -> list[Row]:
+        self._loader.set_pgresult(result)
+        return self._loader.load_rows(0, result.ntuples, tuple)
+
+    def _verdict(self, place: int, error: psycopg.Error, commit_at: int | None) -> Exception:
+        """The error itself when nothing can have been committed; else that it is unknown."""
+        if not (self.lost or _lost(error)):
+            return error
+        self.lost = True
+        # The server answers in order: what it refused before the commit, it refused before it committed. A line that
+        # broke without a word proves nothing, because answers are held back until the end.
+        if commit_at is None or (error.sqlstate is not None and place < commit_at):
+            return error
+        unknown = OutcomeUnknown(f"The connection broke while committing: {_one_line(error)}.", hint="Ask by key whether it happened.")
+        unknown.__cause__ = error
+        return unknown
+
+
+def _next_answer(pgconn: PGconn) -> PQGen[PGresult]:
+    while True:
+        while pgconn.is_busy():
+            yield Wait.R
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is not None:
+            return result
+        if pgconn.status != pq.ConnStatus.OK:  # else it was the mark between two answers
+            raise psycopg.OperationalError("the connection is _lost")
+
+
+class AsyncSession(_Session):
+    connection: psycopg.AsyncConnection[Any]
+
+    async def say(self, *steps: Step, commit_at: int | None = None) -> Results:
+        async with self.connection.lock:
+            return await self.connection.wait(self.converse(steps, commit_at))
+
+    async def execute(self, script: bytes) -> None:
+        await self.connection.execute(script)
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+
+class BlockingSession(_Session):
+    connection: psycopg.Connection[Any]
+
+    async def say(self, *steps: Step, commit_at: int | None = None) -> Results:
+        with self.connection.lock:
+            return self.connection.wait(self.converse(steps, commit_at))
+
+    async def execute(self, script: bytes) -> None:
+        self.connection.execute(script)
+
+    async def close(self) -> None:
+        self.connection.close()
+
+
+AnySession = AsyncSession | BlockingSession
+
+
+async def run_batch(session: AnySession, batch: Batch, opening: Sequence[Step] = ()) -> Results:
+    """Run a batch in a transaction of its own; a single statement needs none said, unless something is to be said before it."""
+    if batch.writes and FAULTS.on:
+        return await _run_slowly(session, batch, opening)
+    if len(batch.steps) == 1 and not opening:
+        return await session.say(*batch.steps, commit_at=1 if batch.writes else None)
+    before = (BEGIN if batch.writes else _BEGIN_READING, *opening)
+    commit_at = len(before) + len(batch.steps)
+    rows = await session.say(*before, *batch.steps, COMMIT, commit_at=commit_at if batch.writes else None)
+    return rows[len(before) : commit_at]
+
+
+async def _run_slowly(session: AnySession, batch: Batch, opening: Sequence[Step]) -> Results:
+    FAULTS.hit(f"{batch.verb}.before_begin")
+    await session.say(BEGIN, *opening)
+    rows = await step_by_step(session, batch)
+    FAULTS.hit(f"{batch.verb}.before_commit")
+    await session.say(COMMIT, commit_at=0)
+    try:
+        FAULTS.hit(f"{batch.verb}.after_commit")
+    except StoreError as error:
+        raise OutcomeUnknown(error.message, hint=error.hint) from error  # whatever was injected: it is committed
+    return rows
+
+
+async def step_by_step(session: AnySession, batch: Batch) -> Results:
+    rows = []
+    for step in batch.steps:
+        rows += await session.say(step)
+        if step.writes:
+            FAULTS.hit(f"{batch.verb}.after_{step.name}")
+    return rows
