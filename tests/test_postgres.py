@@ -168,6 +168,9 @@ def no_faults() -> Iterator[None]:
     FAULTS.arm("")
 
 
+SESSIONS = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'windlass'"
+
+
 def eventually(condition: Callable[[], T], seconds: float = 10.0) -> T:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -303,7 +306,7 @@ def test_a_statement_for_writing_sees_what_was_committed_before_it(store: Driven
 def test_threads_share_a_bounded_number_of_connections(postgres_url: str, admin: psycopg.Connection[Any]) -> None:
     with driven("blocking", postgres_url, size=3) as store, ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda number: store(put(number), ask("nap", ms=5)), range(100)))
-        counted = admin.execute("select count(*) from pg_stat_activity where application_name = 'windlass'").fetchone()
+        counted = admin.execute(SESSIONS).fetchone()
         assert counted == (3,)
         assert len(store(ask("all"))[0]) == 100
 
@@ -315,7 +318,7 @@ def test_tasks_share_a_bounded_number_of_connections(postgres_url: str, admin: p
             await asyncio.gather(*(store.store.batch("test", [put(number), ask("nap", ms=5)]) for number in range(100)))
 
         store.drive(many())
-        counted = admin.execute("select count(*) from pg_stat_activity where application_name = 'windlass'").fetchone()
+        counted = admin.execute(SESSIONS).fetchone()
         assert counted == (3,)
         assert len(store(ask("all"))[0]) == 100
 
@@ -334,9 +337,7 @@ def test_a_cancelled_task_leaves_nothing_behind(postgres_url: str, admin: psycop
         store.drive(cancel())
         assert store(ask("all")) == [[]]
         assert time.monotonic() - started < 5
-    sessions = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'windlass'"
-    while admin.execute(sessions).fetchone() != (0,):  # the server takes its time to end a session; the test's own timeout bounds it
-        time.sleep(0.01)
+    eventually(lambda: admin.execute(SESSIONS).fetchone() == (0,))  # the server takes its time to end a session
 
 
 def test_a_closed_store_says_so_and_closes_again(store: Driven) -> None:
@@ -351,7 +352,8 @@ def test_the_real_schema_opens_and_every_statement_fits_it(kind: str, postgres_u
     with driven(kind, postgres_url, clock=ManualClock(), queries=None, steps=None) as store:
         assert store(ask("jobs_all", after="", count=10)) == [[]]
         texts = [wire.compile_query(query).text for query in sql.load("postgres").values()]
-        preparations = [b"prepare statement_%d as %b" % one for one in enumerate(texts) if one[1] and not one[1].startswith((b"lock", b"vacuum"))]
+        preparable = [text for text in texts if text and not text.startswith((b"lock", b"vacuum"))]
+        preparations = [b"prepare statement_%d as %b" % one for one in enumerate(preparable)]
         store.drive(store.store._tried(lambda session: session.say(*map(wire.Step, preparations))))
     with driven(kind, postgres_url, queries=None, steps=None):
         pass
