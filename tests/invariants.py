@@ -1,0 +1,452 @@
+"""What must hold of the tables after every commit, as plain functions over snapshots of them.
+
+The names (S1, A4, ...) are those of the reliability notes. `check` looks at one snapshot; `Observer` at each next one, and
+remembers what only a history can show: tokens that were used before, ends that must not change, keys and who holds them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import msgspec
+
+from windlass.machine import ENDED, LIVE, MOVES
+from windlass.model import Lane, Limits, Requires, Run, State
+from windlass.store import sql
+from windlass.store.base import Row, Statement, Store, run_sync
+from windlass.store.records import run_of
+from windlass.store.sql import Query
+
+PENDING = (State.WAITING, State.SCHEDULED, State.QUEUED)
+HELD_FIELDS = ("token", "worker", "lease", "claimed_at", "lease_until", "look_at")
+NEVER_CHANGED = ("seq", "id", "job", "created_at", "max_runtime", "policy")
+PATCHED = ("payload", "queue", "lane", "band", "max_attempts")
+
+
+class Closed(NamedTuple):
+    """A row of `job_attempts`."""
+
+    run: int
+    n: int
+    id: str
+    retry_of: str | None
+    outcome: str
+    answer: str
+    worker: str | None
+    token: str | None
+    claimed_at: int | None
+    started_at: int | None
+    finished_at: int
+    error: str | None
+
+
+class Moved(NamedTuple):
+    """A row of `job_journal`."""
+
+    entry: int
+    run: int
+    rev: int
+    at: int
+    move: str
+    state: str
+    attempt: int
+    worker: str | None
+    detail: str | None
+
+
+class Kept(NamedTuple):
+    """A row of `job_keys`."""
+
+    scope: str
+    key: str
+    run: str
+    hash: str | None
+    unfinished: int
+    until: int | None
+
+
+class Wait(NamedTuple):
+    """A row of `job_waits`."""
+
+    run: int
+    predecessor: int
+    rule: str
+
+
+class Line(NamedTuple):
+    """A row of `job_logs`."""
+
+    run: int
+    attempt: int
+    n: int
+    text: str
+
+
+TABLES = {
+    "runs": f"select {', '.join(Run.__struct_fields__)} from job_runs order by seq",
+    "attempts": f"select {', '.join(Closed._fields)} from job_attempts order by run, n",
+    "journal": f"select {', '.join(Moved._fields)} from job_journal order by run, rev",
+    "keys": f"select {', '.join(Kept._fields)} from job_keys order by scope, key",
+    "waits": f"select {', '.join(Wait._fields)} from job_waits order by run, predecessor",
+    "lines": f"select {', '.join(Line._fields)} from job_logs order by run, attempt, n",
+    "lanes": "select id, queue, job, requires from job_lanes order by id",
+}
+
+
+_PARAMETER = re.compile(r":([a-z_]+)")
+
+
+class Snapshot(NamedTuple):
+    """All tables at one moment. Runs by seq; attempts and journal grouped by it, in order."""
+
+    runs: dict[int, Run]
+    attempts: dict[int, list[Closed]]
+    journal: dict[int, list[Moved]]
+    keys: dict[tuple[str, str], Kept]
+    waits: list[Wait]
+    lines: list[Line]
+    lanes: dict[int, Lane]
+
+    def by_id(self) -> dict[str, Run]:
+        return {run.id: run for run in self.runs.values()}
+
+
+EMPTY = Snapshot({}, {}, {}, {}, [], [], {})
+
+
+def with_tables(dialect: str, **more: str) -> dict[str, Query]:
+    """All statements of windlass, those that read whole tables, and a test's own: what to open a store with."""
+    own = {f"all_{name}": text for name, text in TABLES.items()} | more
+    bound = {name: text if dialect == "sqlite" else _PARAMETER.sub(r"%(\1)s", text) for name, text in own.items()}
+    return {**sql.load(dialect), **{name: Query(text, not text.startswith("select")) for name, text in bound.items()}}
+
+
+CLEAR = {
+    f"clear_{table}": f"delete from {table}"
+    for table in ("job_waits", "job_attempts", "job_journal", "job_logs", "job_keys", "job_runs", "job_lanes", "jobs", "workers")
+}
+"""Statements that empty a store, for tests that use one for many examples."""
+
+
+def clear(store: Store) -> None:
+    """Empty a store that was opened `with_tables(dialect, **CLEAR)`."""
+    run_sync(store.batch("clear", [Statement(name) for name in CLEAR]))
+
+
+def read(store: Store) -> Snapshot:
+    """A snapshot through a blocking store that was opened `with_tables`."""
+    return parsed(run_sync(store.batch("read", [Statement(f"all_{name}") for name in TABLES])))
+
+
+def parsed(tables: Sequence[Sequence[Row]]) -> Snapshot:
+    """A snapshot from the rows of `TABLES`, however they were read."""
+    runs, attempts, journal, keys, waits, lines, lanes = tables
+    return Snapshot(
+        runs={run.seq: run for run in map(run_of, runs)},
+        attempts=_grouped(Closed(*row) for row in attempts),
+        journal=_grouped(Moved(*row) for row in journal),
+        keys={(row[0], row[1]): Kept(*row) for row in keys},
+        waits=[Wait(*row) for row in waits],
+        lines=[Line(*row) for row in lines],
+        lanes={row[0]: Lane(row[0], row[1], row[2], _requires(row[3])) for row in lanes},
+    )
+
+
+def _requires(text: str) -> Requires:
+    return msgspec.json.decode(text, type=Requires) if text else Requires()
+
+
+def _grouped(rows: Iterable[Any]) -> dict[int, list[Any]]:
+    groups: dict[int, list[Any]] = defaultdict(list)
+    for row in rows:
+        groups[row.run].append(row)
+    return dict(groups)
+
+
+# One run
+
+
+def whole(run: Run) -> None:
+    """The columns of a run agree with its state: S5, S8, A1 and A7 as far as one row can show them."""
+    held = [getattr(run, name) is not None for name in HELD_FIELDS]
+    if run.state in LIVE:
+        assert all(held), f"S5: a live run without its lease: {run}"
+    elif run.state in PENDING:
+        assert not any(held), f"S5: a run that nobody has, with a lease: {run}"
+        assert run.slot is run.started_at is run.cancel_asked_at is None, f"S5: traces of a worker: {run}"
+    else:
+        assert run.lease_until is run.look_at is run.slot is None, f"S5: an ended run with a lease: {run}"
+    _state_is_told(run)
+    _tries_are_counted(run)
+    _times_are_ordered(run)
+
+
+def _state_is_told(run: Run) -> None:
+    assert (run.state in ENDED) == (run.finished_at is not None), f"A7: finished_at is set iff the run has ended: {run}"
+    started = run.started_at is not None
+    assert started or run.state not in (State.RUNNING, State.SUCCEEDED), f"A7: ran without a start: {run}"
+    assert not (started and run.state is State.CLAIMED), f"A7: started, but only claimed: {run}"
+    assert run.state not in (State.FAILED, State.QUARANTINED) or run.error is not None, f"failed without an error: {run}"
+    assert run.state is not State.SUCCEEDED or run.error is None, f"succeeded with an error: {run}"
+    assert run.state is State.SUCCEEDED or run.output is run.output_hash is None, f"output without success: {run}"
+    assert run.state not in (State.CANCELLING, State.CANCELLED) or run.cancel_asked_at is not None, f"cancelled by nobody: {run}"
+
+
+def _tries_are_counted(run: Run) -> None:
+    assert 0 <= run.burnt <= run.max_attempts, f"S8: more tries than allowed: {run}"
+    assert run.finished_at is not None or run.burnt < run.max_attempts, f"S8: another try than those allowed: {run}"
+    assert 0 <= run.returns <= run.policy.max_returns, f"S8: returned more often than allowed: {run}"
+    closed = run.state in (State.FAILED, State.QUARANTINED)
+    assert run.attempt == run.burnt + run.returns + (0 if closed else 1), f"A1: the ordinal is not the number of attempts: {run}"
+    assert (run.attempt == 1) == (run.attempt_id is None), f"A1: the first attempt, and no other, shares the run's id: {run}"
+    assert run.attempt == 1 or run.retry_of is not None, f"A1: a further attempt names the one before: {run}"
+
+
+def _times_are_ordered(run: Run) -> None:
+    times = [run.created_at, run.claimed_at, run.started_at, run.finished_at]
+    known = [at for at in times if at is not None]
+    assert known == sorted(known), f"A7: created, claimed, started, finished are in this order: {run}"
+
+
+# One snapshot
+
+
+def runs_are_whole(now: Snapshot) -> None:
+    for run in now.runs.values():
+        whole(run)
+
+
+def slots_hold_one(now: Snapshot) -> None:
+    """S5: a worker's one slot holds one run."""
+    taken = Counter((run.worker, run.slot) for run in now.runs.values() if run.slot is not None)
+    assert not taken or max(taken.values()) == 1, f"S5: two runs in one slot: {taken}"
+
+
+def journal_is_dense(now: Snapshot) -> None:
+    """A4: revisions 1..n without a gap, the last one that of the run."""
+    assert now.journal.keys() == now.runs.keys(), "A4: every run has its journal, and no journal is without its run"
+    for seq, entries in now.journal.items():
+        assert [entry.rev for entry in entries] == list(range(1, now.runs[seq].rev + 1)), f"A4: not dense: {entries} of {now.runs[seq]}"
+        assert entries[-1].state == now.runs[seq].state, f"A4: the last entry is not the run's state: {entries[-1]}, {now.runs[seq]}"
+
+
+_TARGETS = {(state.value, kind.name): {to.value for to in move.to} for state, row in MOVES.items() for kind, move in row.items()}
+_TARGETS[State.CANCELLING.value, "confirm"] = {State.CANCELLED.value}
+_BEGINNINGS = {state.value for state in PENDING}
+
+
+def edges_are_legal(now: Snapshot) -> None:
+    """S7: each entry follows from the one before by a move of the table. A2: at most one end, and nothing behind it."""
+    for entries in now.journal.values():
+        first = entries[0]
+        assert (first.move, first.attempt) == ("create", 1), f"S7: a history begins with its creation: {first}"
+        assert first.state in _BEGINNINGS, f"S7: created in a state that is not a beginning: {first}"
+        for before, after in pairwise(entries):
+            assert after.state in _TARGETS.get((before.state, after.move), ()), f"S7: no such move: {before} -> {after}"
+        ends = [entry.rev for entry in entries if entry.state in ENDED]
+        assert ends in ([], [len(entries)]), f"A2: an end is single and last: {entries}"
+
+
+def attempts_are_chained(now: Snapshot) -> None:
+    """A1: a row for every closed attempt, each naming the one before, the run's own columns being the last."""
+    assert now.attempts.keys() <= now.runs.keys(), "A1: an attempt without its run"
+    for seq, run in now.runs.items():
+        closed = now.attempts.get(seq, [])
+        assert [item.n for item in closed] == list(range(1, run.attempt)), f"A1: closed attempts of {run}: {closed}"
+        ids = [item.id for item in closed] + [run.attempt_id or run.id]
+        assert ids[0] == run.id, f"A1: the first attempt has the run's id: {ids}"
+        assert [item.retry_of for item in closed[1:]] + [run.retry_of] * bool(closed) == ids[:-1], f"A1: not a chain: {closed}, {run}"
+        assert Counter(item.outcome == "returned" for item in closed)[True] == run.returns, f"A1: returned attempts of {run}: {closed}"
+        for item in closed:
+            _closed_is_whole(item)
+
+
+def _closed_is_whole(item: Closed) -> None:
+    assert item.token is not None, f"A1: a closed attempt keeps its token: {item}"
+    assert item.outcome in ("failed", "lapsed", "returned"), f"A1: {item}"
+    assert item.answer in (State.SCHEDULED, State.QUEUED), f"A1: {item}"
+    assert (item.error is None) == (item.outcome == "returned"), f"A1: an error for what failed, none for what was returned: {item}"
+    assert item.claimed_at is not None, f"A7: {item}"
+    times = [at for at in (item.claimed_at, item.started_at, item.finished_at) if at is not None]
+    assert times == sorted(times), f"A7: a closed attempt's times are ordered: {item}"
+
+
+def lines_belong(now: Snapshot) -> None:
+    for line in now.lines:
+        assert line.attempt <= now.runs[line.run].attempt, f"a log line of an attempt there was not: {line}"
+
+
+def nobody_waits_in_vain(now: Snapshot) -> None:
+    """A waiting run has something to wait for that can still end as its rule asks; others that waited have been decided."""
+    unfinished = defaultdict(set)
+    for wait in now.waits:
+        before = now.runs[wait.predecessor]
+        if before.finished_at is None:
+            unfinished[wait.run].add(before.id)
+        spoilt = before.finished_at is not None and before.state is not State.SUCCEEDED and wait.rule == "success"
+        assert not (spoilt and now.runs[wait.run].state is State.WAITING), f"waits for a run that did not succeed: {now.runs[wait.run]}"
+    for run in now.runs.values():
+        assert run.state is not State.WAITING or unfinished[run.seq], f"waits for nothing: {run}"
+        assert run.state in (State.WAITING, State.CANCELLED, State.SKIPPED) or not unfinished[run.seq], f"did not wait: {run}"
+
+
+CHECKS: tuple[Callable[[Snapshot], None], ...] = (
+    runs_are_whole,
+    slots_hold_one,
+    journal_is_dense,
+    edges_are_legal,
+    attempts_are_chained,
+    lines_belong,
+    nobody_waits_in_vain,
+)
+
+
+def check(now: Snapshot) -> None:
+    """Everything that one snapshot can show."""
+    for holds in CHECKS:
+        holds(now)
+
+
+# From one snapshot to the next
+
+
+def ends_absorb(before: Snapshot, after: Snapshot) -> None:
+    """S2: nothing of an ended run ever changes."""
+    for seq, run in before.runs.items():
+        if run.finished_at is not None and seq in after.runs:
+            assert after.runs[seq] == run, f"S2: an end was changed: {run} -> {after.runs[seq]}"
+
+
+def identity_stays(before: Snapshot, after: Snapshot) -> None:
+    """S13: what a run was made with stays; only a patch, which is in the journal, edits one that nobody has."""
+    for seq, run in before.runs.items():
+        now = after.runs.get(seq, run)
+        assert _values(run, NEVER_CHANGED) == _values(now, NEVER_CHANGED), f"S13: {run} -> {now}"
+        assert now.rev >= run.rev, f"A4: a revision went back: {run} -> {now}"
+        if _values(run, PATCHED) != _values(now, PATCHED):
+            entries = after.journal[seq][run.rev :]
+            assert any(entry.move == "patch" for entry in entries), f"S13: changed without a patch: {run} -> {now}"
+            assert run.state in PENDING, f"S13: changed once claimed: {run} -> {now}"
+
+
+def _values(run: Run, names: Sequence[str]) -> list[Any]:
+    return [getattr(run, name) for name in names]
+
+
+def only_appended(before: Snapshot, after: Snapshot) -> None:
+    """Journal, closed attempts and log lines grow at the end and never change; they go only with their run."""
+    for seq, entries in before.journal.items():
+        assert seq not in after.runs or after.journal[seq][: len(entries)] == entries, f"the journal was changed: {entries}"
+    for seq, closed in before.attempts.items():
+        assert seq not in after.runs or after.attempts.get(seq, [])[: len(closed)] == closed, f"a closed attempt was changed: {closed}"
+    lost = {line for line in set(before.lines) - set(after.lines) if line.run in after.runs}
+    assert not lost, f"log lines were lost or changed: {lost}"
+
+
+def leases_last(before: Snapshot, after: Snapshot, now: int) -> None:
+    """S9: a grant ends exactly one lease from now, and a beat never shortens it."""
+    for seq, run in after.runs.items():
+        if run.state not in LIVE:
+            continue
+        old = before.runs.get(seq)
+        if old is None or old.token != run.token:
+            assert run.lease_until == now + (run.lease or 0), f"S9: granted until {run.lease_until}, not now ({now}) + lease: {run}"
+        else:
+            assert (run.lease_until or 0) >= (old.lease_until or 0), f"S9: a lease was shortened: {old} -> {run}"
+
+
+def only_old_ends_go(before: Snapshot, after: Snapshot, now: int, limits: Limits) -> None:
+    """S1: a run disappears only by retention, after its end, and with everything that belongs to it."""
+    for seq in before.runs.keys() - after.runs.keys():
+        run = before.runs[seq]
+        keep = limits.keep_succeeded if run.state is State.SUCCEEDED else limits.keep_others
+        assert run.finished_at is not None, f"S1: an unfinished run is gone: {run}"
+        assert run.finished_at < now - keep, f"S1: an ended run is gone too early: {run}"
+
+
+def keys_change_hands_when_free(before: Snapshot, after: Snapshot, now: int) -> None:
+    """S12: within its time, or while its run is unfinished, a key names one run."""
+    runs = before.by_id() | after.by_id()
+    for name, key in before.keys.items():
+        other = after.keys.get(name)
+        if other is not None and other.run == key.run:
+            assert other == key, f"S12: a key's terms were changed: {key} -> {other}"
+            continue
+        over = key.until is not None and key.until <= now
+        holder = runs.get(key.run)
+        ended = bool(key.unfinished) and (holder is None or holder.finished_at is not None)
+        assert over or ended, f"S12: a key changed hands while it was held: {key} -> {other}"
+
+
+def nothing_changed(before: Snapshot, after: Snapshot) -> None:
+    """S3: what a stale token asked for left no trace."""
+    for name, old, new in zip(Snapshot._fields, before, after, strict=True):
+        assert old == new, f"S3: {name} were changed: {old} -> {new}"
+
+
+def in_order(before: Snapshot, taken: Sequence[str], able: Callable[[Lane], bool], count: int) -> None:
+    """S14: a claim takes the first of its open lanes, and empty means empty."""
+    open_lanes = {seq for seq, lane in before.lanes.items() if able(lane)}
+    queued = [run for run in before.runs.values() if run.state is State.QUEUED and run.lane in open_lanes]
+    queued.sort(key=lambda run: (run.band, run.position, run.seq))
+    assert list(taken) == [run.id for run in queued[:count]], f"S14: taken {taken}, ready {[run.id for run in queued]}, asked {count}"
+
+
+class Observer:
+    """Looks at a store after every step, and remembers what only a history can show."""
+
+    def __init__(self, store: Store, limits: Limits | None = None) -> None:
+        self.store, self.limits = store, limits or Limits()
+        self.last = EMPTY
+        self.tokens: set[str] = set()
+        self.promised: set[str] = set()
+
+    def promise(self, ids: Iterable[str]) -> None:
+        """S1: a caller has been told that these runs exist."""
+        self.promised.update(ids)
+
+    def look(self, now: int) -> Snapshot:
+        """Read the tables, and check them by themselves and against the last time."""
+        before, after = self.last, read(self.store)
+        check(after)
+        ends_absorb(before, after)
+        identity_stays(before, after)
+        only_appended(before, after)
+        leases_last(before, after, now)
+        only_old_ends_go(before, after, now, self.limits)
+        keys_change_hands_when_free(before, after, now)
+        self._tokens_are_fresh(before, after)
+        self._promises_are_kept(before, after)
+        self.last = after
+        return after
+
+    def _tokens_are_fresh(self, before: Snapshot, after: Snapshot) -> None:
+        """S4: a token that was not there before has never been there."""
+        granted = _tokens(after) - _tokens(before)
+        assert not granted & self.tokens, f"S4: a token was used again: {granted & self.tokens}"
+        for seq, run in after.runs.items():
+            old = before.runs.get(seq)
+            fresh = run.token is None or (old is not None and old.token == run.token) or run.token in granted
+            assert fresh, f"S4: claimed under a token that another run has: {run}"
+        self.tokens |= granted
+
+    def _promises_are_kept(self, before: Snapshot, after: Snapshot) -> None:
+        """S1: what was promised is there, until retention takes it after its end."""
+        self.promised -= before.by_id().keys() - after.by_id().keys()  # `only_old_ends_go` has judged these
+        assert self.promised <= after.by_id().keys(), f"S1: lost: {self.promised - after.by_id().keys()}"
+
+
+def _tokens(snapshot: Snapshot) -> set[str]:
+    current = {run.token for run in snapshot.runs.values() if run.token is not None}
+    return current | {item.token for items in snapshot.attempts.values() for item in items if item.token is not None}
+
+
+def lane_is_open(lane: Lane, worker: Mapping[str, Any]) -> bool:
+    """Whether a worker can and may take what is in a lane; said a second time, for tests."""
+    named = all(worker[field] is None or getattr(lane, word) in worker[field] for field, word in (("queues", "queue"), ("jobs", "job")))
+    wanted = lane.requires
+    return named and set(wanted.tags).issubset(worker["tags"]) and wanted.cores <= worker["cores"] and wanted.memory <= worker["memory"]

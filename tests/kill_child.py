@@ -1,0 +1,250 @@
+"""A process that does a bit of everything, to be killed at any point of it.
+
+`python -m tests.kill_child` reads requests from its standard input, one JSON object a line, and forks for each: so that a round costs
+a few milliseconds instead of the start of an interpreter. With arguments it does one round itself, with the faults of its environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.ledger import Ledger
+from windlass.clock import ManualClock
+from windlass.engine import Engine
+from windlass.errors import Cancelled
+from windlass.faults import FAULTS
+from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
+from windlass.model import Failure, Key, NewRun, Options, Run, WorkerInfo
+from windlass.store.base import Store, run_sync
+from windlass.store.postgres import AsyncPostgres, BlockingPostgres
+from windlass.store.records import Held
+from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
+
+T = TypeVar("T")
+
+DAY = 24 * 3600 * 1000
+BOOM = Failure("boom", "it broke")
+WORKER = WorkerInfo("child", slots=100)
+
+
+def open_store(kind: str, where: str, clock: ManualClock, **how: Any) -> Store:
+    return BlockingPostgres(where, clock, **how) if kind == "postgres" else BlockingSqlite(where, clock, **how)
+
+
+class Life:
+    """An application and its worker in one; whatever they are told goes into the ledger."""
+
+    def __init__(self, store: Store, clock: ManualClock, ledger: Path) -> None:
+        self.engine, self.clock, self.ledger = Engine(store, clock), clock, Ledger(ledger)
+
+    def __call__(self, verb: Coroutine[Any, Any, T]) -> T:
+        return run_sync(verb)
+
+    def create(self, job: str = "job", key: Key | None = None, **fields: Any) -> str:
+        (made,) = self(self.engine.create([NewRun(job, key=key, **fields)], undefined="wait"))
+        self.ledger.write("E", made.id, *([key.name] if key else []))
+        return made.id
+
+    def claim(self, count: int = 1, lease: int = 30_000) -> list[Run]:
+        runs = self(self.engine.claim(WORKER, count=count, lease=lease, nonce=self.clock.nonce()))
+        assert len(runs) == count, f"{len(runs)} of {count} runs"
+        return runs
+
+    def execute(self, run: Run) -> None:
+        self.ledger.write("S", run.id, run.token)
+        self(self.engine.start(run.id, run.token or ""))
+        self.ledger.write("X", run.id, run.token)
+
+    def report(self, run: Run, report: Report) -> None:
+        receipt = self(self.engine.report(run.id, report))
+        self.ledger.write("R", run.id, run.token, receipt.state)
+
+    def succeed(self, run: Run) -> None:
+        self.execute(run)
+        self.report(run, Succeed(token=run.token, output='"done"'))
+
+    def cancel(self, run_id: str) -> None:
+        self(self.engine.cancel(run_id, reason="not wanted"))
+        self.ledger.write("C", run_id)
+
+
+def scenario(life: Life) -> None:
+    """Every verb there is, so that every point is passed."""
+    life(life.engine.define("job", options=Options(backoff=(1_000,), grace=5_000)))
+    life(life.engine.register(WORKER))
+    let_old_runs_go(life)
+    use_keys(life)
+    report_in_every_way(life)
+    edit(life)
+    let_time_pass(life)
+
+
+def let_old_runs_go(life: Life) -> None:
+    first = life.create(key=Key("old"))
+    second = life.create(after=(first,), key=Key("short", lasts="time", period=1_000))
+    (run,) = life.claim()
+    life(life.engine.log(run.id, run.token or "", [(1, "a line")]))
+    life.ledger.write("L", run.id, run.token, 1)
+    life.report(run, GiveBack(token=run.token))
+    for _ in range(2):
+        life.succeed(*life.claim())
+    for run_id in (first, second):
+        life.ledger.write("O", run_id)
+    life.clock.advance(31 * DAY)
+    life(life.engine.prune())
+
+
+def use_keys(life: Life) -> None:
+    for lasts in (Key("a"), Key("b", lasts="forever"), Key("c", lasts="time", period=DAY)):
+        assert life.create(key=lasts) == life.create(key=lasts)
+    for run in life.claim(3):
+        life.succeed(run)
+    life.create(key=Key("a"))  # free again, since its run has ended
+    life.succeed(*life.claim())
+
+
+def report_in_every_way(life: Life) -> None:
+    ids = [life.create(options=Options(max_attempts=2)) for _ in range(4)]
+    life.create(after=(ids[0], ids[1]))
+    life.create(after=(ids[3],))
+    good, again, later, bad = life.claim(4)
+    life(life.engine.beat([Held(run.seq, run.token or "") for run in (good, again, later, bad)], lease=60_000))
+    life.succeed(good)
+    life.report(again, Fail(token=again.token, error=BOOM, delay=0))
+    life.report(later, Snooze(token=later.token, delay=500))
+    life.report(bad, Fail(token=bad.token, error=BOOM, retry=False))
+    life.create(after=(good.id,))
+    for run in life.claim(2):
+        life.succeed(run)
+    life.create("ghost")  # nobody has defined it; it waits for whoever takes it
+
+
+def edit(life: Life) -> None:
+    waiting, skipped, patched = (life.create(due_at=life.clock.now() + 10_000) for _ in range(3))
+    life.cancel(waiting)
+    life(life.engine.skip(skipped, reason="not needed"))
+    life.ledger.write("K", skipped)
+    life(life.engine.patch(patched, payload=7, due_at=life.clock.now() + 20_000))
+    life.ledger.write("P", patched, 7)
+    made = life(life.engine.rerun(waiting))
+    life.ledger.write("E", made.id)
+    runs = life.claim(3)  # the follower of the one given back, the ghost, and the rerun
+    life.cancel(runs[0].id)
+    try:
+        life.report(runs[0], Succeed(token=runs[0].token))
+    except Cancelled:
+        life.ledger.write("C", runs[0].id)
+    life.succeed(runs[1])
+
+
+def let_time_pass(life: Life) -> None:
+    life.create(options=Options(max_attempts=1))
+    life.create(options=Options(max_runtime=2_000))
+    life.create()
+    runs = life.claim(3, lease=1_000)
+    life.create(after=(runs[0].id,))
+    for run in runs:
+        life.execute(run)
+    life.cancel(runs[2].id)
+    life.clock.advance(900)
+    life(life.engine.beat([Held(runs[1].seq, runs[1].token or "")], lease=10_000))
+    life.clock.advance(200)
+    life(life.engine.sweep())  # one lapses and ends, one is looked at later, what is due is queued
+    life.clock.advance(30_000)
+    life(life.engine.sweep())  # one has run for too long, one was cancelled and never confirmed
+
+
+def write_much(life: Life) -> None:
+    """So much that the log is copied into the file."""
+    life(life.engine.define("job"))
+    for _ in range(60):
+        life.create(payload="x" * 250_000)
+
+
+async def crowd(store: Store, clock: ManualClock, ledger: Ledger) -> None:
+    """Many at once, whose batches are joined into one commit where a store does that."""
+    engine = Engine(store, clock)
+    await engine.define("job")
+
+    async def one(n: int) -> None:
+        for _ in range(5):
+            (made,) = await engine.create([NewRun("job")])
+            ledger.write("E", made.id)
+            for run in await engine.claim(WorkerInfo(f"w{n}")):
+                ledger.write("S", run.id, run.token)
+                ledger.write("X", run.id, run.token)
+                receipt = await engine.report(run.id, Succeed(token=run.token))
+                ledger.write("R", run.id, run.token, receipt.state)
+
+    await asyncio.gather(*(one(n) for n in range(8)))
+    await store.close()
+
+
+def live(kind: str, where: str, ledger: str, which: str) -> None:
+    """One life, from the first definition to the last sweep."""
+    clock = ManualClock(seed=1)
+    if which == "crowd":
+        make = AsyncPostgres if kind == "postgres" else AsyncSqlite
+        asyncio.run(crowd(make(where, clock), clock, Ledger(Path(ledger))))
+        return
+    store = open_store(kind, where, clock)
+    life = Life(store, clock, Path(ledger))
+    write_much(life) if which == "much" else scenario(life)
+    run_sync(store.close())
+
+
+def count_visits() -> Counter[str]:
+    """From here on, how often each point is passed."""
+    visits = Counter[str]()
+
+    def hit(point: str) -> None:
+        visits[point] += 1
+
+    FAULTS.on, FAULTS.hit = True, hit  # type: ignore[method-assign]
+    return visits
+
+
+def serve() -> None:
+    """Fork for each request and say how the child ended: the signal that killed it, or what it passed."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            _one_life(request, writing)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            said = pipe.read()
+        status = os.waitpid(pid, 0)[1]
+        answer = {"signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, "said": said.decode()}
+        print(json.dumps(answer), flush=True)
+
+
+def _one_life(request: dict[str, Any], writing: int) -> None:
+    faults, arguments = request["faults"], request["life"]
+    visits = Counter[str]()
+    try:
+        if faults:
+            FAULTS.arm(faults)
+        else:
+            visits = count_visits()
+        live(*arguments)
+        os.write(writing, json.dumps(visits).encode())
+    except BaseException as error:
+        os.write(writing, repr(error).encode())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        live(*sys.argv[1:])
+    else:
+        serve()

@@ -1,0 +1,326 @@
+"""No statement walks a table that grows: on an empty database, right after a bulk load, and with statistics or without.
+
+A plan is made once for each connection and kept, so a plan that is good only for a large table, or only for a small one, is bad.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import psycopg
+import pytest
+
+from windlass.clock import ManualClock
+from windlass.model import State
+from windlass.store import sql
+from windlass.store.base import Statement, run_sync
+from windlass.store.postgres import BlockingPostgres
+from windlass.store.sql import Query
+from windlass.store.sqlite import BlockingSqlite
+from windlass.testing.servers import PostgresServer
+
+RUNS = 50_000
+GROWING = {"job_runs", "job_journal", "job_attempts", "job_logs", "job_waits", "job_keys"}
+
+POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor"}
+"""Columns that lead to one row, or to the few that belong to one run: looking such a value up costs the same in any table."""
+
+WALKS = {
+    "heads": {"job_runs_ready": "lane"},
+    "ahead": {"job_runs_ready": "lane"},
+    "due": {"job_runs_due": "due_at"},
+    "next_due": {"job_runs_due": ""},
+    "overdue": {"job_runs_look": "look_at"},
+    "next_look": {"job_runs_look": ""},
+    "list_newest": {"job_runs_pkey": "seq"},
+    "list_job": {"job_runs_job": "job"},
+    "list_ended": {"job_runs_ended": "state"},
+    "list_job_ended": {"job_runs_job_ended": "job state"},
+    "list_scheduled": {"job_runs_due": "due_at"},
+    "list_waiting": {"job_runs_waiting": "seq"},
+    "list_live": {"job_runs_look": "look_at"},
+    "tail": {"job_journal_xid": "xid", "job_journal_pkey": "entry"},
+    "prunable": {"job_runs_ended": "state"},
+    "expired_keys": {"job_keys_until": "until"},
+}
+"""Statements that follow an index in its order and stop at their limit: the index, and how its key must begin."""
+
+WHOLE = {
+    "held": ("job_runs_look", "only leases that are held now, and a claim asks only when it is repeated"),
+}
+"""Statements that read all of an index, and why it is short."""
+
+NOT_PLANNED = {
+    "lock_lanes": "a lock has no plan",
+    "vacuum_runs": "a command has no plan",
+}
+
+VALUES: Mapping[str, str | int | None] = {
+    **dict.fromkeys(("now", "count", "seq", "band", "position", "at", "look_at", "entry", "after", "most", "first", "lane", "slot"), 1),
+    **dict.fromkeys(
+        ("lease", "since", "before", "attempt", "n", "until", "definitions", "expected", "keys", "cores", "memory", "slots"), 1
+    ),
+    **dict.fromkeys(("ids", "lanes", "predecessors"), "[1, 2, 3]"),
+    **dict.fromkeys(("r", "d", "c", "k"), "[]"),
+    **dict.fromkeys(("names", "queues", "jobs", "tags"), '["a"]'),
+    **dict.fromkeys(("id", "token", "mark", "call", "worker", "name", "handler", "move", "job"), "a"),
+    **dict.fromkeys(("payload", "options"), "{}"),
+    **dict.fromkeys(("seen", "upto"), "1:1:"),
+    **dict.fromkeys(("max_runtime", "policy", "retry_of")),
+    "max_attempts": 3,
+    "queue": "a",
+    "state": "failed",
+    "xid": "1",
+}
+"""One value for each parameter. Plans are generic, so only the kind of value counts."""
+TEXT_AFTER = {"jobs_all"}
+
+
+class Access(NamedTuple):
+    """How a plan gets at a table that grows."""
+
+    table: str
+    way: str | None  # an index; None: it reads the table from end to end
+    equal: tuple[str, ...]  # the columns with which the index is entered, in its own order
+    bounded: str  # the column after them, where a bound on it is used
+    stops: bool  # nothing between it and its limit reads it to the end
+    peeks: bool  # without any condition: it may be a look whether there is anything at all
+    text: str
+
+
+def parameters(text: str) -> list[str]:
+    return list(dict.fromkeys(re.findall(r"%\((\w+)\)s", text) or re.findall(r"(?<![:\w]):([a-z_]+)", text)))
+
+
+def value(statement: str, name: str) -> str | int | None:
+    return "a" if name == "after" and statement in TEXT_AFTER else VALUES[name]
+
+
+def judge(statement: str, text: str, accesses: Iterable[Access]) -> list[str]:
+    """What is wrong with a plan, one line for each access that is."""
+    # Whether a table has any row at all is known from its first.
+    looks = [access for access in accesses if not (access.peeks and f"exists (select 1 from {access.table})" in text)]
+    return [f"{statement}: {reason}: {access.text}" for access in looks if (reason := complaint(statement, access))]
+
+
+def complaint(statement: str, access: Access) -> str | None:
+    if access.way is None:
+        return f"reads all of {access.table}"
+    if access.way == WHOLE.get(statement, ("",))[0]:
+        return None
+    walk = WALKS.get(statement, {}).get(access.way)
+    if walk is not None:
+        entered = " ".join((*access.equal, access.bounded))
+        return None if access.stops and entered.startswith(walk) else "walks without an end"
+    return None if access.equal and access.equal[0] in POINTS else "does not look its rows up"
+
+
+# The tables as they are after a bulk load: runs in all states and what belongs to them.
+
+_STATES = ", ".join(f"'{state}'" for state in State)
+_FILL = f"""
+insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, token, worker,
+  lease, claimed_at, lease_until, look_at, finished_at, attempt_id)
+select 'run' || n, 1, state, 'job' || (n % 7), 'default', n % 7 + 1, 0, n, '{{}}', n, n, 3, 'token' || n, 'worker' || (n % 100), 30, n,
+  case when live then n end, case when live then n end, case when ended then n end, case when n % 3 = 0 then 'again' || n end
+from (select n, state, state in ('claimed', 'running', 'cancelling') as live,
+    state in ('succeeded', 'failed', 'quarantined', 'cancelled', 'skipped') as ended
+  from numbers join states on place = n % {len(State)}) as made;
+insert into job_journal (run, rev, at, move, state, attempt) select seq, 1, 1, 'create', state, 1 from job_runs;
+insert into job_waits (run, predecessor, rule) select seq, seq - 1, 'success' from job_runs where state = 'waiting' and seq > 1;
+insert into job_attempts (run, n, id, outcome, answer, finished_at)
+  select seq, 1, 'first' || seq, 'failed', 'queued', 1 from job_runs where attempt_id is not null;
+insert into job_logs (run, attempt, n, at, text) select seq, 1, 1, 1, 'line' from job_runs;
+insert into job_keys (scope, key, run, unfinished, until)
+  select 'key', 'key' || seq, id, seq % 2, case when seq % 2 = 0 then seq end from job_runs;
+"""
+_NUMBERS = {
+    "sqlite": f"""create temp table numbers as
+      with recursive s(n) as (select 1 union all select n + 1 from s where n < {RUNS}) select n from s;
+      create temp table states as select key as place, value as state from json_each(json_array({_STATES}));""",
+    "postgres": f"""create temp table numbers as select n from generate_series(1, {RUNS}) as n;
+      create temp table states as select i - 1 as place, state from unnest(array[{_STATES}]) with ordinality as t(state, i);""",
+}
+
+
+def bulk_load(dialect: str) -> str:
+    return _NUMBERS[dialect] + _FILL
+
+
+# SQLite
+
+
+def _tables(text: str) -> dict[str, str]:
+    """What each name in a statement stands for, of the tables that grow."""
+    found = re.findall(r"\b(?:from|join|update|into)\s+(job_[a-z]+)\b(?:\s+(?:as\s+)?([a-z])\b)?", text)
+    return {name: table for table, alias in found if table in GROWING for name in (table, alias) if name}
+
+
+_SQLITE_ACCESS = re.compile(r"(SCAN|SEARCH) (\w+)(?: EXISTS)?(?: USING (?:COVERING )?(.*?))?(?: \((.*)\))?(?: LEFT-JOIN)?")
+
+_SQLITE_SMALL = re.compile(r"SCAN (CONSTANT ROW|\(subquery-\d+\)|\w+ VIRTUAL TABLE)")
+
+
+def sqlite_accesses(text: str, plan: Iterable[tuple[int, int, int, str]]) -> list[Access]:
+    """Every access to a table that grows; names are those of PostgreSQL where SQLite has none."""
+    rows, tables = list(plan), _tables(text)
+    sorting = {parent for _, parent, _, line in rows if line.startswith("USE TEMP B-TREE")}
+    found = []
+    for _, parent, _, line in rows:
+        match = _SQLITE_ACCESS.fullmatch(line)
+        assert match or not line.startswith(("SCAN", "SEARCH")) or _SQLITE_SMALL.match(line), line
+        if match and match[2] in tables:
+            stops = parent not in sorting and re.search(r"\blimit (:|1\b)|\bmin\(", text) is not None
+            found.append(_sqlite_access(tables[match[2]], match, stops))
+    return found
+
+
+def _sqlite_access(table: str, match: re.Match[str], stops: bool) -> Access:
+    way, condition = match[3], match[4] or ""
+    rowid = "entry" if table == "job_journal" else "seq"
+    index = (way.removeprefix("INDEX ") if way.startswith("INDEX ") else f"{table}_pkey") if way else None
+    if index and index.startswith("AUTOMATIC"):
+        index = None
+    equal = tuple(re.findall(r"\b([a-z_]+)=", condition.replace("rowid", rowid)))
+    bounded = re.search(r"\b([a-z_]+)(?:,[a-z_,]+\))?[<>]", condition.replace("rowid", rowid))
+    return Access(table, index, equal, bounded[1] if bounded else "", stops, match[0].startswith(f"SCAN {table} EXISTS"), match[0])
+
+
+def sqlite_plans(store_path: Path, load: bool, analyze: bool) -> dict[str, list[Access]]:
+    texts = {name: query.text for name, query in sql.load("sqlite").items() if query.text}
+    queries = {name: Query(f"explain query plan {text}", writes=False) for name, text in texts.items()}
+    clock = ManualClock()
+    run_sync(BlockingSqlite(store_path, clock).close())
+    db = apsw.Connection(str(store_path))
+    db.execute((bulk_load("sqlite") if load else "") + ("; analyze" if analyze else ""))
+    db.close()
+    store = BlockingSqlite(store_path, clock, queries=queries)
+    plans = {}
+    for name, text in texts.items():
+        values = {parameter: value(name, parameter) for parameter in parameters(text)}
+        plans[name] = sqlite_accesses(text, run_sync(store.batch("plan", [Statement(name, values)]))[0])
+    run_sync(store.close())
+    return plans
+
+
+# PostgreSQL
+
+
+def postgres_accesses(plan: Mapping[str, Any], indexes: Mapping[str, list[str]]) -> Iterator[Access]:
+    """Every access to a table that grows, wherever it is in the plan."""
+    yield from _walk(plan, indexes, stops=False)
+
+
+def _walk(node: Mapping[str, Any], indexes: Mapping[str, list[str]], stops: bool) -> Iterator[Access]:
+    kind = node["Node Type"]
+    # A limit ends what it reads; a sort, a count or a copy of it reads to the end first.
+    stops = kind == "Limit" or (stops and kind in ("Index Scan", "Index Only Scan", "LockRows", "Result", "Nested Loop", "Append"))
+    if node.get("Relation Name") in GROWING and kind != "ModifyTable":
+        yield _postgres_access(node, indexes, stops)
+    for child in node.get("Plans", ()):
+        subplan = child.get("Parent Relationship") in ("InitPlan", "SubPlan")
+        yield from _walk(child, indexes, stops and not subplan)
+
+
+def _postgres_access(node: Mapping[str, Any], indexes: Mapping[str, list[str]], stops: bool) -> Access:
+    kind, condition = node["Node Type"], node.get("Index Cond", "")
+    peeks = not condition and "Filter" not in node and node.get("Parent Relationship") == "InitPlan"
+    text = f"{kind} on {node['Relation Name']} by {node.get('Index Name')} where {condition or 'anything'}"
+    if kind not in ("Index Scan", "Index Only Scan"):
+        return Access(node["Relation Name"], None, (), "", stops, peeks, text)
+    equal = set(re.findall(r'\("?([a-z_]+)"? = ', condition))
+    bounded = set(re.findall(r'\((?:ROW\()?"?([a-z_]+)"?[^()]*\)? [<>]', condition))
+    columns = indexes[node["Index Name"]]
+    entered = tuple(takewhile(equal.__contains__, columns))
+    after = next((column for column in columns[len(entered) : len(entered) + 1] if column in bounded), "")
+    return Access(node["Relation Name"], node["Index Name"], entered, after, stops, peeks, text)
+
+
+_INDEX_COLUMNS = """
+select c.relname::text, array(select pg_get_indexdef(i.indexrelid, k, true) from generate_series(1, i.indnkeyatts) as k)
+from pg_index i join pg_class c on c.oid = i.indexrelid where c.relname like 'job\\_%'
+"""
+
+
+def _positional(text: str) -> str:
+    """A statement as the adapter prepares it."""
+    names = parameters(text)
+    return re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", text).replace("%%", "%")
+
+
+def _explaining(name: str, text: str) -> dict[str, Query]:
+    """Three statements by which the adapter's own connection shows the plan it would use: what it prepares has generic plans."""
+    given = [value(name, parameter) for parameter in parameters(text)]
+    types = ", ".join("bigint" if isinstance(one, int) else "unknown" for one in given)
+    nulls = ", ".join("null" for _ in given)
+    prepare = f"prepare shown{f'({types})' if given else ''} as {_positional(text)}".replace("%", "%%")
+    explain = f"explain (format json) execute shown{f'({nulls})' if given else ''}"
+    return {f"prepare {name}": Query(prepare, writes=False), f"explain {name}": Query(explain, writes=False)}
+
+
+def postgres_plans(url: str, load: bool, analyze: bool) -> dict[str, list[Access]]:
+    texts = {name: query.text for name, query in sql.load("postgres").items() if query.text and name not in NOT_PLANNED}
+    queries = {step: query for name, text in texts.items() for step, query in _explaining(name, text).items()}
+    store = BlockingPostgres(url, ManualClock(), queries=queries | {"forget": Query("deallocate shown", writes=False)})
+    with psycopg.connect(url, autocommit=True) as db:
+        for table in GROWING:
+            db.execute(f"alter table {table} set (autovacuum_enabled = off)")  # statistics come when the test says so
+        db.execute((bulk_load("postgres") if load else "") + ("; analyze" if analyze else ""))
+        indexes: dict[str, list[str]] = dict(db.execute(_INDEX_COLUMNS).fetchall())
+    plans = {name: list(postgres_accesses(_plan(store, name), indexes)) for name in texts}
+    run_sync(store.close())
+    return plans
+
+
+def _plan(store: BlockingPostgres, name: str) -> Mapping[str, Any]:
+    _, [(shown,)], _ = run_sync(store.batch("plan", [Statement(f"prepare {name}"), Statement(f"explain {name}"), Statement("forget")]))
+    plan: Mapping[str, Any] = (json.loads(shown) if isinstance(shown, str) else shown)[0]["Plan"]
+    return plan
+
+
+# The tests
+
+SITUATIONS = {
+    "empty": (False, False),
+    "empty, analyzed": (False, True),
+    "loaded": (True, False),
+    "loaded, analyzed": (True, True),
+}
+NAMES = sorted(set(sql.load("sqlite")) | set(sql.load("postgres")))
+
+
+@pytest.fixture(scope="module", params=SITUATIONS)
+def lite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Access]]:
+    return sqlite_plans(tmp_path_factory.mktemp("plans") / "windlass.db", *SITUATIONS[request.param])
+
+
+@pytest.fixture(scope="module", params=[18, 16])
+def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    with PostgresServer(version=request.param) as started:
+        yield started
+
+
+@pytest.fixture(scope="module", params=SITUATIONS)
+def post(request: pytest.FixtureRequest, server: PostgresServer) -> dict[str, list[Access]]:
+    name = request.param.replace(", ", "_")
+    return postgres_plans(server.create_database(name), *SITUATIONS[request.param])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if sql.load("sqlite")[name].text])
+def test_sqlite_looks_rows_up(lite: dict[str, list[Access]], name: str) -> None:
+    assert judge(name, sql.load("sqlite")[name].text, lite[name]) == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if sql.load("postgres")[name].text and name not in NOT_PLANNED])
+def test_postgres_looks_rows_up(post: dict[str, list[Access]], name: str) -> None:
+    assert judge(name, sql.load("postgres")[name].text, post[name]) == []
+
+
+def test_every_exception_is_a_statement() -> None:
+    assert set(WALKS) | set(WHOLE) | set(NOT_PLANNED) | TEXT_AFTER <= set(NAMES)

@@ -1,0 +1,103 @@
+"""Every store passes the one conformance suite; and what only its own database can show: who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+
+from windlass.clock import ManualClock
+from windlass.store.base import Statement, Store, run_sync
+from windlass.store.postgres import AsyncPostgres, BlockingPostgres
+from windlass.store.sqlite import AsyncSqlite, BlockingSqlite, connect, disconnect
+from windlass.testing.stores import CASES, Case, Stores, conform
+
+Drive = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Kind(NamedTuple):
+    """A store, where its data are, and how it is driven."""
+
+    store: Callable[..., Store]
+    where: str
+    drive: Drive
+
+
+KINDS = {
+    "blocking memory": Kind(BlockingSqlite, "memory", run_sync),
+    "blocking file": Kind(BlockingSqlite, "file", run_sync),
+    "blocking postgres": Kind(BlockingPostgres, "postgres", run_sync),
+    "async memory": Kind(AsyncSqlite, "memory", asyncio.run),
+    "async file": Kind(AsyncSqlite, "file", asyncio.run),
+    "async postgres": Kind(AsyncPostgres, "postgres", asyncio.run),
+}
+
+
+def opener(kind: Kind, folder: Path, request: pytest.FixtureRequest) -> Callable[[ManualClock], Store]:
+    match kind.where:
+        case "memory":
+            return cache(lambda clock: kind.store(":memory:", clock))  # the data belong to the one connection
+        case "file":
+            return lambda clock: kind.store(folder / "windlass.db", clock)
+        case _:
+            url = request.getfixturevalue("postgres_url")
+            return lambda clock: kind.store(url, clock)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_store(kind: str, case: Case, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    KINDS[kind].drive(conform(case, opener(KINDS[kind], tmp_path, request)))
+
+
+DEFINE = Statement("define", {"name": "job", "handler": "job", "payload": '"new"', "options": "{}", "now": 1})
+NAMED = Statement("jobs_named", {"names": '["job"]'})
+
+
+@contextmanager
+def transaction(kind: Kind, folder: Path, request: pytest.FixtureRequest, statement: str) -> Iterator[None]:
+    """Somebody else's transaction on the same data, open after a statement."""
+    if kind.where == "postgres":
+        with psycopg.connect(request.getfixturevalue("postgres_url")) as connection:
+            connection.execute(statement.encode())
+            yield
+            connection.rollback()
+        return
+    db = connect(folder / "windlass.db", ManualClock())
+    db.execute(f"begin; {statement}")
+    yield
+    db.execute("rollback")
+    disconnect(db)
+
+
+async def payload(store: Store) -> str:
+    return str((await store.batch("read", [NAMED]))[0][0][3])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "memory" not in kind])
+def test_a_reader_does_not_wait_for_a_writer(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    async def case(stores: Stores) -> None:
+        store = stores.another()
+        await store.batch("define", [DEFINE])
+        with transaction(KINDS[kind], tmp_path, request, "update jobs set payload = 'unfinished'"):
+            assert await payload(store) == '"new"'
+
+    KINDS[kind].drive(conform(case, opener(KINDS[kind], tmp_path, request)))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "memory" not in kind])
+def test_a_writer_does_not_wait_for_a_reader(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    async def case(stores: Stores) -> None:
+        store = stores.another()
+        await store.batch("read", [NAMED])
+        with transaction(KINDS[kind], tmp_path, request, "select * from jobs"):
+            await store.batch("define", [DEFINE])
+            assert await payload(store) == '"new"'
+
+    KINDS[kind].drive(conform(case, opener(KINDS[kind], tmp_path, request)))
