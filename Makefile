@@ -36,7 +36,7 @@ up: $(STAMP) ## Show windlass at work
 
 .PHONY: test
 test: $(STAMP) ## Run the tests; ARGS="..." goes to pytest
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 .PHONY: check check-format check-lint check-types check-layers check-docs
 check: check-format check-lint check-types check-layers check-docs ## Check format, lint, types, layers and generated docs
