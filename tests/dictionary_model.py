@@ -1,0 +1,607 @@
+"""The engine's promises a second time, in plain dictionaries, as simply as they can be said.
+
+Nothing here comes from the machine or the SQL. What only the engine can know (ids, tokens, a drawn delay) is taken from its
+answers and checked for plausibility. Every verb answers what the engine must answer, or raises `Refused` with the kind of
+error that it must raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tests.invariants import Snapshot
+from windlass.errors import (
+    BadInput,
+    Cancelled,
+    DuplicateKey,
+    Frozen,
+    LeaseLost,
+    NotFound,
+    Pruned,
+    UnknownJob,
+    WindlassError,
+    WrongState,
+)
+from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
+from windlass.model import Created, NewRun, Options, Policy, WorkerInfo
+
+LIVE = {"claimed", "running", "cancelling"}
+PENDING = {"waiting", "scheduled", "queued"}
+DAY = 24 * 3600 * 1000
+KEEP = {"succeeded": 7 * DAY, "failed": 30 * DAY, "quarantined": 30 * DAY, "cancelled": 30 * DAY, "skipped": 30 * DAY}
+KEEP_NONCES = 600_000
+SILENCE = 60_000
+UNSEEN = 2**40
+"""Runs that the store has not shown yet come behind all others."""
+
+
+class Refused(Exception):
+    """The engine must raise an error of this kind, or of one of these where there is more than one reason."""
+
+    def __init__(self, *kinds: type[WindlassError]) -> None:
+        super().__init__(", ".join(kind.__name__ for kind in kinds))
+        self.kinds = kinds
+
+
+@dataclass
+class Job:
+    """A definition."""
+
+    options: dict[str, Any]
+    payload: dict[str, Any]
+
+
+@dataclass
+class Doc:
+    """A run, as the model sees it."""
+
+    id: str
+    number: int  # order of creation; within one call, the store's own
+    job: str
+    queue: str
+    needs: frozenset[str]
+    state: str
+    band: int
+    position: int
+    payload: Any
+    due_at: int
+    created_at: int
+    max_attempts: int
+    max_runtime: int | None
+    policy: Policy
+    retry_of: str | None = None
+    ids: list[str] = field(default_factory=list)  # of all attempts so far, as the store has them
+    after: list[str] = field(default_factory=list)
+    any_end: bool = False
+    attempt: int = 1
+    burnt: int = 0
+    returns: int = 0
+    token: str | None = None
+    worker: str | None = None
+    alone: bool = False
+    lease: int | None = None
+    claimed_at: int | None = None
+    started_at: int | None = None
+    lease_until: int | None = None
+    look_at: int | None = None
+    cancel_asked_at: int | None = None
+    finished_at: int | None = None
+    reason: str | None = None
+    error: str | None = None
+    output: str | None = None
+    digest: str | None = None
+    entries: list[tuple[str, str, int, str | None]] = field(default_factory=list)  # move, state, attempt, worker
+    closed: list[tuple[Any, ...]] = field(default_factory=list)  # outcome, answer, worker, token, claimed, started, finished, error
+    said: dict[str, tuple[Any, str]] = field(default_factory=dict)  # by token: the report that ended the attempt, and its answer
+    lines: dict[tuple[int, int], str] = field(default_factory=dict)
+    drawn: tuple[int, int] | None = None  # where a drawn due time must lie
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return self.band, self.position, self.number
+
+    @property
+    def ended(self) -> bool:
+        return self.finished_at is not None
+
+    @property
+    def rev(self) -> int:
+        return len(self.entries)
+
+
+@dataclass
+class Holder:
+    """Who has a key, and until when."""
+
+    run: str
+    content: Any
+    unfinished: bool
+    until: int | None
+
+
+def position(at: int, index: int = 0) -> int:
+    return at * 2**20 + index
+
+
+class Model:
+    """All runs, keys, definitions and workers."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.runs: dict[str, Doc] = {}
+        self.keys: dict[str, Holder] = {}
+        self.nonces: dict[str, int] = {}
+        self.workers: dict[str, tuple[WorkerInfo, int]] = {}
+        self.created = 0
+
+    def get(self, run: str) -> Doc:
+        if run in self.runs:
+            return self.runs[run]
+        raise Refused(Pruned if any(key.run == run for key in self.keys.values()) else NotFound)
+
+    # Making runs
+
+    def define(self, name: str, options: Options, payload: dict[str, Any]) -> None:
+        self.jobs[name] = Job(_said(options), payload)
+
+    def create(self, news: Sequence[NewRun], answers: Sequence[Created] | None, now: int) -> list[Created]:
+        """All or none. The ids are the engine's; without answers (it raised) nothing may be made."""
+        self._refuse(news, now)
+        assert answers is not None, "the engine refused what it must create"
+        expected: list[Created] = []
+        for index, (new, answer) in enumerate(zip(news, answers, strict=True)):
+            holder = self.keys.get(new.key.name) if new.key else None
+            if holder is not None and not self._free(holder, now):
+                expected.append(Created(holder.run, created=False, pruned=holder.run not in self.runs))
+                continue
+            expected.append(Created(answer.id, created=True))
+            self._make(answer.id, new, now, index)
+            if new.key:
+                until = None if new.key.period is None else now + new.key.period
+                self.keys[new.key.name] = Holder(answer.id, _content(new), new.key.lasts == "unfinished", until)
+        self.settle(now)
+        return expected
+
+    def _refuse(self, news: Sequence[NewRun], now: int) -> None:
+        reasons: list[type[WindlassError]] = []
+        contents: dict[str, Any] = {}
+        for new in news:
+            if any(before not in self.runs for before in new.after):
+                reasons.append(NotFound)
+            if new.job not in self.jobs:
+                reasons.append(UnknownJob)
+            if new.key is None or new.key.on_duplicate == "return":
+                continue
+            holder = self.keys.get(new.key.name)
+            if holder is not None and not self._free(holder, now) and holder.content != _content(new):
+                reasons.append(DuplicateKey)
+        firsts = [contents.setdefault(new.key.name, _content(new)) for new in news if new.key]
+        again = [_content(new) for new in news if new.key]
+        compared = [new.key.on_duplicate == "compare" for new in news if new.key]
+        if any(compare and first != other for first, other, compare in zip(firsts, again, compared, strict=True)):
+            reasons.append(BadInput)
+        if reasons:
+            raise Refused(*reasons)
+
+    def _free(self, holder: Holder, now: int) -> bool:
+        over = holder.until is not None and holder.until <= now
+        return over or (holder.unfinished and (holder.run not in self.runs or self.runs[holder.run].ended))
+
+    def _make(self, run: str, new: NewRun, now: int, index: int) -> None:
+        job = self.jobs[new.job]
+        options = job.options | _said(new.options)
+        due_at = now if new.due_at is None else new.due_at
+        payload = job.payload if new.payload is None else new.payload
+        if job.payload and isinstance(new.payload, dict):
+            payload = {**job.payload, **new.payload}
+        requires = options.get("requires")
+        self._add(
+            Doc(
+                id=run,
+                number=0,
+                job=new.job,
+                queue=options.get("queue", "default"),
+                needs=frozenset(requires.tags if requires else ()),
+                state="waiting" if new.after else "scheduled" if due_at > now else "queued",
+                band=-options.get("priority", 0),
+                position=position(max(now, due_at), index),
+                payload=payload,
+                due_at=due_at,
+                created_at=now,
+                max_attempts=options.get("max_attempts", 3),
+                max_runtime=options.get("max_runtime"),
+                policy=Policy(**{name: options[name] for name in Policy.__struct_fields__ if name in options}),
+                after=sorted(set(new.after)),
+                any_end=new.after_end == "any",
+            )
+        )
+
+    def _add(self, doc: Doc) -> None:
+        self.created += 1
+        doc.number = UNSEEN + self.created
+        self.runs[doc.id] = doc
+        self._note(doc, "create")
+
+    def rerun(self, run: str, answer: Created | None, now: int) -> Created:
+        old = self.get(run)
+        if not old.ended:
+            raise Refused(WrongState)
+        assert answer is not None, "the engine refused what it must rerun"
+        kept = {name: getattr(old, name) for name in ("job", "queue", "needs", "band", "payload", "max_attempts", "max_runtime", "policy")}
+        kept |= {"position": position(now), "due_at": now, "created_at": now}
+        self._add(Doc(id=answer.id, number=0, state="queued", retry_of=old.ids[-1], **kept))
+        return Created(answer.id, created=True)
+
+    # Handing out
+
+    def ready(self, worker: WorkerInfo) -> list[Doc]:
+        """What a worker could take, in order; nothing for a worker whose one slot is taken."""
+        if worker.slots == 1 and any(doc.alone and doc.worker == worker.name and doc.state in LIVE for doc in self.runs.values()):
+            return []
+        return sorted((doc for doc in self.runs.values() if doc.state == "queued" and able(worker, doc)), key=lambda doc: doc.place)
+
+    def claim(self, worker: WorkerInfo, count: int, lease: int, nonce: str | None, token: str | None, saw: bool, now: int) -> list[str]:
+        """The ids that a claim must give. `saw`: there was something to take when it looked."""
+        if nonce in self.nonces:
+            mine = [doc for doc in self.runs.values() if doc.state in LIVE and (doc.token, doc.worker) == (nonce, worker.name)]
+            return [doc.id for doc in sorted(mine, key=lambda doc: doc.place)]
+        if nonce is not None and saw:
+            self.nonces[nonce] = now + KEEP_NONCES
+        taken = self.ready(worker)[: 1 if worker.slots == 1 else count]
+        for doc in taken:
+            doc.state, doc.token, doc.worker, doc.alone, doc.lease = "claimed", token, worker.name, worker.slots == 1, lease
+            doc.claimed_at, doc.lease_until = max(now, doc.created_at), now + lease
+            doc.look_at = now + min(lease, doc.max_runtime or lease)
+            self._note(doc, "claim")
+        return [doc.id for doc in taken]
+
+    def start(self, run: str, token: str, now: int) -> None:
+        doc = self.get(run)
+        if doc.token != token:
+            raise Refused(LeaseLost)
+        if doc.state == "cancelling":
+            raise Refused(Cancelled)
+        if doc.state not in ("claimed", "running"):
+            raise Refused(WrongState)
+        if doc.state == "claimed":
+            doc.state, doc.started_at = "running", max(now, doc.claimed_at or 0)
+            self._note(doc, "start")
+
+    def beat(self, run: str, token: str, lease: int, now: int) -> str:
+        doc = self.runs.get(run)
+        if doc is None or doc.state not in LIVE or doc.token != token:
+            return "lost"
+        doc.lease_until, doc.lease = max(doc.lease_until or 0, now + lease), max(doc.lease or 0, lease)
+        return "stop" if doc.state == "cancelling" else "ok"
+
+    def log(self, run: str, token: str, lines: Iterable[tuple[int, str]]) -> None:
+        doc = self.get(run)
+        if doc.token != token or doc.state not in LIVE:
+            raise Refused(Cancelled if doc.token == token and doc.state == "cancelled" else LeaseLost)
+        for number, text in sorted(lines):
+            doc.lines.setdefault((doc.attempt, number), text)
+
+    # How attempts end
+
+    def report(self, run: str, report: Report, now: int) -> tuple[str, bool]:
+        """The state that the answer names, and whether it is an answer given before."""
+        doc = self.runs.get(run)
+        if doc is None:
+            raise Refused(NotFound)
+        token, words = report.token or "", _words(report)
+        if isinstance(report, Succeed) and doc.state == "succeeded" and _equal(doc, report):
+            return doc.state, True
+        if words is not None and token in doc.said and doc.said[token][0] == words:
+            return doc.said[token][1], True
+        if doc.token != token:
+            raise Refused(LeaseLost)
+        if doc.state == "cancelling":
+            self._end(doc, "cancelled", now, "confirm")
+        if doc.state == "cancelled":
+            raise Refused(Cancelled)
+        if doc.ended:
+            raise Refused(WrongState)
+        self._reported(doc, report, now)
+        doc.said[token] = (words, doc.state)
+        return doc.state, False
+
+    def _reported(self, doc: Doc, report: Report, now: int) -> None:
+        if not isinstance(report, Snooze | GiveBack):
+            doc.started_at = doc.claimed_at if doc.started_at is None else doc.started_at
+        if isinstance(report, Succeed):
+            doc.output, doc.digest, doc.error = report.output, report.output_hash, None
+            self._end(doc, "succeeded", now, "succeed")
+        elif isinstance(report, Fail):
+            self._fail(doc, report.error.code, now, "fail", report.delay, final=not report.retry)
+        else:
+            self._return(doc, now, report.delay if isinstance(report, Snooze) else 0, report.name)
+
+    def _fail(self, doc: Doc, code: str, now: int, move: str, delay: int | None = None, final: bool = False) -> None:
+        delays = delay if delay is not None else _delays(doc)
+        doc.error, doc.burnt = code, doc.burnt + 1
+        if final or doc.burnt == doc.max_attempts:
+            self._end(doc, doc.policy.exhausted, now, move)
+            return
+        self._again(doc, now, delays, "lapsed" if move == "lapse" else "failed", move)
+        if doc.policy.retry_place == "tail":
+            doc.position = position(doc.due_at)
+
+    def _return(self, doc: Doc, now: int, delay: int, move: str) -> None:
+        if doc.returns == doc.policy.max_returns:
+            doc.error, doc.burnt = "max_returns_exceeded", doc.burnt + 1
+            self._end(doc, doc.policy.exhausted, now, move)
+            return
+        doc.returns += 1
+        self._again(doc, now, delay, "returned", move)
+
+    def _again(self, doc: Doc, now: int, delay: int | tuple[int, int], outcome: str, move: str) -> None:
+        """Close the attempt and plan the next, after a delay or a drawn one."""
+        low = delay if isinstance(delay, int) else delay[0]
+        doc.drawn = None if isinstance(delay, int) else (now + delay[0], now + delay[1])
+        doc.due_at, doc.state = now + low, "queued" if low == 0 else "scheduled"
+        started_at = doc.started_at if outcome == "lapsed" or doc.started_at is not None else doc.claimed_at
+        finished_at = max(now, doc.claimed_at or 0, started_at or 0)
+        error = None if outcome == "returned" else doc.error
+        doc.closed.append((outcome, doc.state, doc.worker, doc.token, doc.claimed_at, started_at, finished_at, error))
+        self._note(doc, move)
+        doc.attempt += 1
+        doc.token = doc.worker = doc.lease = doc.claimed_at = doc.started_at = doc.lease_until = doc.look_at = None
+        doc.alone = False
+
+    def _end(self, doc: Doc, state: str, now: int, move: str) -> None:
+        doc.state = state
+        doc.finished_at = max(now, doc.created_at, doc.claimed_at or 0, doc.started_at or 0)
+        doc.lease_until = doc.look_at = None
+        doc.alone = False
+        self._note(doc, move)
+        self.settle(now)
+
+    def settle(self, now: int) -> None:
+        """Whatever waits for something that has ended is released, or can no longer be."""
+        for doc in sorted(self.runs.values(), key=lambda doc: doc.number):
+            if doc.state != "waiting":
+                continue
+            ends = [self.runs[run].state for run in doc.after if self.runs[run].ended]
+            if not doc.any_end and any(state != "succeeded" for state in ends):
+                doc.cancel_asked_at, doc.reason = now, "predecessor failed"
+                self._end(doc, "cancelled", now, "cancel")
+            elif len(ends) == len(doc.after):
+                doc.state = "scheduled" if doc.due_at > now else "queued"
+                self._note(doc, "release")
+
+    # What people do
+
+    def cancel(self, run: str, reason: str | None, now: int) -> str:
+        doc = self.get(run)
+        if doc.ended:
+            raise Refused(WrongState)
+        if doc.state != "cancelling":
+            doc.cancel_asked_at, doc.reason = now, reason
+            if doc.state in PENDING:
+                self._end(doc, "cancelled", now, "cancel")
+            else:
+                doc.state, doc.look_at = "cancelling", min(doc.look_at or 0, now + doc.policy.grace)
+                self._note(doc, "cancel")
+        return doc.state
+
+    def skip(self, run: str, reason: str, now: int) -> str:
+        doc = self.get(run)
+        if doc.state not in PENDING:
+            raise Refused(WrongState)
+        doc.reason = reason
+        self._end(doc, "skipped", now, "skip")
+        return doc.state
+
+    def patch(self, run: str, given: Mapping[str, Any], now: int) -> str:
+        doc = self.get(run)
+        if doc.state not in PENDING:
+            raise Refused(Frozen)
+        if given.get("max_attempts", doc.max_attempts) <= doc.burnt:
+            raise Refused(BadInput)
+        doc.payload, doc.queue = given.get("payload", doc.payload), given.get("queue", doc.queue)
+        doc.max_attempts, doc.band = given.get("max_attempts", doc.max_attempts), -given.get("priority", -doc.band)
+        if "due_at" in given:
+            doc.due_at = given["due_at"]
+            doc.position = position(max(doc.created_at, doc.due_at))
+            if doc.state != "waiting":
+                doc.state = "scheduled" if doc.due_at > now else "queued"
+        self._note(doc, "patch")
+        return doc.state
+
+    # What time does
+
+    def verdicts(self, now: int, steady: int | None) -> dict[str, tuple[int, str | int]]:
+        """What a sweep that looks now decides for each lease that wants a look: a move, or when to look again; with the revision it saw."""
+        return {
+            doc.id: (doc.rev, self._verdict(doc, now))
+            for doc in self.runs.values()
+            if doc.look_at is not None and doc.look_at <= now and (steady is None or steady >= (doc.lease or 0))
+        }
+
+    def _verdict(self, doc: Doc, now: int) -> str | int:
+        grace_ends = None if doc.cancel_asked_at is None else doc.cancel_asked_at + doc.policy.grace
+        runtime_ends = None if doc.max_runtime is None else (doc.claimed_at or 0) + doc.max_runtime
+        for end, move in ((grace_ends, "abandon"), (runtime_ends, "expire"), (doc.lease_until, "lapse")):
+            if end is not None and end <= now:
+                return move
+        return min(end for end in (grace_ends, runtime_ends, doc.lease_until) if end is not None)
+
+    def carry_out(self, verdicts: Mapping[str, tuple[int, str | int]], now: int) -> list[str]:
+        """Do what a sweep decided, to what has not moved since it looked; those that moved."""
+        moved = []
+        for run, (rev, verdict) in verdicts.items():
+            doc = self.runs[run]
+            renewed = verdict == "lapse" and (doc.lease_until or 0) > now
+            if doc.rev != rev or renewed:
+                continue
+            if isinstance(verdict, int):
+                doc.look_at = verdict
+                continue
+            moved.append(run)
+            if doc.state == "cancelling":
+                self._end(doc, "cancelled", now, verdict)
+            elif verdict == "expire":
+                self._fail(doc, "max_runtime_exceeded", now, "expire", final=True)
+            else:
+                self._fail(doc, "worker_lost", now, "lapse")
+        return moved
+
+    def dispatch(self, now: int) -> int:
+        due = [doc for doc in self.runs.values() if doc.state == "scheduled" and doc.due_at <= now]
+        for doc in due:
+            doc.state = "queued"
+            self._note(doc, "dispatch")
+        return len(due)
+
+    def prune(self, now: int) -> int:
+        old = {doc.id for doc in self.runs.values() if doc.finished_at is not None and doc.finished_at < now - KEEP[doc.state]}
+        for run in old:
+            del self.runs[run]
+        for doc in self.runs.values():
+            doc.after = [run for run in doc.after if run not in old]
+        self.keys = {
+            name: key
+            for name, key in self.keys.items()
+            if not (key.unfinished and key.run in old) and not (key.until is not None and key.until <= now)
+        }
+        self.nonces = {nonce: until for nonce, until in self.nonces.items() if until > now}
+        return len(old)
+
+    # Looking
+
+    def listed(self, job: str | None, queue: str | None, state: str | None) -> list[str]:
+        """The ids of a list, in its order."""
+        wanted = {"job": job, "queue": queue, "state": state}
+        docs = [doc for doc in self.runs.values() if all(value in (None, getattr(doc, name)) for name, value in wanted.items())]
+        if state in LIVE:
+            docs.sort(key=lambda doc: (doc.look_at or 0, doc.number))
+        elif state == "queued":
+            docs.sort(key=lambda doc: doc.place)
+        elif state == "scheduled":
+            docs.sort(key=lambda doc: (doc.due_at, doc.number))
+        elif state == "waiting":
+            docs.sort(key=lambda doc: doc.number)
+        elif state is not None:
+            docs.sort(key=lambda doc: (doc.finished_at or 0, doc.number), reverse=True)
+        else:
+            docs.sort(key=lambda doc: doc.number, reverse=True)
+        return [doc.id for doc in docs]
+
+    def why(self, run: str, now: int) -> list[str]:
+        """The codes of all that holds a run back."""
+        doc = self.get(run)
+        if doc.state == "waiting":
+            return ["waits_for"] * sum(not self.runs[before].ended for before in doc.after)
+        if doc.state == "scheduled":
+            return ["not_due"]
+        if doc.state != "queued":
+            return ["held" if doc.state in LIVE else "ended"]
+        alive = [worker for worker, seen in self.workers.values() if seen >= now - SILENCE]
+        same = [other for other in self.runs.values() if other.state == "queued" and _lane(other) == _lane(doc)]
+        ahead = any(other.place < doc.place for other in same)
+        return ["no_worker"] * (not any(able(worker, doc) for worker in alive)) + ["behind"] * ahead
+
+    # The store must say the same
+
+    def compare(self, found: Snapshot) -> None:
+        """Every row of the store is as the model has it; drawn times and new ids are taken over from it."""
+        rows = found.by_id()
+        assert rows.keys() == self.runs.keys(), f"only one of the two has {rows.keys() ^ self.runs.keys()}"
+        for run, doc in self.runs.items():
+            row = rows[run]
+            self._adopt(doc, row.due_at)
+            doc.ids = [item.id for item in found.attempts.get(row.seq, [])] + [row.current_attempt]
+            assert doc.attempt > 1 or row.retry_of == doc.retry_of, f"the first attempt of a rerun names the last of the old run: {row}"
+            assert _row(row) == _expected(doc), f"store and model differ on {run}"
+            closed = [_closed(item) for item in found.attempts.get(row.seq, [])]
+            assert closed == doc.closed, f"store and model differ on the attempts of {run}"
+            entries = [(entry.move, entry.state, entry.attempt, entry.worker) for entry in found.journal[row.seq]]
+            assert entries == doc.entries, f"store and model differ on the journal of {run}"
+        lines = {(found.runs[line.run].id, line.attempt, line.n): line.text for line in found.lines}
+        assert lines == {(doc.id, *key): text for doc in self.runs.values() for key, text in doc.lines.items()}
+        keys = {("key", name): (key.run, int(key.unfinished), key.until) for name, key in self.keys.items()}
+        assert {name: (key.run, key.unfinished, key.until) for name, key in found.keys.items() if name[0] == "key"} == keys
+        assert {name[1]: key.until for name, key in found.keys.items() if name[0] == "claim"} == self.nonces
+        self._compare_order(found)
+
+    def _compare_order(self, found: Snapshot) -> None:
+        seen = max((doc.number for doc in self.runs.values() if doc.number < UNSEEN), default=0)
+        for seq, row in found.runs.items():
+            doc = self.runs[row.id]
+            assert seq == doc.number or (doc.number > UNSEEN and seq > seen), "runs are not in the order of their creation"
+            doc.number = seq
+
+    def _adopt(self, doc: Doc, due_at: int) -> None:
+        if doc.drawn is not None:
+            low, high = doc.drawn
+            assert low <= due_at <= high, f"the retry of {doc.id} is due at {due_at}, not within {doc.drawn}"
+            doc.due_at, doc.drawn = due_at, None
+            if doc.policy.retry_place == "tail":
+                doc.position = position(due_at)
+
+    def _note(self, doc: Doc, move: str) -> None:
+        doc.entries.append((move, doc.state, doc.attempt, doc.worker))
+
+
+def able(worker: WorkerInfo, doc: Doc) -> bool:
+    """Whether a worker can and may take a run."""
+    may = (worker.queues is None or doc.queue in worker.queues) and (worker.jobs is None or doc.job in worker.jobs)
+    return may and doc.needs <= set(worker.tags)
+
+
+def _said(options: Options) -> dict[str, Any]:
+    given = {name: getattr(options, name) for name in Options.__struct_fields__}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _content(new: NewRun) -> Any:
+    """What a creation asks for, without the name it asks under."""
+    return new.job, new.payload, new.options, new.due_at, new.after, new.after_end
+
+
+def _lane(doc: Doc) -> Any:
+    return doc.queue, doc.job, doc.needs
+
+
+def _delays(doc: Doc) -> int | tuple[int, int]:
+    nth = doc.burnt
+    if doc.policy.backoff:
+        return [*doc.policy.backoff, *[doc.policy.backoff[-1]] * nth][nth]
+    upper = min(1_000 * 2**nth, 60_000)
+    return upper // 2, upper
+
+
+def _words(report: Report) -> Any:
+    """What makes two reports the same; a success is known by its result alone."""
+    return None if isinstance(report, Succeed) else ("fail", report.error) if isinstance(report, Fail) else "returned"
+
+
+def _equal(doc: Doc, report: Succeed) -> bool:
+    return doc.digest == report.output_hash if doc.digest and report.output_hash else doc.output == report.output
+
+
+_COMPARED = (
+    "job", "queue", "band", "position", "due_at", "created_at", "max_attempts", "max_runtime", "policy", "attempt", "burnt", "returns",
+    "token", "worker", "lease", "claimed_at", "started_at", "lease_until", "look_at", "cancel_asked_at", "finished_at", "reason", "output",
+)  # fmt: skip
+
+
+def _row(row: Any) -> dict[str, Any]:
+    known = {name: getattr(row, name) for name in _COMPARED}
+    error = None if row.error is None else row.error.code
+    payload = msgspec.json.decode(row.payload)
+    return known | {"state": row.state.value, "alone": row.slot == 0, "error": error, "digest": row.output_hash, "payload": payload}
+
+
+def _expected(doc: Doc) -> dict[str, Any]:
+    names = (*_COMPARED, "state", "alone", "error", "digest", "payload")
+    return {name: getattr(doc, name) for name in names}
+
+
+def _closed(item: Any) -> tuple[Any, ...]:
+    error = None if item.error is None else msgspec.json.decode(item.error)["code"]
+    return item.outcome, item.answer, item.worker, item.token, item.claimed_at, item.started_at, item.finished_at, error
