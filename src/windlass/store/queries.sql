@@ -300,9 +300,6 @@ select (select look_at from job_runs where look_at is not null order by look_at 
 -- name: find
 select {run} from job_runs where id = :id
 
--- name: find_all
-select {run} from job_runs where id {in_texts: ids} order by seq + 0
-
 -- name: find_attempt
 select {run: j} from job_runs j where j.attempt_id = :id
 union all

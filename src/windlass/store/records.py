@@ -391,9 +391,6 @@ class Records:
         rows = await self._read("find", id=run_id)
         return run_of(rows[0]) if rows else None
 
-    async def find_all(self, ids: Sequence[str]) -> list[Run]:
-        return [run_of(row) for row in await self._read("find_all", ids=pack(ids))]
-
     async def find_seqs(self, seqs: Sequence[int]) -> list[Run]:
         return [run_of(row) for row in await self._read("find_seqs", ids=pack(seqs))]
 
