@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from windlass.errors import NeedsLoop
+from windlass.errors import NeedsLoop, SchemaMismatch, WrongProcess
 
 T = TypeVar("T")
 
@@ -46,3 +47,26 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         "This store suspends, so it cannot be driven from a plain call.",
         hint="Use the async classes inside an event loop, or open a blocking store.",
     )
+
+
+def check_process(opened_by: int) -> None:
+    """Refuse to use in one process what another one has opened."""
+    if os.getpid() != opened_by:
+        raise WrongProcess(
+            f"This store was opened by process {opened_by} and carried into process {os.getpid()} by a fork.",
+            hint="Open a store of its own in each process, and start processes by spawn.",
+        )
+
+
+def refuse_older(found: int, wanted: int, where: str) -> None:
+    """Refuse a schema that lacks steps this version needs."""
+    if found < wanted:
+        raise SchemaMismatch(f"{where} has schema version {found}; this windlass needs {wanted}.", hint="Run `windlass migrate`.")
+
+
+def refuse_newer(found: int, known: int, where: str) -> None:
+    """Refuse a schema that has steps this version does not know."""
+    if found > known:
+        raise SchemaMismatch(
+            f"{where} has schema version {found}; this windlass knows only {known}.", hint="Upgrade windlass: pip install -U windlass."
+        )

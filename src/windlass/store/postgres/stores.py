@@ -17,13 +17,11 @@ from psycopg.conninfo import conninfo_to_dict
 from windlass.clock import Clock
 from windlass.errors import (
     BadInput,
-    SchemaMismatch,
     StoreError,
-    WrongProcess,
 )
 from windlass.faults import FAULTS
 from windlass.store import sql
-from windlass.store.base import Statement, run_sync
+from windlass.store.base import Statement, check_process, refuse_newer, refuse_older, run_sync
 from windlass.store.postgres.hints import HINT_EVERY, NOTIFY, Listener
 from windlass.store.postgres.wire import (
     APPLIED,
@@ -155,7 +153,7 @@ class _Postgres:
             await self._pause(pause)
 
     def _check_open(self) -> None:
-        _check_process(self._pid)
+        check_process(self._pid)
         if self._closed:
             raise StoreError("This store is closed.", hint="Open it again, or close it later.")
 
@@ -224,9 +222,8 @@ class _Postgres:
         if await _version_of(session) == 0:
             await self._apply(session, 1, len(self._schema))
         found, wanted = await _version_of(session), len(self._schema)
-        if found < wanted:
-            raise SchemaMismatch(f"The database has schema version {found}; this windlass needs {wanted}.", hint="Run `windlass migrate`.")
-        _check_not_newer(found, wanted)
+        refuse_older(found, wanted, "The database")
+        refuse_newer(found, wanted, "The database")
 
     async def _apply(self, session: AnySession, first: int, last: int) -> None:
         """Apply some steps in one transaction, unless another process was faster."""
@@ -253,25 +250,9 @@ def _configuration(settings: Mapping[str, str] | None, *, local: bool) -> Step:
     return Step(CONFIGURE, (values, b"true" if local else b"false"), (JSON, BOOL))
 
 
-def _check_process(opened_by: int) -> None:
-    if os.getpid() != opened_by:
-        raise WrongProcess(
-            f"This store was opened by process {opened_by} and carried into process {os.getpid()} by a fork.",
-            hint="Open a store of its own in each process, and start processes by spawn.",
-        )
-
-
 def _check_server(version: int) -> None:
     if version < OLDEST_SERVER * 10_000:
         raise StoreError(f"The server is PostgreSQL {version // 10_000}.", hint=f"windlass needs {OLDEST_SERVER} or newer.")
-
-
-def _check_not_newer(found: int, wanted: int) -> None:
-    if found > wanted:
-        raise SchemaMismatch(
-            f"The database has schema version {found}; this windlass knows only {wanted}.",
-            hint="Upgrade windlass: pip install -U windlass.",
-        )
 
 
 async def _version_of(session: AnySession) -> int:
@@ -311,7 +292,7 @@ class BlockingPostgres(_Postgres):
             run_sync(self._hint())
 
     async def close(self) -> None:
-        _check_process(self._pid)
+        check_process(self._pid)
         await self._hint()
         self._closing.set()
         await super().close()
@@ -358,7 +339,7 @@ class AsyncPostgres(_Postgres):
         return set()
 
     async def close(self) -> None:
-        _check_process(self._pid)
+        check_process(self._pid)
         self._closing.set()
         await self._listener.close()
         if self._hinting is not None:
@@ -372,7 +353,7 @@ class _Migration(BlockingPostgres):
     async def _check_in(self, session: AnySession) -> None:
         _check_server(session.connection.info.server_version)
         self.before = await _version_of(session)
-        _check_not_newer(self.before, len(self._schema))
+        refuse_newer(self.before, len(self._schema), "The database")
         for number in range(self.before + 1, len(self._schema) + 1):
             await self._apply(session, number, number)
         self.after = await _version_of(session)

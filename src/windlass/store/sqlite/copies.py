@@ -12,6 +12,7 @@ import apsw
 
 from windlass.clock import SystemClock
 from windlass.errors import StoreBroken, StoreBusy, StoreError
+from windlass.store.base import refuse_newer
 from windlass.store.sqlite.files import (
     ACCESS,
     DISK,
@@ -23,7 +24,6 @@ from windlass.store.sqlite.files import (
     known_steps,
     open_file,
     patience,
-    refuse_newer,
     translated,
     version_of,
 )
@@ -135,6 +135,6 @@ def restore(source: Path, target: Path, *, replace: bool = False, steps: Sequenc
         version = _copy(source, part, None)
         if version == 0:
             raise StoreError(f"{source} is not a backup of windlass: it has no schema_version.", hint="Check the path.")
-        refuse_newer(version, source, len(known_steps(steps)))
+        refuse_newer(version, len(known_steps(steps)), source)
         _own_like(part, target if os.path.exists(target) else source)
         _place(part, target, replace)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 import apsw
 
 from windlass.clock import Clock
-from windlass.errors import BadInput, Conflict, SchemaMismatch, StoreBroken, StoreBusy, StoreError, StoreFull, WindlassError
+from windlass.errors import BadInput, Conflict, StoreBroken, StoreBusy, StoreError, StoreFull, WindlassError
 from windlass.faults import FAULTS
 from windlass.store import sql
+from windlass.store.base import refuse_newer, refuse_older
 
 Path = str | os.PathLike[str]
 
@@ -241,11 +242,6 @@ def known_steps(steps: Sequence[str] | None) -> Sequence[str]:
     return sql.migrations("sqlite") if steps is None else steps
 
 
-def refuse_newer(found: int, path: str, known: int) -> None:
-    if found > known:
-        raise SchemaMismatch(f"{path} has schema version {found}; this windlass knows only {known}.", hint="Upgrade windlass.")
-
-
 def prepare(db: apsw.Connection, path: str, steps: Sequence[str], clock: Clock) -> None:
     """Give a database without a schema the whole of it; refuse one of another version."""
     if version_of(db) == 0:
@@ -253,9 +249,9 @@ def prepare(db: apsw.Connection, path: str, steps: Sequence[str], clock: Clock) 
             if version_of(db) == 0:  # asked again under the lock: several processes may be here at once
                 for number in range(1, len(steps) + 1):
                     _apply(db, steps, number, clock.now())
-    if (found := version_of(db)) < len(steps):
-        raise SchemaMismatch(f"{path} has schema version {found}; this windlass needs {len(steps)}.", hint="Run `windlass migrate`.")
-    refuse_newer(found, path, len(steps))
+    found = version_of(db)
+    refuse_older(found, len(steps), path)
+    refuse_newer(found, len(steps), path)
 
 
 def migrate(path: Path, clock: Clock, steps: Sequence[str] | None = None) -> tuple[int, int]:
@@ -265,7 +261,7 @@ def migrate(path: Path, clock: Clock, steps: Sequence[str] | None = None) -> tup
         db = connect(path, clock)
         undo.callback(disconnect, db)
         before = version_of(db)
-        refuse_newer(before, path, len(steps))
+        refuse_newer(before, len(steps), path)
         for number in range(before + 1, len(steps) + 1):
             with _transaction(db):
                 if version_of(db) == number - 1:  # else another process was faster

@@ -12,21 +12,13 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from windlass.clock import Clock
-from windlass.errors import StoreError, WrongProcess
-from windlass.store.base import Statement
+from windlass.errors import StoreError
+from windlass.store.base import Statement, check_process
 from windlass.store.sqlite.files import MEMORY, NEVER, Path
 from windlass.store.sqlite.lines import Batch, Line, Outcome, Queries, Results, open_lines, own_queries, plan
 
 GROUP = 64  # batches in one commit
 YIELD = 0.0005  # seconds in which other processes may take the write lock, between two commits
-
-
-def _check_process(opened_by: int) -> None:
-    if os.getpid() != opened_by:
-        raise WrongProcess(
-            f"This store was opened by process {opened_by} and carried into process {os.getpid()} by a fork.",
-            hint="Open a store of its own in each process, and start processes by spawn.",
-        )
 
 
 def _closed(path: str) -> StoreError:
@@ -46,7 +38,7 @@ class BlockingSqlite:
         [self._line] = open_lines(1, self._path, clock, self._queries, steps, synchronous)
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
-        _check_process(self._pid)
+        check_process(self._pid)
         batch = plan(self._queries, verb, statements)
         with self._turn:
             if self._line is None:
@@ -158,7 +150,7 @@ class AsyncSqlite:
         return self._writer.line.commits
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
-        _check_process(self._pid)
+        check_process(self._pid)
         batch = plan(self._queries, verb, statements)
         future: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
         desk = self._writer if batch.writes else self._reader
