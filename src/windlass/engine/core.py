@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import copy
 from functools import lru_cache
+from threading import Lock
 from typing import Any, Literal, NamedTuple, Self
 
 from msgspec.structs import asdict, replace
@@ -82,14 +83,17 @@ class Lanes:
         self.all: list[Lane] = []
         self.ids: dict[tuple[str, str, str], int] = {}
         self.last = 0
+        self._adding = Lock()
         self.open = lru_cache(maxsize=256)(self._open)
 
     def add(self, lanes: Iterable[Lane]) -> None:
-        for lane in lanes:
-            self.all.append(lane)
-            self.ids[lane.queue, lane.job, requires_text(lane.requires)] = lane.id
-            self.last = lane.id
-        self.open.cache_clear()
+        """Remember lanes, which come in the order of their ids; those known already were asked for twice at once."""
+        with self._adding:
+            for lane in lanes:
+                if lane.id > self.last:
+                    self.all.append(lane)
+                    self.ids[lane.queue, lane.job, requires_text(lane.requires)] = self.last = lane.id
+            self.open.cache_clear()
 
     def _open(self, worker: WorkerInfo) -> list[int]:
         return [lane.id for lane in self.all if open_to(lane, worker)]
@@ -135,12 +139,13 @@ class Core:
         self._jobs[job.name] = (job, template)
         return template
 
-    async def definitions(self, names: Iterable[str], undefined: Literal["refuse", "wait"]) -> dict[str, tuple[Job, Template]]:
+    async def definitions(self, names: Set[str], undefined: Literal["refuse", "wait"]) -> dict[str, tuple[Job, Template]]:
         """The current definitions as far as this process knows; a creation is refused by the store if one is stale."""
-        missing = sorted({name for name in names if name not in self._jobs})
-        if missing:
+        jobs = self._jobs
+        while missing := sorted(name for name in names if name not in jobs):
             await self._read_jobs(missing, undefined)
-        return self._jobs
+            jobs = self._jobs  # another verb may have forgotten meanwhile what this one knew
+        return jobs
 
     async def _read_jobs(self, names: Sequence[str], undefined: Literal["refuse", "wait"]) -> None:
         for name in names:

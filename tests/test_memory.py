@@ -1,0 +1,57 @@
+"""What an engine remembers of jobs and lanes stays right when many verbs run at once in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from tests.harness import Harness
+from windlass.clock import SystemClock
+from windlass.engine import Engine
+from windlass.model import NewRun, WorkerInfo
+from windlass.store.sqlite import AsyncSqlite
+
+
+def test_a_lane_read_twice_is_one_lane(h: Harness) -> None:
+    ids = [h.create(payload=n) for n in range(3)]
+    fresh = h.another().engine
+    lanes = h(fresh.home.lanes_after(0))
+    fresh.lanes.add(lanes)
+    fresh.lanes.add(lanes)  # a second verb had asked before the first one was answered
+    fresh.lanes.add(lanes[:1])
+    assert [run.id for run in h(fresh.runs(state="queued")).runs] == ids
+    assert [run.id for run in h(fresh.claim(WorkerInfo("w1", slots=9), count=3))] == ids
+
+
+def test_claims_at_once_in_a_new_process_see_each_lane_once(tmp_path: Path) -> None:
+    async def go() -> None:
+        clock = SystemClock()
+        store = AsyncSqlite(tmp_path / "windlass.db", clock)
+        maker, worker = Engine(store, clock), Engine(store, clock)
+        for n in range(5):
+            await maker.define(f"job{n}")
+            await maker.create([NewRun(f"job{n}")])
+        claims = await asyncio.gather(*(worker.claim(WorkerInfo(f"w{n}")) for n in range(5)))
+        assert len({run.id for claim in claims for run in claim}) == 5
+        assert sorted(lane.id for lane in worker.lanes.all) == sorted({lane.id for lane in worker.lanes.all})
+        await store.close()
+
+    asyncio.run(go())
+
+
+def test_a_definition_forgotten_while_another_is_read_is_read_again(h: Harness) -> None:
+    h.define("other")
+    engine = h.another().engine
+    h(engine.create([NewRun("mail")]))  # remembers one of the two
+    read, forgotten = engine._read_jobs, list[Sequence[str]]()
+
+    async def read_while_somebody_forgets(names: Sequence[str], undefined: Literal["refuse", "wait"]) -> None:
+        if not forgotten:
+            forgotten.append(names)
+            engine.forget_jobs()
+        await read(names, undefined)
+
+    engine._read_jobs = read_while_somebody_forgets  # type: ignore[method-assign]
+    assert len(h(engine.create([NewRun("mail"), NewRun("other")]))) == 2
