@@ -8,6 +8,7 @@ error that it must raise.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +95,7 @@ class Doc:
     error: str | None = None
     output: str | None = None
     digest: str | None = None
+    progress: str | None = None
     entries: list[tuple[str, str, int, str | None]] = field(default_factory=list)  # move, state, attempt, worker
     closed: list[tuple[Any, ...]] = field(default_factory=list)  # outcome, answer, worker, token, claimed, started, finished, error
     said: dict[str, tuple[Any, str]] = field(default_factory=dict)  # by token: the report that ended the attempt, and its answer
@@ -255,7 +257,7 @@ class Model:
         for doc in taken:
             doc.state, doc.token, doc.worker, doc.alone, doc.lease = "claimed", token, worker.name, worker.slots == 1, lease
             doc.claimed_at, doc.lease_until = max(now, doc.created_at), now + lease
-            doc.look_at = now + min(lease, doc.max_runtime or lease)
+            doc.look_at, doc.progress = now + min(lease, doc.max_runtime or lease), None
             self._note(doc, "claim")
         return [doc.id for doc in taken]
 
@@ -271,11 +273,21 @@ class Model:
             doc.state, doc.started_at = "running", max(now, doc.claimed_at or 0)
             self._note(doc, "start")
 
-    def beat(self, run: str, token: str, lease: int, now: int) -> str:
+    def start_many(self, held: Iterable[tuple[str, str]], now: int) -> set[tuple[str, str]]:
+        """Those that are running under their tokens afterwards."""
+        running = set()
+        for run, token in held:
+            with suppress(Refused):
+                self.start(run, token, now)
+                running.add((run, token))
+        return running
+
+    def beat(self, run: str, token: str, lease: int, now: int, progress: str | None = None) -> str:
         doc = self.runs.get(run)
         if doc is None or doc.state not in LIVE or doc.token != token:
             return "lost"
         doc.lease_until, doc.lease = max(doc.lease_until or 0, now + lease), max(doc.lease or 0, lease)
+        doc.progress = doc.progress if progress is None else progress
         return "stop" if doc.state == "cancelling" else "ok"
 
     def log(self, run: str, token: str, lines: Iterable[tuple[int, str]]) -> None:
@@ -587,6 +599,7 @@ def _equal(doc: Doc, report: Succeed) -> bool:
 _COMPARED = (
     "job", "queue", "band", "position", "due_at", "created_at", "max_attempts", "max_runtime", "policy", "attempt", "burnt", "returns",
     "token", "worker", "lease", "claimed_at", "started_at", "lease_until", "look_at", "cancel_asked_at", "finished_at", "reason", "output",
+    "progress",
 )  # fmt: skip
 
 

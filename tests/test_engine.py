@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.harness import BOOM, LEASE, Harness, token
@@ -16,6 +18,7 @@ from windlass.errors import (
     OutcomeUnknown,
     Pruned,
     StoreBusy,
+    TooLarge,
     UnknownJob,
     WindlassError,
     WrongState,
@@ -273,6 +276,78 @@ def test_a_beat_extends_and_never_shortens(h: Harness) -> None:
     assert h.get(run.id).lease_until == h.clock.now() + LEASE
     h(h.engine.beat([Held(run.seq, token(run))], lease=1))
     assert h.get(run.id).lease_until == h.clock.now() + LEASE
+
+
+def test_many_start_at_once_and_each_is_answered(h: Harness) -> None:
+    for _ in range(6):
+        h.create()
+    before, now, stopping, lost, ended, elsewhere = h.claim(6)
+    for run in (before, elsewhere):
+        h(h.engine.start(run.id, token(run)))
+    h(h.engine.cancel(stopping.id))
+    h.succeed(ended)
+    held = [Held(run.seq, token(run)) for run in (before, now, stopping, ended)]
+    stale = [Held(lost.seq, "x" * 22), Held(999_999, "y" * 22), Held(now.seq, "z" * 22), Held(elsewhere.seq, "x" * 22)]
+    for _ in range(2):
+        assert h(h.engine.start_many([*held, *stale, held[1]])) == set(held[:2])
+        assert h.moves(now.id) == h.moves(before.id) == ["create", "claim", "start"]
+        assert h.get(lost.id).state is State.CLAIMED
+    assert h(h.engine.start_many([])) == set()
+    with pytest.raises(TooLarge):
+        h(Engine(h.store, h.clock, Limits(report=3)).start_many(held))
+
+
+def test_progress_travels_with_the_beat_of_its_run(h: Harness) -> None:
+    for _ in range(3):
+        h.create()
+    runs = h.claim(3)
+    one, other, stopping = (Held(run.seq, token(run)) for run in runs)
+    h(h.engine.cancel(runs[2].id))
+    assert h(h.engine.beat([one, other, stopping], progress={one: '{"done": 1}', stopping: "0.5"})) == ["ok", "ok", "stop"]
+    assert [h.get(run.id).progress for run in runs] == ['{"done": 1}', None, "0.5"]
+    assert [h.get(run.id).rev for run in runs] == [2, 2, 3]
+    h(h.engine.beat([one, other], progress={other: "1"}))
+    assert [h.get(run.id).progress for run in runs[:2]] == ['{"done": 1}', "1"]
+    stale = Held(one.seq, "x" * 22)
+    assert h(h.engine.beat([stale], progress={stale: "9"})) == ["lost"]
+    h(h.engine.beat([one], progress={one: '"é"'}))
+    h.succeed(runs[0])
+    assert h.get(runs[0].id).progress == '"é"'
+    assert h.moves(runs[0].id) == ["create", "claim", "succeed"]
+
+
+def test_progress_lasts_until_the_next_claim(h: Harness) -> None:
+    run_id = h.create()
+    run = h.claimed()
+    held = Held(run.seq, token(run))
+    h(h.engine.beat([held], progress={held: "1"}))
+    h.fail(run, delay=0)
+    assert h.get(run_id).progress == "1"
+    assert h.claimed().progress is None
+    assert h.get(run_id).progress is None
+
+
+def test_progress_that_cannot_be_kept_is_refused_before_anything_is_written(h: Harness) -> None:
+    h.create()
+    run = h.claimed()
+    held, stranger = Held(run.seq, token(run)), Held(run.seq + 1, "x" * 22)
+    h.clock.advance(1_000)
+    h(h.engine.beat([held], progress={held: f'"{"x" * 4_094}"'}))
+    before = h.get(run.id)
+    h.clock.advance(1_000)
+    refused: list[tuple[type[Exception], Any]] = [
+        (TooLarge, {held: f'"{"x" * 4_095}"'}),
+        (TooLarge, {held: f'"{"é" * 2_048}"'}),
+        (BadInput, {held: 5}),
+        (BadInput, {held: '"\0"'}),
+        (BadInput, {held: '"\ud800"'}),
+        (BadInput, {stranger: "1"}),
+        (BadInput, [held]),
+    ]
+    for kind, progress in refused:
+        with pytest.raises(kind):
+            h(h.engine.beat([held], progress=progress))
+        assert h.get(run.id) == before
 
 
 # Reports

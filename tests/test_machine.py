@@ -57,7 +57,7 @@ COMMANDS: tuple[type[Command], ...] = (
     Dispatch, Release, Claim, Start, Beat, Succeed, Fail, Snooze, GiveBack, Lapse, Expire, Cancel, Abandon, Skip, Patch,
 )  # fmt: skip
 CHANGED: dict[type[Command], set[str]] = {
-    Beat: {"lease", "lease_until"},
+    Beat: {"lease", "lease_until", "progress"},
     Start: {"started_at"},
     Dispatch: set(),
     Release: set(),
@@ -121,6 +121,8 @@ def runs(draw: Callable[..., Any], *states: State, seq: int = 1, tokens: Any = w
         run = replace(run, **_held(draw, run, tokens))
     elif state in ENDED:
         run = _ended(draw, run, tokens)
+    if run.attempt > 1 or run.claimed_at is not None:
+        run = replace(run, progress=draw(st.none() | words))
     whole(run)
     return run
 
@@ -165,7 +167,7 @@ commands: dict[type[Command], st.SearchStrategy[Command]] = {
     Release: st.builds(Release),
     Claim: st.builds(Claim, grant=st.just("new"), worker=words, lease=lengths, slot=st.sampled_from([None, 0])),
     Start: st.builds(Start),
-    Beat: st.builds(Beat, lease=lengths),
+    Beat: st.builds(Beat, lease=lengths, progress=st.none() | words),
     Succeed: st.builds(Succeed, output=st.none() | words, output_hash=st.none() | words),
     Fail: st.builds(Fail, error=failures, retry=st.booleans(), delay=st.none() | durations, chance=chances, next_id=st.just("next")),
     Snooze: st.builds(Snooze, delay=durations, next_id=st.just("next")),
@@ -403,6 +405,14 @@ def test_a_lease_ends_its_length_from_now(run: Run, cmd: Claim, now: int) -> Non
 def test_a_beat_never_shortens_a_lease(run: Run, cmd: Beat, now: int) -> None:
     after = step(run, cmd, now)
     assert (after.lease_until, after.lease) == (max(run.lease_until or 0, now + cmd.lease), max(run.lease or 0, cmd.lease))
+
+
+@given(runs(), any_command, times)
+def test_progress_is_told_by_a_beat_and_forgotten_by_a_claim(run: Run, cmd: Command, now: int) -> None:
+    after = stepped(run, cmd, now)
+    if isinstance(after, Run):
+        told = cmd.progress if isinstance(cmd, Beat) else None
+        assert after.progress == (None if isinstance(cmd, Claim) else run.progress if told is None else told)
 
 
 # Retries

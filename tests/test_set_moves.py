@@ -36,9 +36,10 @@ from windlass.machine import (
 )
 from windlass.model import Failure, Run, State
 from windlass.store.base import Statement, Store, run_sync
-from windlass.store.records import Change, Head, Held, Records, error_text, policy_text
+from windlass.store.records import Change, Head, Held, Ready, Records, Written, error_text, policy_text
 
 NOBODY = Beat(token="nobody's", lease=1)
+READY = (State.QUEUED, State.SCHEDULED)
 MARK, FOLLOW = "mark-of-this-batch", "mark-of-its-followers"
 COLUMNS = (*Run.__struct_fields__, "mark")
 OWN = {
@@ -203,19 +204,20 @@ def test_start(table: Table, case: tuple[list[Run], list[Held]], now: int) -> No
     rows, items = case
     table.fill(rows)
     expected, moved = after_each(rows, {item.seq: Start(token=item.token) for item in items}, now)
-    assert run_sync(table.records.start(items, MARK, now)) == {run.seq for run in moved}
+    assert run_sync(table.records.start(items, MARK, now)) == {Held(run.seq, run.token or "") for run in moved}
     table.expect(expected, entries(moved, expected, "start", now))
 
 
 @examples
-@given(held(), lengths, times)
-def test_beat(table: Table, case: tuple[list[Run], list[Held]], lease: int, now: int) -> None:
+@given(held(), lengths, st.lists(st.none() | words, min_size=5, max_size=5), times)
+def test_beat(table: Table, case: tuple[list[Run], list[Held]], lease: int, texts: list[str | None], now: int) -> None:
     rows, items = case
     table.fill(rows)
-    asked: dict[int, Command] = {item.seq: Beat(token=item.token, lease=lease) for item in items}
+    progress = {item: text for item, text in zip(items, texts, strict=False) if text is not None}
+    asked: dict[int, Command] = {item.seq: Beat(token=item.token, lease=lease, progress=progress.get(item)) for item in items}
     expected, _ = after_each(rows, asked, now)
     lives = {Held(run.seq, run.token or ""): run.state for run in rows if isinstance(stepped(run, asked.get(run.seq, NOBODY), now), Run)}
-    assert run_sync(table.records.beat(items, lease, now)) == lives
+    assert run_sync(table.records.beat(items, lease, progress, now)) == lives
     table.expect(expected, set())
 
 
@@ -231,7 +233,7 @@ def test_succeed(table: Table, case: tuple[list[Run], list[Held]], output: str |
     }
     expected, moved = after_each(rows, asked, now)
     done = [(item.seq, item.token, output, digest) for item in items]
-    assert run_sync(table.records.succeed(done, MARK, FOLLOW, now)) == {run.seq for run in moved}
+    assert run_sync(table.records.succeed(done, MARK, FOLLOW, now)) == Written({run.seq for run in moved}, [])
     table.expect(expected, entries(moved, expected, "succeed", now))
 
 
@@ -245,7 +247,7 @@ def test_dispatch(table: Table, rows: list[Run], ids: set[int], now: int) -> Non
     due = sorted((run.due_at, run.seq) for run in rows if run.state is State.SCHEDULED and run.due_at <= now)
     assert run_sync(table.records.due(now, 3)) == sorted(seq for _, seq in due[:3])
     expected, moved = after_each(rows, {seq: Dispatch() for seq in ids}, now)
-    assert run_sync(table.records.dispatch(sorted(ids), MARK, now)) == {run.seq for run in moved}
+    assert run_sync(table.records.dispatch(sorted(ids), MARK, now)) == {run.seq: run.queue for run in moved}
     table.expect(expected, entries(moved, expected, "dispatch", now))
 
 
@@ -298,7 +300,11 @@ def changes(draw: Callable[..., Any], *kinds: type[Command]) -> tuple[list[Run],
 
 
 def _before_a_beat(run: Run) -> Run:
-    return run if run.lease_until is None else replace(run, lease=(run.lease or 0) - 1, lease_until=run.lease_until - 1_000)
+    return (
+        run
+        if run.lease_until is None
+        else replace(run, lease=(run.lease or 0) - 1, lease_until=run.lease_until - 1_000, progress='"before"')
+    )
 
 
 def _still_true(run: Run, seen: Run, cmd: Command, now: int) -> bool:
@@ -341,8 +347,8 @@ def test_write_back(table: Table, case: tuple[list[Run], dict[int, tuple[Run, Co
     written = [
         Change(seen, step(seen, cmd, now), cmd.name, lapsed_by=now if isinstance(cmd, Lapse) else None) for seen, cmd in asked.values()
     ]
-    moved = run_sync(table.records.write_back("report", written, MARK, FOLLOW, now)) if written else set()
-    assert moved == {run.seq for run in rows if expected[run.seq] is not run}
+    moved = run_sync(table.records.write_back("report", written, MARK, FOLLOW, now)) if written else Written(set(), [])
+    assert moved == Written({run.seq for run in rows if expected[run.seq] is not run}, [])
     found = table.expect(expected, journal)
     assert [item for items in found.attempts.values() for item in items] == closed
 
@@ -420,7 +426,7 @@ def test_followers(table: Table, graph: tuple[list[Run], Waits], batches: list[t
             some = _ends(current, chosen, succeeds)
             if not some:
                 continue
-            _end(table, current, some, f"{number}{succeeds}", now)
+            written = _end(table, current, some, f"{number}{succeeds}", now)
             ended = current | {seq: step(current[seq], cmd, now) for seq, cmd in some.items()}
             after = settled(ended, waits, now)
             journal |= {_entry(current[seq], after[seq], cmd.name, now) for seq, cmd in some.items()}
@@ -429,6 +435,9 @@ def test_followers(table: Table, graph: tuple[list[Run], Waits], batches: list[t
                 for seq, run in ended.items()
                 if after[seq] is not run
             }
+            ready = [Ready(run.queue, run.due_at) for seq, run in after.items() if ended[seq].state is State.WAITING and run.state in READY]
+            assert written == Written(set(some), written.released)
+            assert sorted(written.released) == sorted(ready)
             current = after
             table.expect(current, journal)
 
@@ -440,10 +449,9 @@ def _ends(current: dict[int, Run], chosen: dict[int, int], succeeds: bool) -> di
     return {seq: cmd for seq, cmd in ends.items() if isinstance(cmd, Succeed) == succeeds}
 
 
-def _end(table: Table, current: dict[int, Run], ends: dict[int, Command], mark: str, now: int) -> None:
+def _end(table: Table, current: dict[int, Run], ends: dict[int, Command], mark: str, now: int) -> Written:
     if all(isinstance(cmd, Succeed) for cmd in ends.values()):
         done = [(seq, current[seq].token or "", cmd.output, None) for seq, cmd in ends.items() if isinstance(cmd, Succeed)]
-        run_sync(table.records.succeed(done, MARK + mark, FOLLOW + mark, now))
-    else:
-        written = [Change(current[seq], step(current[seq], cmd, now), cmd.name) for seq, cmd in ends.items()]
-        run_sync(table.records.write_back("report", written, MARK + mark, FOLLOW + mark, now))
+        return run_sync(table.records.succeed(done, MARK + mark, FOLLOW + mark, now))
+    written = [Change(current[seq], step(current[seq], cmd, now), cmd.name) for seq, cmd in ends.items()]
+    return run_sync(table.records.write_back("report", written, MARK + mark, FOLLOW + mark, now))

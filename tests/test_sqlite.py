@@ -131,7 +131,7 @@ class Gate:
 
 def child(*arguments: object, faults: str = "") -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, str(CHILD), *map(str, arguments)],
+        [sys.executable, "-P", str(CHILD), *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

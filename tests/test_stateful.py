@@ -410,7 +410,7 @@ class EngineMachine(RuleBasedStateMachine):
                 self.renewed[run.id] = self.clock.monotonic() + (run.lease or 0)
 
     @rule(
-        what=st.sampled_from(["start", "start", "log"]),
+        what=st.sampled_from(["start", "start many", "log"]),
         number=picks,
         stale=st.sampled_from([False, False, True]),
         first=st.integers(1, 3),
@@ -418,7 +418,9 @@ class EngineMachine(RuleBasedStateMachine):
     )
     def work(self, what: str, number: int, stale: bool, first: int, trouble: str | None) -> None:
         item = self.held(number, stale)
-        if what == "start":
+        if what == "start many":
+            self._start_many([item, self.held(number + 1, not stale), item], trouble)
+        elif what == "start":
             answer = self.ask(self.here.engine.start(*item), "start", trouble)
             self.judge(answer, lambda: self.model.start(*item, self.now), trouble, unknown=True)
         else:
@@ -426,16 +428,33 @@ class EngineMachine(RuleBasedStateMachine):
             answer = self.ask(self.here.engine.log(*item, lines), "log", trouble)
             self.judge(answer, lambda: self.model.log(*item, lines), trouble, unknown=True)
 
-    @rule(numbers=st.lists(st.tuples(picks, st.booleans()), min_size=1, max_size=3), lease=leases, trouble=troubles)
-    def beat(self, numbers: list[tuple[int, bool]], lease: int, trouble: str | None) -> None:
+    def _start_many(self, items: list[tuple[str, str]], trouble: str | None) -> None:
+        holds = {Held(self.seq(run), token): (run, token) for run, token in items}
+        answer = self.ask(self.here.engine.start_many([Held(self.seq(run), token) for run, token in items]), "start", trouble)
+        expected = self.judge(answer, lambda: self.model.start_many(items, self.now), trouble, unknown=True)
+        assert expected is None or isinstance(answer, OutcomeUnknown) or {holds[item] for item in answer} == expected
+
+    @rule(
+        numbers=st.lists(st.tuples(picks, st.booleans()), min_size=1, max_size=3),
+        lease=leases,
+        texts=st.lists(st.sampled_from([None, "0.5", '{"done": 1}']), min_size=3, max_size=3),
+        trouble=troubles,
+    )
+    def beat(self, numbers: list[tuple[int, bool]], lease: int, texts: list[str | None], trouble: str | None) -> None:
         items = [self.held(number, stale) for number, stale in numbers]
         holds = [Held(self.seq(run), token) for run, token in items]
-        answer = self.ask(self.here.engine.beat(holds, lease=lease), "beat", trouble)
-        expected = self.judge(answer, lambda: [self._beaten(run, token, lease) for run, token in items], trouble, unknown=True)
+        told = {item: text for item, text in zip(holds, texts, strict=False) if text is not None}
+        answer = self.ask(self.here.engine.beat(holds, lease=lease, progress=told), "beat", trouble)
+        expected = self.judge(
+            answer,
+            lambda: [self._beaten(*item, lease, told.get(held)) for item, held in zip(items, holds, strict=True)],
+            trouble,
+            unknown=True,
+        )
         assert expected is None or answer == expected or isinstance(answer, OutcomeUnknown)
 
-    def _beaten(self, run: str, token: str, lease: int) -> str:
-        answer = self.model.beat(run, token, lease, self.now)
+    def _beaten(self, run: str, token: str, lease: int, progress: str | None = None) -> str:
+        answer = self.model.beat(run, token, lease, self.now, progress)
         if answer != "lost":
             self.renewed[run] = max(self.renewed[run], self.clock.monotonic() + lease)
         return answer

@@ -13,8 +13,13 @@ import psycopg
 import pytest
 
 from windlass.clock import ManualClock
+from windlass.engine import Engine
+from windlass.errors import SchemaMismatch
+from windlass.model import NewRun, WorkerInfo
+from windlass.store import postgres, sql, sqlite
 from windlass.store.base import Statement, Store, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
+from windlass.store.records import Held
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite, connect, disconnect
 from windlass.testing.stores import CASES, Case, Stores, conform
 
@@ -54,6 +59,37 @@ def opener(kind: Kind, folder: Path, request: pytest.FixtureRequest) -> Callable
 @pytest.mark.parametrize("kind", KINDS)
 def test_store(kind: str, case: Case, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     KINDS[kind].drive(conform(case, opener(KINDS[kind], tmp_path, request)))
+
+
+def _migrated(where: str, folder: Path, request: pytest.FixtureRequest) -> tuple[Callable[..., Store], Callable[..., tuple[int, int]]]:
+    if where == "file":
+        path = folder / "windlass.db"
+        return lambda **how: BlockingSqlite(path, ManualClock(), **how), lambda: sqlite.migrate(path, ManualClock())
+    url = request.getfixturevalue("postgres_url")
+    return lambda **how: BlockingPostgres(url, ManualClock(), **how), lambda: postgres.migrate(url, ManualClock())
+
+
+@pytest.mark.parametrize("where", ["file", "postgres"])
+def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    opened, migrate = _migrated(where, tmp_path, request)
+    old = opened(steps=sql.migrations("sqlite" if where == "file" else "postgres")[:1])
+    engine = Engine(old, ManualClock())
+    run_sync(engine.define("job"))
+    created = run_sync(engine.create([NewRun("job", {"n": n}) for n in range(3)]))
+    run_sync(old.close())
+    with pytest.raises(SchemaMismatch, match="windlass migrate"):
+        opened()
+    newest = len(sql.migrations("sqlite"))
+    assert migrate() == (1, newest)
+    assert migrate() == (newest, newest)
+    store = opened()
+    engine = Engine(store, ManualClock())
+    assert [run_sync(engine.get(made.id)).progress for made in created] == [None] * 3
+    run = run_sync(engine.claim(WorkerInfo("w")))[0]
+    held = Held(run.seq, run.token or "")
+    assert run_sync(engine.beat([held], progress={held: "1"})) == ["ok"]
+    assert run_sync(engine.get(created[0].id)).progress == "1"
+    run_sync(store.close())
 
 
 DEFINE = Statement("define", {"name": "job", "handler": "job", "payload": '"new"', "options": "{}", "now": 1})

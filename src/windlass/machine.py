@@ -59,11 +59,12 @@ class Start(Command, frozen=True, kw_only=True):
 
 
 class Beat(Command, frozen=True, kw_only=True):
-    """The worker lives: the lease is extended."""
+    """The worker lives: the lease is extended. Progress, where the handler told any, travels along."""
 
     name = "beat"
     journaled = False
     lease: int
+    progress: str | None = None
 
 
 class Report(Command, frozen=True, kw_only=True):
@@ -182,7 +183,7 @@ def lease_out(run: Run, cmd: Claim, now: int) -> Run:
     look_at = until if run.max_runtime is None else min(until, now + run.max_runtime)
     claimed_at = max(now, run.created_at)
     held = {"token": cmd.grant, "worker": cmd.worker, "slot": cmd.slot, "lease": cmd.lease}
-    return replace(run, state=State.CLAIMED, claimed_at=claimed_at, lease_until=until, look_at=look_at, **held)
+    return replace(run, state=State.CLAIMED, claimed_at=claimed_at, lease_until=until, look_at=look_at, progress=None, **held)
 
 
 def start(run: Run, cmd: Start, now: int) -> Run:
@@ -190,7 +191,9 @@ def start(run: Run, cmd: Start, now: int) -> Run:
 
 
 def extend(run: Run, cmd: Beat, now: int) -> Run:
-    return replace(run, lease=max(run.lease or 0, cmd.lease), lease_until=max(run.lease_until or 0, now + cmd.lease))
+    progress = run.progress if cmd.progress is None else cmd.progress
+    until = max(run.lease_until or 0, now + cmd.lease)
+    return replace(run, lease=max(run.lease or 0, cmd.lease), lease_until=until, progress=progress)
 
 
 def _end(run: Run, state: State, now: int, **fields: Any) -> Run:

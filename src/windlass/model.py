@@ -160,6 +160,7 @@ class Run(Struct, frozen=True, kw_only=False):
     error: Failure | None = None
     output: str | None = None
     output_hash: str | None = None
+    progress: str | None = None  # JSON text, the handler's last word on how far it is; kept at the end
 
     @property
     def priority(self) -> int:
@@ -208,6 +209,13 @@ class LogLine(Struct, frozen=True):
     text: str
 
 
+class Progress(Struct, frozen=True, omit_defaults=True):
+    """How far a run is, as its handler told."""
+
+    fraction: float | None = None  # from 0 to 1
+    message: str | None = None
+
+
 class WorkerInfo(Struct, frozen=True):
     """Who asks for work, and what it can and may take. None means any."""
 
@@ -239,6 +247,7 @@ class Limits(Struct, frozen=True):
     payload: int = 256 * 1024
     output: int = 1024 * 1024
     error: int = 16 * 1024
+    progress: int = 4 * 1024
     line: int = 8 * 1024
     lines: int = 10_000  # of one run
     lines_per_call: int = 1_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from windlass.engine import checks
@@ -98,15 +98,40 @@ class Claiming(Core):
         if run.state is not State.RUNNING or run.token != token:
             step(run, Start(token=token), now)  # raises what is wrong
 
-    async def beat(self, held: Sequence[Held], *, lease: int = LEASE) -> list[Literal["ok", "stop", "lost"]]:
-        """Extend these leases. "stop" when a cancel is asked for, "lost" when the run is no longer held."""
+    async def start_many(self, held: Sequence[Held]) -> set[Held]:
+        """Say that these handlers begin; the answer has those that are running under their tokens, by this call or before."""
+        checks.count(held, "starts", self.limits.report)
+        for item in held:
+            checks.hold(item.seq, item.token)
+        started = await self.records.start(held, self.clock.nonce(), self.clock.now()) if held else set()
+        others = {item.seq for item in held if item not in started}
+        found = await self.records.find_seqs(sorted(others)) if others else []
+        running = {Held(run.seq, run.token or "") for run in found if run.state is State.RUNNING}
+        return started | running.intersection(held)
+
+    async def beat(
+        self, held: Sequence[Held], *, lease: int = LEASE, progress: Mapping[Held, str] | None = None
+    ) -> list[Literal["ok", "stop", "lost"]]:
+        """Extend these leases. "stop" when a cancel is asked for, "lost" when the run is no longer held.
+
+        Progress is the JSON text of how far a run is: it replaces what was told before, and travels only with the run's own beat.
+        """
         checks.count(held, "beats", self.limits.report)
         checks.integer(lease, "lease", 1, self.limits.lease)
         for item in held:
             checks.hold(item.seq, item.token)
-        states = await self.records.beat(held, lease, self.clock.now()) if held else {}
+        told = self._checked_progress(held, progress or {})
+        states = await self.records.beat(held, lease, told, self.clock.now()) if held else {}
         answers: dict[State | None, Literal["ok", "stop", "lost"]] = {None: "lost", State.CANCELLING: "stop"}
         return [answers.get(states.get(item), "ok") for item in held]
+
+    def _checked_progress(self, held: Sequence[Held], progress: Mapping[Held, str]) -> Mapping[Held, str]:
+        checks.kind(progress, "progress", Mapping)
+        for text in progress.values():
+            checks.json_text(text, "The progress", self.limits.progress)
+        if strangers := progress.keys() - set(held):
+            raise BadInput(f"Progress of {len(strangers):,} runs that do not beat.", hint="Send it with the beat of its own run.")
+        return progress
 
     async def log(self, run_id: str, token: str, lines: Sequence[tuple[int, str]], *, seq: int | None = None) -> None:
         """Append lines numbered by their worker; a line sent again is kept once. Lines over the limit are dropped."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from copy import copy
 from functools import lru_cache
 from threading import Lock
@@ -15,13 +15,16 @@ from windlass.clock import Clock
 from windlass.engine import checks
 from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob
 from windlass.machine import Command, step
-from windlass.model import Job, Lane, Limits, Options, Policy, Requires, Run, WorkerInfo
-from windlass.store.base import Store
-from windlass.store.records import Change, Records, policy_text, requires_text
+from windlass.model import Job, Lane, Limits, Options, Policy, Requires, Run, State, WorkerInfo
+from windlass.store.base import Hints, Joined, NoHints, Store, queue_topic, worker_topic
+from windlass.store.records import Change, Ready, Records, Written, policy_text, requires_text
 
 DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 3
 PATIENCE = 50
 """How often a verb reads and decides again after losing a race, before it says so."""
+
+BACK_AT_LATEST = 1_000
+"""Milliseconds between two sweeps at most: what is due within it is worth a hint."""
 
 _POLICY_FIELDS = Policy.__struct_fields__
 
@@ -102,8 +105,10 @@ class Lanes:
 class Core:
     """The engine's common ground. Verbs await only their store."""
 
-    def __init__(self, store: Store, clock: Clock, limits: Limits | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock, limits: Limits | None = None, hints: Hints | None = None) -> None:
         self.records = self.home = Records(store)
+        self.hints = hints if hints is not None else store if isinstance(store, Hints) else NoHints(clock)
+        self._joined: Joined | None = None
         self.clock = clock
         self.limits = limits or Limits()
         self.lanes = Lanes()
@@ -116,7 +121,37 @@ class Core:
         """
         other = copy(self)
         other.records = Records(store)
+        other._joined = store if isinstance(store, Joined) else None
+        if other._joined is None:  # else what this engine hears is still right, and what it says waits for the caller's commit
+            other.hints = store if isinstance(store, Hints) else NoHints(self.clock)
         return other
+
+    # Hints
+
+    async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
+        """The topics heard, as soon as there are any; none after so many seconds. See `Hints`."""
+        return await self.hints.wait(topics, timeout)
+
+    async def wake(self, topics: Collection[str]) -> None:
+        """Tell those who wait for one of these topics that what was written concerns them."""
+        if not topics:
+            return
+        if self._joined is not None:
+            await self._joined.notify(topics)
+        else:
+            self.hints.wake(topics)
+
+    async def wake_queues(self, ready: Iterable[Ready], now: int) -> None:
+        """Tell those who wait for runs that are ready, and those who sweep of runs that are ready soon."""
+        await self.wake({queue_topic(queue) for queue, due_at in ready if due_at <= now + BACK_AT_LATEST})
+
+    async def wake_after(self, changes: Iterable[Change], written: Written, now: int) -> None:
+        """Tell those whom some moves concern, as far as they were written."""
+        moved = [change.after for change in changes if change.after.seq in written.seqs]
+        asked = {worker_topic(run.worker) for run in moved if run.state is State.CANCELLING and run.worker is not None}
+        ready = [Ready(run.queue, run.due_at) for run in moved if run.state in (State.QUEUED, State.SCHEDULED)]
+        soon = {queue_topic(queue) for queue, due_at in (*ready, *written.released) if due_at <= now + BACK_AT_LATEST}
+        await self.wake(asked | soon)
 
     # Jobs and lanes
 
@@ -204,10 +239,11 @@ class Core:
             before = await self.get(run_id)
             now = self.clock.now()
             after = step(before, cmd, now)
+            changes = [Change(before, after, cmd.name, detail)]
             try:
-                if await self.records.write_back(
-                    verb, [Change(before, after, cmd.name, detail)], self.clock.nonce(), self.clock.nonce(), now
-                ):
+                written = await self.records.write_back(verb, changes, self.clock.nonce(), self.clock.nonce(), now)
+                if written.seqs:
+                    await self.wake_after(changes, written, now)
                     return after
             except OutcomeUnknown:
                 found = await self.get(run_id)

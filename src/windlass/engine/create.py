@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
@@ -16,7 +16,7 @@ from windlass.engine.core import PATIENCE, Core, Template, merged
 from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, WrongState
 from windlass.machine import ENDED
 from windlass.model import Created, Job, Key, NewRun, Options, State, place
-from windlass.store.records import Creation, KeyRow, Kind, Winner, policy_text
+from windlass.store.records import Creation, KeyRow, Kind, Ready, Winner, policy_text
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 _NOTHING_SAID = NewRun("").options  # the very object that a creation has unless it says more
@@ -111,11 +111,17 @@ class Creating(Core):
         Their ids are fixed, so where there is a doubt the store can be asked.
         """
         try:
-            return await self.records.create(made, self.clock.nonce())
+            winners, released = await self.records.create(made, self.clock.nonce())
         except (OutcomeUnknown, Conflict):
-            stored = await self.records.seqs(made.ids)
+            return await self._found(made)
+        await self.wake_queues([*_ready(made), *released], made.now)
+        return winners
+
+    async def _found(self, made: Creation) -> dict[tuple[str, str], Winner] | None:
+        stored = await self.records.seqs(made.ids)
         if not stored:
             return None
+        await self.wake_queues(_ready(made), made.now)
         ours = {(row.scope, row.key): Winner(row.run, None) for row in made.keys if row.run in stored}
         return await self.records.winners(made.keys, made.now) | ours
 
@@ -213,6 +219,13 @@ class Creating(Core):
                     f"The key {row.key!r} is held by run {winner.run}, which was asked for with other content.",
                     hint="Use a new key for a new request; repeat the first request exactly to get its run.",
                 )
+
+
+def _ready(made: Creation) -> Iterator[Ready]:
+    """Where and when the next of each kind is ready."""
+    for kind, rows in made.rows.items():
+        if kind.state != _WAITING:
+            yield Ready(kind.queue, made.now if kind.state == _QUEUED else min(row[2] for row in rows))
 
 
 def _other_content(first: _Asked, again: _Asked) -> bool:

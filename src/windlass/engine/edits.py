@@ -12,7 +12,7 @@ from windlass.engine.core import PATIENCE, Core
 from windlass.errors import BadInput, Conflict, Frozen, WrongState
 from windlass.machine import Cancel, Patch, Skip, step
 from windlass.model import Run, State
-from windlass.store.records import Change, pack, requires_text
+from windlass.store.records import Change, Written, pack, requires_text
 
 PATCHABLE = ("payload", "priority", "due_at", "max_attempts", "queue")
 
@@ -55,6 +55,7 @@ class Editing(Core):
                 cmd = replace(cmd, lane=await self._lane_in(before, cmd.queue))
             change = Change(before, step(before, cmd, now), cmd.name, _detail(by, fields=sorted(given)))
             if await self.records.patch(change, self.clock.nonce(), now):
+                await self.wake_after([change], Written({before.seq}, []), now)
                 return change.after
         raise Conflict(f"Run {run_id} kept changing; it was not patched.", hint="Try again.")
 

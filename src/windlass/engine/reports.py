@@ -105,8 +105,10 @@ class Reporting(Core):
         if not done:
             return {}
         rows = [(seq, report.token or "", report.output, report.output_hash) for seq, report in done.items()]
-        moved = await self.records.succeed(rows, self.clock.nonce(), self.clock.nonce(), self.clock.now())
-        return dict.fromkeys(moved, State.SUCCEEDED)
+        now = self.clock.now()
+        written = await self.records.succeed(rows, self.clock.nonce(), self.clock.nonce(), now)
+        await self.wake_queues(written.released, now)
+        return dict.fromkeys(written.seqs, State.SUCCEEDED)
 
     async def _decide(self, reports: dict[int, Report]) -> dict[int, State]:
         if not reports:
@@ -114,8 +116,11 @@ class Reporting(Core):
         now = self.clock.now()
         runs = [run for run in await self.records.find_seqs(sorted(reports)) if _as_believed(run, reports[run.seq])]
         changes = [Change(run, step(run, reports[run.seq], now), reports[run.seq].name) for run in runs]
-        written = await self.records.write_back("report", changes, self.clock.nonce(), self.clock.nonce(), now) if changes else set()
-        return {change.after.seq: change.after.state for change in changes if change.after.seq in written}
+        if not changes:
+            return {}
+        written = await self.records.write_back("report", changes, self.clock.nonce(), self.clock.nonce(), now)
+        await self.wake_after(changes, written, now)
+        return {change.after.seq: change.after.state for change in changes if change.after.seq in written.seqs}
 
     async def _settle(self, run_id: str, report: Report) -> Receipt | WindlassError:
         """The answer for a report that found its run otherwise than expected."""
@@ -147,7 +152,8 @@ class Reporting(Core):
             written = await self.records.write_back("report", [confirmed], self.clock.nonce(), self.clock.nonce(), now)
         except OutcomeUnknown:
             return {}  # the next look at the run tells
-        if written:
+        await self.wake_after([confirmed], written, now)
+        if written.seqs:
             raise cancelled(run)
         return {}
 

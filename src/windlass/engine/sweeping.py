@@ -5,10 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 
 from windlass.clock import Clock
-from windlass.engine.core import Core
+from windlass.engine.core import BACK_AT_LATEST, Core
 from windlass.errors import OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
 from windlass.model import Run, State
+from windlass.store.base import queue_topic
 from windlass.store.records import Change
 
 SLICE = 500
@@ -16,7 +17,6 @@ SLICES = 20
 """How many slices of one kind a sweep does before it lets others have the store."""
 
 PRUNE_EVERY = 60_000
-BACK_AT_LATEST = 1_000
 TIDY_ABOVE, TIDY_SHARE = 10_000, 0.02
 
 
@@ -85,9 +85,11 @@ class Sweeping(Core):
 
     async def _dispatch(self, ids: list[int], now: int) -> int:
         try:
-            return len(await self.records.dispatch(ids, self.clock.nonce(), now))
+            moved = await self.records.dispatch(ids, self.clock.nonce(), now)
         except OutcomeUnknown:
             return 0  # what was not done is still due
+        await self.wake(set(map(queue_topic, moved.values())))
+        return len(moved)
 
     async def lapse(self, steady: int | None = None) -> int:
         """End the leases nobody renewed, and what ran for too long; how many this call moved.
@@ -115,9 +117,13 @@ class Sweeping(Core):
         try:
             if later:
                 await self.records.look_later(later)
-            return len(await self.records.write_back("lapse", changes, self.clock.nonce(), self.clock.nonce(), now)) if changes else 0
+            if not changes:
+                return 0
+            written = await self.records.write_back("lapse", changes, self.clock.nonce(), self.clock.nonce(), now)
         except OutcomeUnknown:
             return 0  # the next sweep looks again
+        await self.wake_after(changes, written, now)
+        return len(written.seqs)
 
     def _verdict(self, run: Run, now: int, steady: int | None) -> Command | int | None:
         """What is to be done about a lease that wanted a look: a command, when to look again, or nothing by this process."""

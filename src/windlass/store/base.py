@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from windlass.clock import Clock
 from windlass.errors import NeedsLoop, SchemaMismatch, WrongProcess
 
 T = TypeVar("T")
@@ -33,6 +34,63 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Let go of every connection; a second call does nothing."""
+
+
+QUEUES, WORKERS = "queue:", "worker:"
+ALL_QUEUES = "queue:*"
+"""What a waiter names to hear of every queue."""
+SWEEP = "sweep"
+"""What is said when something falls due so soon that sweepers should look."""
+LOOK_EVERY = 0.05
+"""Seconds between two looks where no hint can be heard."""
+
+
+def queue_topic(name: str) -> str:
+    """What is said when a queue may have work, now or within a second."""
+    return QUEUES + name
+
+
+def worker_topic(name: str) -> str:
+    """What is said when something is asked of a worker."""
+    return WORKERS + name
+
+
+@runtime_checkable
+class Hints(Protocol):
+    """How those who wait learn that it is worth looking. Nothing depends on it but time."""
+
+    def wake(self, topics: Collection[str]) -> None:
+        """Tell those who wait for one of these topics; to be called after the commit. Raises nothing: a lost hint costs only time."""
+
+    async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
+        """The topics heard, as soon as there are any; none after so many seconds.
+
+        A topic heard through `queue:*` is named as it was sent. Where something may have been missed, as at the first wait
+        for these topics, the answer is at once all that was asked for. What is said between two waits for the same topics is
+        kept for the second.
+        """
+
+
+@runtime_checkable
+class Joined(Protocol):
+    """A store that writes into a caller's transaction, so that its hints must wait for the caller's commit."""
+
+    async def notify(self, topics: Collection[str]) -> None:
+        """Tell those who wait for one of these topics as soon as the caller commits. Raises nothing."""
+
+
+class NoHints:
+    """Where nothing can be heard, those who wait look again soon."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def wake(self, topics: Collection[str]) -> None:
+        pass
+
+    async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
+        await self._clock.sleep(min(timeout, LOOK_EVERY))
+        return set()
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -139,7 +139,7 @@ order by band, position, seq limit :count {skip_locked}
 update job_runs
 set state = 'claimed', rev = rev + 1, mark = :token, token = :token, worker = :worker, slot = :slot, lease = :lease,
   claimed_at = {greatest}(:now, created_at), lease_until = :now + :lease,
-  look_at = :now + {least}(:lease, coalesce(max_runtime, :lease))
+  look_at = :now + {least}(:lease, coalesce(max_runtime, :lease)), progress = null
 where seq {among: chosen}
 
 -- name: claimed
@@ -153,11 +153,11 @@ select {run} from job_runs where look_at is not null and token = :token and work
 update job_runs set state = 'running', rev = rev + 1, mark = :mark, started_at = {greatest}(:now, claimed_at)
 from {rows: r: seq int, token text}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: start running}
-returning job_runs.seq
+returning job_runs.seq, job_runs.token
 
 -- name: beat
-update job_runs set lease = {greatest}(lease, :lease), lease_until = {greatest}(lease_until, :now + :lease)
-from {rows: r: seq int, token text}
+update job_runs set lease = {greatest}(lease, :lease), lease_until = {greatest}(lease_until, :now + :lease), progress = coalesce(r.progress, job_runs.progress)
+from {rows: r: seq int, token text, progress text}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: beat}
 returning job_runs.seq, job_runs.token, job_runs.state
 
@@ -181,7 +181,7 @@ select seq from job_runs where state {from: dispatch} and due_at <= :now order b
 with chosen as materialized (
   select seq from job_runs where seq {in: ids} and state || '' {from: dispatch} and due_at <= :now order by seq {skip_locked})
 update job_runs set state = 'queued', rev = rev + 1, mark = :mark from chosen where job_runs.seq {probe: chosen.seq}
-returning job_runs.seq
+returning job_runs.seq, job_runs.queue
 
 -- Moves decided by `step` and written back: guarded by the revision that was read, and by the lease where the reason is a
 -- lease that ran out (a beat leaves no revision). A move either keeps the lease or drops it.
@@ -253,6 +253,7 @@ update job_runs
 set state = case when due_at > :now then 'scheduled' else 'queued' end, rev = rev + 1, mark = :mark
 where seq {among: followers} and state {from: release}
   and 0 = (select count(*) from job_waits w where w.run = job_runs.seq and (select p.finished_at is null from job_runs p where p.seq = w.predecessor))
+returning queue, due_at
 
 -- name: journal_followers
 {doomed}
@@ -274,6 +275,7 @@ update job_runs
 set state = case when due_at > :now then 'scheduled' else 'queued' end, rev = rev + 1, mark = :mark
 where id {in_texts: ids} and state || '' {from: release}
   and 0 = (select count(*) from job_waits w where w.run = job_runs.seq and (select p.finished_at is null from job_runs p where p.seq = w.predecessor))
+returning queue, due_at
 
 -- name: journal_settled
 insert into job_journal (run, rev, at, move, state, attempt)

@@ -35,6 +35,7 @@ _PATCHED = ("seq", "rev", "state", "payload", "queue", "lane", "band", "position
 
 _FOLLOW = ("lock_followers", "doom", "release", "journal_followers")
 _SETTLE = ("doom_created", "release_created", "journal_settled")
+_RELEASE = ("release", "release_created")
 _KEYS = ("take_keys", "lock_keys", "retake_keys")
 _WRITE_BACK = ("write_back", "journal_moves", "close_attempts", *_FOLLOW)
 
@@ -133,6 +134,27 @@ class Creation(NamedTuple):
     keys: Sequence[KeyRow] = ()
     definitions: Sequence[tuple[str, int]] = ()  # name, rev
     waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
+
+
+class Ready(NamedTuple):
+    """Where a run waits for a worker, and from when."""
+
+    queue: str
+    due_at: int
+
+
+class Written(NamedTuple):
+    """The runs that a batch moved, and those that no longer wait for them."""
+
+    seqs: set[int]
+    released: list[Ready]
+
+
+class Stored(NamedTuple):
+    """Who holds the keys of a creation, and which of its runs had nothing left to wait for."""
+
+    winners: dict[tuple[str, str], Winner]
+    released: list[Ready]
 
 
 class Winner(NamedTuple):
@@ -239,7 +261,7 @@ class Records:
 
     # Creation
 
-    async def create(self, made: Creation, mark: str) -> dict[tuple[str, str], Winner]:
+    async def create(self, made: Creation, mark: str) -> Stored:
         """Insert the runs whose keys are theirs, and say whose they are; Conflict when any of it can no longer be as planned."""
         now, keys = made.now, pack(made.keys)
         predecessors = sorted({wait[1] for wait in made.waits})
@@ -261,7 +283,7 @@ class Records:
         if made.keys:
             statements.append(Statement("winners", {"r": keys, "now": now}))
         answers = await self._batch("create", *statements)
-        return _winners(answers[-1]) if made.keys else {}
+        return Stored(_winners(answers[-1]) if made.keys else {}, _released(statements, answers))
 
     async def winners(self, keys: Sequence[KeyRow], now: int) -> dict[tuple[str, str], Winner]:
         return _winners(await self._read("winners", r=pack(keys), now=now)) if keys else {}
@@ -317,23 +339,27 @@ class Records:
     async def held(self, token: str, worker: str) -> list[Run]:
         return [run_of(row) for row in await self._read("held", token=token, worker=worker)]
 
-    async def start(self, held: Sequence[Held], mark: str, now: int) -> set[int]:
+    async def start(self, held: Sequence[Held], mark: str, now: int) -> set[Held]:
         rows = pack(sorted(held))
         journal = Statement("journal", {"ids": pack([item.seq for item in held]), "mark": mark, "move": "start", "now": now})
-        return _seqs((await self._batch("start", Statement("start", {"r": rows, "mark": mark, "now": now}), journal))[0])
+        started = await self._batch("start", Statement("start", {"r": rows, "mark": mark, "now": now}), journal)
+        return set(map(Held._make, started[0]))
 
-    async def beat(self, held: Sequence[Held], lease: int, now: int) -> dict[Held, State]:
-        rows = pack(sorted(held))
+    async def beat(self, held: Sequence[Held], lease: int, progress: Mapping[Held, str], now: int) -> dict[Held, State]:
+        """Extend these leases and keep what is told of progress; the answer has the runs that are held so."""
+        rows = pack([(*item, progress.get(item)) for item in sorted(held)])
         beaten = await self._batch("beat", Statement("beat", {"r": rows, "lease": lease, "now": now}))
         return {Held(seq, token): _STATES[state] for seq, token, state in beaten[0]}
 
-    async def succeed(self, done: Sequence[tuple[int, str, str | None, str | None]], mark: str, follow: str, now: int) -> set[int]:
+    async def succeed(self, done: Sequence[tuple[int, str, str | None, str | None]], mark: str, follow: str, now: int) -> Written:
         """End these runs well, each under its token; the answer names those it was true for."""
         ordered = sorted(done)
         ids = pack([item[0] for item in ordered])
         succeed = Statement("succeed", {"r": pack(ordered), "mark": mark, "now": now})
         journal = Statement("journal", {"ids": ids, "mark": mark, "move": "succeed", "now": now})
-        return _seqs((await self._batch("report", succeed, journal, *self._follow(ids, follow, now)))[0])
+        statements = [succeed, journal, *self._follow(ids, follow, now)]
+        answers = await self._batch("report", *statements)
+        return Written(_seqs(answers[0]), _released(statements, answers))
 
     def _follow(self, ids: str, mark: str, now: int) -> list[Statement]:
         """What becomes of the runs that wait for these, in the same batch as their end."""
@@ -343,14 +369,16 @@ class Records:
     async def due(self, now: int, count: int) -> list[int]:
         return sorted(row[0] for row in await self._read("due", now=now, count=count))
 
-    async def dispatch(self, ids: Sequence[int], mark: str, now: int) -> set[int]:
+    async def dispatch(self, ids: Sequence[int], mark: str, now: int) -> dict[int, str]:
+        """Queue those of these runs that are due; the answer has them with their queues."""
         packed = pack(ids)
         journal = Statement("journal", {"ids": packed, "mark": mark, "move": "dispatch", "now": now})
-        return _seqs((await self._batch("dispatch", Statement("dispatch", {"ids": packed, "mark": mark, "now": now}), journal))[0])
+        moved = await self._batch("dispatch", Statement("dispatch", {"ids": packed, "mark": mark, "now": now}), journal)
+        return dict(moved[0])
 
     # Moves that `step` decided
 
-    async def write_back(self, verb: str, changes: Sequence[Change], mark: str, follow: str, now: int) -> set[int]:
+    async def write_back(self, verb: str, changes: Sequence[Change], mark: str, follow: str, now: int) -> Written:
         """Write what `step` decided; the answer names the runs that were still as read."""
         ordered = sorted(changes, key=lambda change: change.before.seq)
         closed = [_closed(change) for change in ordered if change.after.attempt > change.before.attempt]
@@ -363,7 +391,8 @@ class Records:
             statements.append(Statement("close_attempts", {"r": pack(closed), "mark": mark, "now": now}))
         if ended:
             statements += self._follow(pack(ended), follow, now)
-        return _seqs((await self._batch(verb, *statements))[0])
+        answers = await self._batch(verb, *statements)
+        return Written(_seqs(answers[0]), _released(statements, answers))
 
     async def patch(self, change: Change, mark: str, now: int) -> bool:
         rows = pack([[getattr(change.after, name) for name in _PATCHED]])
@@ -486,6 +515,11 @@ class Records:
             rows = pack(expired)
             await self._batch("drop_keys", Statement("drop_keys", {"r": rows, "now": now}))
         return len(expired)
+
+
+def _released(statements: Sequence[Statement], answers: Sequence[Sequence[Row]]) -> list[Ready]:
+    """What the statements of a batch let go that had waited for other runs."""
+    return [Ready(*row) for asked, rows in zip(statements, answers, strict=True) if asked.name in _RELEASE for row in rows]
 
 
 def _winners(rows: Iterable[Row]) -> dict[tuple[str, str], Winner]:

@@ -397,6 +397,32 @@ async def a_late_worker_cannot_overwrite(stores: Stores) -> None:
 
 
 @_case
+async def many_start_at_once_each_under_its_token(stores: Stores) -> None:
+    engines = [await stores.engine() for _ in range(3)]
+    ids = await _made(engines[0], 20)
+    held = [Held(run.seq, _token(run)) for run in await engines[0].claim(MANY, count=20)]
+    wrong = [Held(item.seq, "x" * 22) for item in held]
+    answers = await together(*(engine.start_many([*held, *wrong]) for engine in engines))
+    assert answers == [set(held)] * 3
+    assert [await _moves(engines[0], run_id) for run_id in ids] == [["create", "claim", "start"]] * 20
+
+
+@_case
+async def progress_travels_with_a_beat(stores: Stores) -> None:
+    engine, other = await stores.engine(), await stores.engine()
+    await _made(engine, 2)
+    runs = await engine.claim(MANY, count=2)
+    told, silent = (Held(run.seq, _token(run)) for run in runs)
+    await engine.beat([told, silent], progress={told: '{"done": 1}'})
+    await engine.beat([told, silent])
+    assert [(await other.get(run.id)).progress for run in runs] == ['{"done": 1}', None]
+    assert [(await other.get(run.id)).rev for run in runs] == [run.rev for run in runs]
+    await engine.report(runs[0].id, Fail(token=told.token, error=BOOM, delay=0))
+    (again,) = await other.claim(MANY)
+    assert (again.id, again.progress) == (runs[0].id, None)
+
+
+@_case
 async def the_same_report_gets_the_same_answer(stores: Stores) -> None:
     engine = await stores.engine(backoff=(0,))
     ids = await _made(engine, 2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 import psycopg
 from psycopg import pq
@@ -12,11 +13,14 @@ from windlass.errors import (
 )
 from windlass.faults import FAULTS
 from windlass.store.base import Statement
+from windlass.store.postgres.hints import NOTIFY, NOTIFY_WITHIN, payloads
 from windlass.store.postgres.wire import (
     IN_TRANSACTION,
+    JSON,
     RELEASE_OURS,
     ROLLBACK,
     ROLLBACK_OURS,
+    SAVEPOINT_OURS,
     AnyConnection,
     AnySession,
     AsyncSession,
@@ -24,6 +28,7 @@ from windlass.store.postgres.wire import (
     BlockingSession,
     Queries,
     Results,
+    Step,
     compiled,
     run_batch,
     step_by_step,
@@ -46,15 +51,34 @@ class BorrowedPostgres:
     async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
         batch = Batch(self._queries, verb, statements)
         self._check()
-        alone = self._connection.autocommit and self._session.state == pq.TransactionStatus.IDLE
         try:
-            rows = await (self._by_itself(batch) if alone else self._within(batch))
+            rows = await (self._by_itself(batch) if self._alone() else self._within(batch))
         except psycopg.Error as error:
             raise told(error) from error
         return batch.answers(rows)
 
     async def close(self) -> None:
         """Does nothing: the connection is the caller's."""
+
+    async def notify(self, topics: Collection[str]) -> None:
+        """Tell those who wait for one of these topics: when the caller commits, or at once where there is nothing to commit."""
+        values = (payloads(topics),)
+        with suppress(psycopg.Error, BadInput):
+            self._check()
+            if self._alone():
+                await self._session.say(Step(NOTIFY, values, (JSON,)))
+            else:
+                await self._notify_within(Step(NOTIFY_WITHIN, values, (JSON,)))
+
+    async def _notify_within(self, step: Step) -> None:
+        try:
+            await self._session.say(SAVEPOINT_OURS, step, RELEASE_OURS)
+        except psycopg.Error:
+            if self._session.state in IN_TRANSACTION:
+                await self._session.say(ROLLBACK_OURS, RELEASE_OURS)
+
+    def _alone(self) -> bool:
+        return self._connection.autocommit and self._session.state == pq.TransactionStatus.IDLE
 
     def _check(self) -> None:
         if self._session.pgconn.pipeline_status != pq.PipelineStatus.OFF:

@@ -21,8 +21,8 @@ from windlass.errors import (
 )
 from windlass.faults import FAULTS
 from windlass.store import sql
-from windlass.store.base import Statement, check_process, refuse_newer, refuse_older, run_sync
-from windlass.store.postgres.hints import HINT_EVERY, NOTIFY, Listener
+from windlass.store.base import LOOK_EVERY, Statement, check_process, refuse_newer, refuse_older, run_sync
+from windlass.store.postgres.hints import BURST, HINT_EVERY, NOTIFY, Listener, payloads
 from windlass.store.postgres.wire import (
     APPLIED,
     BEGIN,
@@ -152,6 +152,9 @@ class _Postgres:
                 pause = trial.pause_after(error)
             await self._pause(pause)
 
+    def _gone(self) -> bool:
+        return self._closed or os.getpid() != self._pid
+
     def _check_open(self) -> None:
         check_process(self._pid)
         if self._closed:
@@ -194,10 +197,10 @@ class _Postgres:
 
     async def _hint(self) -> None:
         """Tell those who wait what is owed to them. A hint that gets lost costs only time."""
-        queues, self._owed = self._owed, set()
-        if not queues or self._closed:
+        topics, self._owed = self._owed, set()
+        if not topics or self._closed:
             return
-        step = Step(NOTIFY, (json.dumps(sorted(frozenset(queues))).encode(),), (JSON,))
+        step = Step(NOTIFY, (payloads(topics),), (JSON,))
         with suppress(psycopg.Error, StoreError):
             async with self._slot():
                 await self._once(lambda session: session.say(step))
@@ -283,13 +286,26 @@ class BlockingPostgres(_Postgres):
     async def _pause(self, seconds: float) -> None:
         self._closing.wait(seconds)
 
-    def wake(self, queue: str) -> None:
-        """Hint that a queue has work, if anyone waits. What comes too soon after another goes along with the next."""
-        self._check_open()
-        self._owed.add(queue)
-        if self._clock.monotonic() >= self._hint_at:
-            self._hint_at = self._clock.monotonic() + round(HINT_EVERY * 1000)
+    def wake(self, topics: Collection[str]) -> None:
+        """Tell those who wait for one of these topics. When there is too much to tell, some goes along with the next."""
+        if self._gone():
+            return
+        self._owed.update(topics)
+        now, every = self._clock.monotonic(), round(HINT_EVERY * 1000)
+        if now >= self._hint_at:
+            self._hint_at = max(self._hint_at, now - BURST * every) + every
             run_sync(self._hint())
+
+    async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
+        """Hears nothing and returns after 50 ms at most: to look again costs less than a connection for each thread that waits."""
+        self._check_open()
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self._closing.wait(min(timeout, LOOK_EVERY))
+        else:
+            await asyncio.sleep(min(timeout, LOOK_EVERY))
+        return set()
 
     async def close(self) -> None:
         check_process(self._pid)
@@ -318,10 +334,11 @@ class AsyncPostgres(_Postgres):
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
 
-    def wake(self, queue: str) -> None:
-        """Hint that a queue has work, if anyone waits. It leaves at once, or along with others a little later."""
-        self._check_open()
-        self._owed.add(queue)
+    def wake(self, topics: Collection[str]) -> None:
+        """Tell those who wait for one of these topics: at once, or along with others a little later."""
+        if self._gone():
+            return
+        self._owed.update(topics)
         if self._hinting is None or self._hinting.done():
             self._hinting = asyncio.get_running_loop().create_task(self._keep_hinting())
 
@@ -330,12 +347,12 @@ class AsyncPostgres(_Postgres):
             await self._hint()
             await self._pause(HINT_EVERY)
 
-    async def wait(self, queues: Collection[str], timeout: float) -> set[str]:
-        """The queues of these that may have work, as soon as there are any; none after so many seconds."""
+    async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
+        """The topics heard, as soon as there are any; none after so many seconds."""
         self._check_open()
         if self._prepare:
-            return await self._listener.wait(queues, timeout)
-        await self._pause(timeout)  # through a pooler nothing is heard
+            return await self._listener.wait(topics, timeout)
+        await self._pause(min(timeout, LOOK_EVERY))  # through a pooler nothing is heard
         return set()
 
     async def close(self) -> None:

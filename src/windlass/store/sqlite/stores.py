@@ -7,14 +7,16 @@ import contextlib
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
 
 from windlass.clock import Clock
 from windlass.errors import StoreError
 from windlass.store.base import Statement, check_process
+from windlass.store.hints import Board, wait_anywhere
 from windlass.store.sqlite.files import MEMORY, NEVER, Path
+from windlass.store.sqlite.hints import FileHints
 from windlass.store.sqlite.lines import Batch, Line, Outcome, Queries, Results, open_lines, own_queries, plan
 
 GROUP = 64  # batches in one commit
@@ -23,6 +25,10 @@ YIELD = 0.0005  # seconds in which other processes may take the write lock, betw
 
 def _closed(path: str) -> StoreError:
     return StoreError(f"The store on {path} is closed.", hint="Open it again, or close it later.")
+
+
+def _hints(path: str) -> Board:
+    return Board() if path == MEMORY else FileHints(path)
 
 
 class BlockingSqlite:
@@ -36,6 +42,7 @@ class BlockingSqlite:
         self._turn = threading.Lock()
         self._line: Line | None
         [self._line] = open_lines(1, self._path, clock, self._queries, steps, synchronous)
+        self._hints = _hints(self._path)
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
         check_process(self._pid)
@@ -52,10 +59,23 @@ class BlockingSqlite:
     async def close(self) -> None:
         if os.getpid() != self._pid:
             return  # a fork has nothing of its own to let go of
+        self._hints.close()
         with self._turn:
             if self._line is not None:
                 self._line.close()
             self._line = None
+
+    def wake(self, topics: Collection[str]) -> None:
+        """Tell those who wait for one of these topics, in this process and in others."""
+        if os.getpid() == self._pid:
+            self._hints.wake(topics)
+
+    async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
+        """The topics heard, as soon as there are any; none after so many seconds. Blocks, unless an event loop runs on this thread."""
+        check_process(self._pid)
+        if self._hints.closed:
+            raise _closed(self._path)
+        return await wait_anywhere(self._hints, topics, timeout)
 
 
 class Job(NamedTuple):
@@ -143,6 +163,7 @@ class AsyncSqlite:
         lines = open_lines(1 if in_memory else 2, self._path, clock, self._queries, steps, synchronous)
         self._writer = Desk(lines[0], limit=1 if in_memory else GROUP)
         self._reader = self._writer if in_memory else Desk(lines[1], limit=1)
+        self._hints = _hints(self._path)
 
     @property
     def commits(self) -> int:
@@ -161,5 +182,18 @@ class AsyncSqlite:
     async def close(self) -> None:
         if os.getpid() != self._pid:
             return  # a fork has nothing of its own to let go of
+        self._hints.close()
         for desk in (self._writer, self._reader):
             await asyncio.to_thread(desk.close)
+
+    def wake(self, topics: Collection[str]) -> None:
+        """Tell those who wait for one of these topics, in this process and in others."""
+        if os.getpid() == self._pid:
+            self._hints.wake(topics)
+
+    async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
+        """The topics heard, as soon as there are any; none after so many seconds."""
+        check_process(self._pid)
+        if self._hints.closed:
+            raise _closed(self._path)
+        return await self._hints.wait(topics, timeout)

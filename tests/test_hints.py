@@ -1,0 +1,840 @@
+"""Hints: who waits is told, between threads, loops and processes, on every store; none is lost between two waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.harness import Harness
+from windlass.clock import ManualClock, SystemClock
+from windlass.engine import Engine
+from windlass.errors import OutcomeUnknown, StoreError, WrongProcess
+from windlass.machine import GiveBack, Snooze
+from windlass.model import NewRun
+from windlass.store import hints as board
+from windlass.store.base import ALL_QUEUES, Hints, NoHints, Store, queue_topic, run_sync, worker_topic
+from windlass.store.hints import ANYTHING, Board
+from windlass.store.postgres import AsyncPostgres, BlockingPostgres, BorrowedPostgres
+from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
+
+LONG = 60.0  # seconds that no test waits, unless a hint was lost; then the answer is empty
+A, B, MAIL = queue_topic("a"), queue_topic("b"), queue_topic("default")
+
+Pair = tuple[AsyncSqlite | AsyncPostgres, AsyncSqlite | AsyncPostgres]
+
+
+async def listening(store: Hints, *sets: Collection[str]) -> None:
+    """The first wait for a set of topics answers at once: anything may have been missed before."""
+    for topics in sets:
+        assert await store.wait(topics, LONG) == set(topics)
+
+
+@contextlib.asynccontextmanager
+async def pair(kind: str, folder: Path, request: pytest.FixtureRequest | None) -> AsyncIterator[Pair]:
+    """Two stores on the same data; in memory there is only one."""
+    opened: list[AsyncSqlite | AsyncPostgres]
+    if kind == "postgres" and request is not None:
+        url = request.getfixturevalue("postgres_url")
+        opened = [await AsyncPostgres(url, SystemClock()).open() for _ in range(2)]
+    elif kind == "file":
+        opened = [AsyncSqlite(folder / "shop.db", SystemClock()) for _ in range(2)]
+    else:
+        opened = [AsyncSqlite(":memory:", SystemClock())] * 2
+    try:
+        yield opened[0], opened[1]
+    finally:
+        for store in opened:
+            await store.close()
+
+
+@pytest.fixture(params=["memory", "file", "postgres"])
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Callable[[Any, Any], Coroutine[Any, Any, None]]], None]:
+    """Runs a test with two stores in one event loop."""
+
+    def run(work: Callable[[Any, Any], Coroutine[Any, Any, None]]) -> None:
+        async def opened() -> None:
+            async with pair(request.param, tmp_path, request) as (one, other):
+                await work(one, other)
+
+        asyncio.run(opened())
+
+    return run
+
+
+Both = Callable[[Callable[[Hints, Hints], Coroutine[Any, Any, None]]], None]
+
+
+async def ping(mine: Hints, out: str, back: str, rounds: int) -> None:
+    for _ in range(rounds):
+        mine.wake([out])
+        assert await mine.wait([back], LONG) == {back}
+
+
+async def echo(mine: Hints, heard: str, out: str, rounds: int) -> None:
+    for _ in range(rounds):
+        assert await mine.wait([heard], LONG) == {heard}
+        mine.wake([out])
+
+
+# Every store that hears
+
+
+def test_nothing_is_lost_between_two_waits(both: Both) -> None:
+    async def work(one: Hints, other: Hints) -> None:
+        await listening(one, [A])
+        await listening(other, [B])
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ping(one, B, A, 2_000))
+            group.create_task(echo(other, B, A, 2_000))
+
+    both(work)
+
+
+def test_those_who_wait_hear_their_own_topics(both: Both) -> None:
+    async def work(one: Hints, other: Hints) -> None:
+        sets = [[A], [B], [A, B], [ALL_QUEUES], [worker_topic("w")], [ALL_QUEUES, worker_topic("w")]]
+        await listening(other, *sets)
+        waiting = [asyncio.create_task(other.wait(topics, LONG)) for topics in sets]
+        await asyncio.sleep(0)
+        one.wake([A, "queue:long " + "\u00e9" * 128])
+        assert await waiting[0] == await waiting[2] == {A}
+        for heard in (await waiting[3], await waiting[5]):
+            assert A in heard
+            assert heard <= {A, "queue:long " + "\u00e9" * 128}
+        assert not waiting[1].done()
+        assert not waiting[4].done()
+        one.wake([B, worker_topic("w")])
+        assert await waiting[1] == {B}
+        assert await waiting[4] == {worker_topic("w")}
+
+    both(work)
+
+
+def test_many_wait_in_one_loop(both: Both) -> None:
+    async def work(one: Hints, other: Hints) -> None:
+        sets = [[A, worker_topic(f"w{n}")] for n in range(100)]
+        await listening(other, *sets)
+        waiting = [asyncio.create_task(other.wait(topics, LONG)) for topics in [*sets, *sets]]
+        await asyncio.sleep(0)
+        one.wake([A])
+        assert await asyncio.gather(*waiting) == [{A}] * 200
+
+    both(work)
+
+
+def test_what_one_hears_another_does_not_miss(both: Both) -> None:
+    async def work(one: Hints, other: Hints) -> None:
+        await listening(other, [A], [A, B])
+        waiting = asyncio.create_task(other.wait([A], LONG))
+        await asyncio.sleep(0)
+        one.wake([A])
+        assert await waiting == {A}
+        assert await other.wait([A, B], LONG) == {A}
+
+    both(work)
+
+
+def test_a_wait_ends_by_itself_and_when_the_store_closes(both: Both) -> None:
+    async def work(one: Any, other: Any) -> None:
+        await listening(other, [A])
+        assert await other.wait([A], 0) == set()
+        assert await other.wait([A], 0.01) == set()
+        waiting = asyncio.create_task(other.wait([A], LONG))
+        await asyncio.sleep(0.01)
+        await other.close()
+        assert await waiting == set()
+        other.wake([A])  # a hint never fails
+        with pytest.raises(StoreError):
+            await other.wait([A], LONG)
+
+    both(work)
+
+
+def test_what_a_cancelled_waiter_heard_is_kept(both: Both) -> None:
+    async def work(one: Hints, other: Hints) -> None:
+        await listening(other, [A])
+        waiting = asyncio.create_task(other.wait([A], LONG))
+        await asyncio.sleep(0.01)
+        one.wake([A])
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await other.wait([A], LONG) == {A}
+
+    both(work)
+
+
+def test_a_look_without_waiting_hears_what_was_said(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pair("file", tmp_path, None) as (one, other):
+            await listening(other, [A])
+            one.wake([A])
+            assert await other.wait([A], 0) == {A}
+
+    asyncio.run(work())
+
+
+def test_a_topic_that_no_notification_can_carry_becomes_anything(postgres_url: str) -> None:
+    async def work() -> None:
+        store = await AsyncPostgres(postgres_url, SystemClock()).open()
+        await listening(store, [A])
+        store.wake(["queue:" + "x" * 9_000])
+        assert await store.wait([A], LONG) == {A}
+        await store.close()
+
+    asyncio.run(work())
+
+
+# The board
+
+
+def test_a_board_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "PLACES", 10)
+    monkeypatch.setattr(board, "KEPT", 10)
+    here = Board()
+    for n in range(100):
+        assert here.block([f"queue:{n}"], 0) == {f"queue:{n}"}
+    assert len(here._places) == 10
+    assert here.block([ALL_QUEUES], 0) == {ALL_QUEUES}
+    for n in range(10):
+        here.wake([f"queue:{n}"])
+    assert here.block([ALL_QUEUES], 0) == {f"queue:{n}" for n in range(10)}
+    for n in range(11):
+        here.wake([f"queue:{n}"])
+    assert here.block([ALL_QUEUES], 0) == {ALL_QUEUES}
+
+
+def test_anything_is_for_all() -> None:
+    here = Board()
+    assert [here.block(topics, 0) for topics in ([A], [B])] == [{A}, {B}]
+    here.wake([ANYTHING])
+    assert [here.block(topics, 0) for topics in ([A], [B])] == [{A}, {B}]
+    assert [here.block(topics, 0) for topics in ([A], [B])] == [set(), set()]
+
+
+# Blocking stores
+
+
+def blocked(store: BlockingSqlite, topics: Collection[str]) -> set[str]:
+    return run_sync(store.wait(topics, LONG))
+
+
+@pytest.mark.parametrize("where", [":memory:", "shop.db"])
+def test_a_blocking_store_waits_on_its_thread_and_never_suspends(where: str, tmp_path: Path) -> None:
+    with blocking(where, tmp_path) as store:
+        topics = [[A, worker_topic(f"w{n}")] for n in range(8)]
+        for each in topics:
+            assert run_sync(store.wait(each, LONG)) == set(each)
+        with ThreadPoolExecutor(9) as threads, blocking(where, tmp_path, store) as other:
+            answers = [threads.submit(blocked, store, each) for each in topics]
+            other.wake([A])
+            assert [answer.result() for answer in answers] == [{A}] * 8
+            stopped = threads.submit(blocked, store, topics[0])
+            run_sync(store.close())
+            with contextlib.suppress(StoreError):  # it came too late to wait at all
+                assert stopped.result() == set()
+
+
+@pytest.mark.parametrize("where", [":memory:", "shop.db"])
+def test_a_blocking_store_does_not_block_a_loop(where: str, tmp_path: Path) -> None:
+    async def work(one: BlockingSqlite, other: BlockingSqlite) -> None:
+        await listening(one, [A])
+        waiting = asyncio.create_task(one.wait([A], LONG))
+        await asyncio.sleep(0)
+        other.wake([A])
+        assert await waiting == {A}
+
+    with blocking(where, tmp_path) as one, blocking(where, tmp_path, one) as other:
+        asyncio.run(work(one, other))
+
+
+def test_a_thread_and_a_loop_wait_on_one_store(tmp_path: Path) -> None:
+    async def work(one: BlockingSqlite, other: BlockingSqlite) -> None:
+        await listening(one, [A], [B])
+        waiting = asyncio.create_task(one.wait([A], LONG))
+        beside = asyncio.create_task(asyncio.to_thread(blocked, one, [B]))
+        for _ in range(200):
+            other.wake([A])
+            assert await waiting == {A}
+            waiting = asyncio.create_task(one.wait([A], LONG))
+            other.wake([B])
+            assert await beside == {B}
+            beside = asyncio.create_task(asyncio.to_thread(blocked, one, [B]))
+        other.wake([A, B])
+        assert (await waiting, await beside) == ({A}, {B})
+
+    with blocking("shop.db", tmp_path) as one, blocking("shop.db", tmp_path, one) as other:
+        asyncio.run(work(one, other))
+
+
+@contextlib.contextmanager
+def blocking(where: str, folder: Path, first: BlockingSqlite | None = None) -> Iterator[BlockingSqlite]:
+    """A store; in memory, the first one again."""
+    if where == ":memory:" and first is not None:
+        yield first
+        return
+    store = BlockingSqlite(where if where == ":memory:" else folder / where, SystemClock())
+    yield store
+    run_sync(store.close())
+
+
+def test_a_blocking_store_on_postgres_looks_again_soon(postgres_url: str) -> None:
+    store = BlockingPostgres(postgres_url, SystemClock())
+    assert run_sync(store.wait([A], LONG)) == set()
+    assert asyncio.run(store.wait([A], LONG)) == set()
+    run_sync(store.close())
+    store.wake([A])
+    with pytest.raises(StoreError):
+        run_sync(store.wait([A], LONG))
+
+
+# Files
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[BlockingSqlite]:
+    with blocking("shop.db", tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[BlockingSqlite]:
+    with blocking("shop.db", tmp_path) as store:
+        yield store
+
+
+def sockets(folder: Path, name: str = "shop.db") -> list[str]:
+    hints = folder / f"{name}-hints"
+    return sorted(os.listdir(hints)) if hints.exists() else []
+
+
+CHILD = """
+import os, sys, time
+from windlass.clock import SystemClock
+from windlass.store.base import run_sync
+from windlass.store.sqlite import BlockingSqlite
+store = BlockingSqlite(sys.argv[1], SystemClock())
+def say(word):
+    print(word, flush=True)
+"""
+
+
+def child(code: str, path: Path, **how: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", CHILD + code, str(path)], stdout=subprocess.PIPE, text=True, **how)
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    with process:
+        assert process.wait(60) == 0
+
+
+def test_nothing_is_lost_between_two_processes(tmp_path: Path, one: BlockingSqlite) -> None:
+    code = f"""
+run_sync(store.wait(["{B}"], 60))
+say("ready")
+for _ in range(2_000):
+    assert run_sync(store.wait(["{B}"], 60)) == {{"{B}"}}
+    store.wake(["{A}"])
+run_sync(store.close())
+"""
+    process = child(code, tmp_path / "shop.db")
+    assert run_sync(one.wait([A], LONG)) == {A}
+    assert line(process) == "ready"
+    for _ in range(2_000):
+        one.wake([B])
+        assert run_sync(one.wait([A], LONG)) == {A}
+    ended(process)
+    assert len(sockets(tmp_path)) == 1
+
+
+def test_a_folder_is_there_only_while_somebody_waits(tmp_path: Path, one: BlockingSqlite, other: BlockingSqlite) -> None:
+    one.wake([A])
+    assert not (tmp_path / "shop.db-hints").exists()
+    for store in (one, other):
+        run_sync(store.wait([A], LONG))
+    assert len(sockets(tmp_path)) == 2
+    run_sync(one.close())
+    assert len(sockets(tmp_path)) == 1
+    run_sync(other.close())
+    assert not (tmp_path / "shop.db-hints").exists()
+
+
+def test_what_a_killed_process_left_behind_is_cleared_away(tmp_path: Path, one: BlockingSqlite) -> None:
+    process = child(f"run_sync(store.wait(['{A}'], 60)); say('ready'); time.sleep(60)", tmp_path / "shop.db")
+    with process:
+        assert line(process) == "ready"
+        assert len(sockets(tmp_path)) == 1
+        one.wake([A])
+        assert len(sockets(tmp_path)) == 1
+        process.kill()
+    keep = tmp_path / "shop.db-hints" / "a file of somebody's own"
+    keep.touch()
+    one.wake([A])
+    assert sockets(tmp_path) == [keep.name]
+
+
+def test_a_fork_neither_hears_nor_removes(tmp_path: Path, one: BlockingSqlite) -> None:
+    code = f"""
+run_sync(store.wait(["{A}"], 60))
+pid = os.fork()
+if pid == 0:
+    store.wake(["{A}"])
+    run_sync(store.close())
+    try:
+        run_sync(store.wait(["{A}"], 60))
+    except Exception as error:
+        os._exit(7 if type(error).__name__ == "{WrongProcess.__name__}" else 1)
+    os._exit(2)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+say("forked")
+assert run_sync(store.wait(["{A}"], 60)) == {{"{A}"}}
+run_sync(store.close())
+"""
+    process = child(code, tmp_path / "shop.db")
+    assert line(process) == "forked"
+    assert len(sockets(tmp_path)) == 1
+    one.wake([A])
+    ended(process)
+
+
+def test_a_fork_does_not_keep_its_dead_parents_place(tmp_path: Path, one: BlockingSqlite) -> None:
+    code = f"""
+run_sync(store.wait(["{A}"], 60))
+if os.fork() == 0:
+    say(os.getpid())
+    time.sleep(60)
+time.sleep(60)
+"""
+    process = child(code, tmp_path / "shop.db")
+    with process:
+        orphan = int(line(process))
+        process.kill()
+        process.wait(60)
+        one.wake([A])
+        assert sockets(tmp_path) == []
+        os.kill(orphan, signal.SIGKILL)
+
+
+def test_hints_find_their_way_however_long_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 120) / ("y" * 120)
+    folder.mkdir(parents=True)
+    with blocking("shop.db", folder) as one, blocking("shop.db", folder) as other:
+        run_sync(one.wait([A], LONG))
+        assert len(sockets(folder)) == 1
+        other.wake([A])
+        assert run_sync(one.wait([A], LONG)) == {A}
+    assert not (folder / "shop.db-hints").exists()
+
+
+def test_hints_find_their_way_however_it_is_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: BlockingSqlite) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link.db").symlink_to(tmp_path / "shop.db")
+    monkeypatch.chdir(tmp_path)
+    run_sync(one.wait([A], LONG))
+    for spelled in ("shop.db", "elsewhere/link.db", "elsewhere/../shop.db"):
+        with blocking(spelled, Path()) as other:
+            monkeypatch.chdir("/")
+            other.wake([A])
+            assert run_sync(one.wait([A], LONG)) == {A}
+            monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("drive", [run_sync, asyncio.run])
+def test_without_a_socket_one_looks_again_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: BlockingSqlite, drive: Callable[[Coroutine[Any, Any, set[str]]], set[str]]
+) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("windlass.store.sqlite.hints._make_folder", refused)
+        assert drive(one.wait([A], LONG)) == {A}
+        assert drive(one.wait([A], LONG)) == set()
+        one.wake([A])  # those in the same store hear each other all the same
+        assert drive(one.wait([A], LONG)) == {A}
+    assert drive(one.wait([A], LONG)) == {A}  # now there is one, and anything may have been missed
+    assert len(sockets(tmp_path)) == 1
+
+
+def test_a_file_in_the_folders_place_does_no_harm(tmp_path: Path, one: BlockingSqlite, other: BlockingSqlite) -> None:
+    (tmp_path / "shop.db-hints").write_text("mine")
+    run_sync(one.wait([A], LONG))
+    assert run_sync(one.wait([A], LONG)) == set()
+    other.wake([A])
+    assert (tmp_path / "shop.db-hints").read_text() == "mine"
+
+
+def test_a_folder_that_was_removed_is_made_again(tmp_path: Path, one: BlockingSqlite, other: BlockingSqlite) -> None:
+    run_sync(one.wait([A], LONG))
+    for name in sockets(tmp_path):
+        (tmp_path / "shop.db-hints" / name).unlink()
+    (tmp_path / "shop.db-hints").rmdir()
+    assert run_sync(one.wait([A], LONG)) == {A}
+    other.wake([A])
+    assert run_sync(one.wait([A], LONG)) == {A}
+
+
+def test_a_full_socket_hides_no_topic(one: BlockingSqlite, other: BlockingSqlite) -> None:
+    for topics in ([A], [B]):
+        run_sync(one.wait(topics, LONG))
+    for _ in range(1_000):
+        other.wake([A])
+    other.wake([B])
+    assert run_sync(one.wait([B], LONG)) == {B}
+
+
+def test_one_who_does_not_read_keeps_nobody_from_hearing(tmp_path: Path, one: BlockingSqlite, other: BlockingSqlite) -> None:
+    deaf = [BlockingSqlite(tmp_path / "shop.db", SystemClock()) for _ in range(3)]
+    for store in (one, *deaf):
+        run_sync(store.wait([A], LONG))
+    for _ in range(1_000):
+        other.wake([A])
+        assert run_sync(one.wait([A], LONG)) == {A}
+    for store in deaf:
+        run_sync(store.close())
+
+
+def test_many_topics_become_anything(one: BlockingSqlite, other: BlockingSqlite) -> None:
+    run_sync(one.wait([A], LONG))
+    other.wake([f"queue:{n}" for n in range(1_000)])
+    assert run_sync(one.wait([A], LONG)) == {A}
+
+
+@pytest.mark.parametrize("message", [b"", b"\xff", b"[", b"[[1]]", b'{"a": 1}', b"[" * 1_900, b'["queue:b"]'])
+def test_what_is_not_for_us_wakes_nobody(tmp_path: Path, one: BlockingSqlite, message: bytes) -> None:
+    run_sync(one.wait([A], LONG))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(message, str(tmp_path / "shop.db-hints" / sockets(tmp_path)[0]))
+    assert run_sync(one.wait([A], 0.01)) == set()
+
+
+@pytest.mark.parametrize(
+    ("file", "folder", "name"), [(0o600, 0o700, 0o600), (0o644, 0o700, 0o600), (0o664, 0o770, 0o660), (0o666, 0o777, 0o666)]
+)
+def test_who_may_write_the_file_may_send(tmp_path: Path, one: BlockingSqlite, file: int, folder: int, name: int) -> None:
+    (tmp_path / "shop.db").chmod(file)
+    run_sync(one.wait([A], LONG))
+    made = tmp_path / "shop.db-hints"
+    assert stat.S_IMODE(made.stat().st_mode) == folder
+    assert stat.S_IMODE((made / sockets(tmp_path)[0]).stat().st_mode) == name
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_root_leaves_the_folder_to_the_owner_of_the_file(tmp_path: Path, one: BlockingSqlite) -> None:
+    os.chown(tmp_path / "shop.db", 65534, 65534)
+    run_sync(one.wait([A], LONG))
+    made = tmp_path / "shop.db-hints"
+    assert [path.stat().st_uid for path in (made, made / sockets(tmp_path)[0])] == [65534, 65534]
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path, one: BlockingSqlite) -> None:
+    def used() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    async def wait_a_little() -> None:
+        store = AsyncSqlite(tmp_path / "shop.db", SystemClock())
+        await listening(store, [A])
+        waiting = [asyncio.create_task(store.wait([A], LONG)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await store.close()
+        assert await asyncio.gather(*waiting) == [set()] * 3
+
+    asyncio.run(wait_a_little())
+    before = used()
+    for _ in range(5):
+        asyncio.run(wait_a_little())
+        with blocking("shop.db", tmp_path) as store:
+            run_sync(store.wait([A], LONG))
+            run_sync(store.wait([A], 0.001))
+            one.wake([A])
+    assert used() == before
+
+
+# The engine
+
+
+class Recorder:
+    """Hints that only remember what was said, and when it was said what the store held."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def wake(self, topics: Collection[str]) -> None:
+        self.said += sorted(topics)
+
+    async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
+        return set(topics)
+
+    def take(self) -> list[str]:
+        said, self.said = self.said, []
+        return said
+
+
+@pytest.fixture
+def ears(h: Harness) -> Recorder:
+    recorder = Recorder()
+    h.engine = Engine(h.store, h.clock, hints=recorder)
+    h.define("late", queue="other")
+    return recorder
+
+
+def test_a_creation_wakes_its_queues(h: Harness, ears: Recorder) -> None:
+    now = h.clock.now()
+    h(h.engine.create([NewRun("mail"), NewRun("mail"), NewRun("late"), NewRun("late", due_at=now + 1_001)]))
+    assert ears.take() == [MAIL, "queue:other"]
+    h.create(due_at=now + 1_001)
+    assert ears.take() == []
+    h(h.engine.create([NewRun("mail", due_at=now + 5_000), NewRun("mail", due_at=now + 1_000)]))
+    assert ears.take() == [MAIL]
+
+
+def test_a_rerun_wakes(h: Harness, ears: Recorder) -> None:
+    run_id = h.create("late")
+    h(h.engine.cancel(run_id))
+    ears.take()
+    h(h.engine.rerun(run_id))
+    assert ears.take() == ["queue:other"]
+
+
+def test_a_dispatch_wakes(h: Harness, ears: Recorder) -> None:
+    for job in ("mail", "late", "late"):
+        h.create(job, due_at=h.clock.now() + 10_000)
+    h.sweep()
+    assert ears.take() == []
+    h.sweep(after=10_000)
+    assert ears.take() == [MAIL, "queue:other"]
+
+
+@pytest.mark.parametrize("delay", [0, 1_000, 1_001])
+def test_a_run_that_comes_back_soon_wakes(h: Harness, ears: Recorder, delay: int) -> None:
+    for _ in range(2):
+        h.create()
+    failing, snoozing = h.claim(2)
+    ears.take()
+    expected = [MAIL] if delay <= 1_000 else []
+    h.fail(failing, delay=delay)
+    assert ears.take() == expected
+    h.report(snoozing, Snooze(token=snoozing.token, delay=delay))
+    assert ears.take() == expected
+
+
+def test_a_run_that_is_given_back_or_lapses_wakes(h: Harness, ears: Recorder) -> None:
+    h.define(backoff=(0,))
+    h.create()
+    run = h.claimed()
+    ears.take()
+    h.report(run, GiveBack(token=run.token))
+    assert ears.take() == [MAIL]
+    h.claimed()
+    h.sweep(after=30_000)
+    assert ears.take() == [MAIL]
+
+
+def test_an_end_wakes_nobody_but_those_that_followed(h: Harness, ears: Recorder) -> None:
+    first, second, third = h.create(), h.create(), h.create()
+    followers = [NewRun("late", after=(first,)), NewRun("late", after=(first,), due_at=h.clock.now() + 1_001)]
+    h(h.engine.create([*followers, NewRun("late", after=(second,), after_end="any"), NewRun("late", after=(third,), after_end="any")]))
+    done, failing, _ = h.claim(3)
+    assert ears.take() == [MAIL] * 3
+    h.succeed(done)
+    assert ears.take() == ["queue:other"]
+    h.fail(failing, retry=False)
+    assert ears.take() == ["queue:other"]
+    h(h.engine.cancel(third))
+    assert ears.take() == ["worker:w1"]
+    h.sweep(after=30_000)
+    assert ears.take() == ["queue:other"] * 2  # the follower, and what was due by then
+    h.create("late", after=(first,))
+    assert ears.take() == ["queue:other"]
+    last = h.create()
+    ears.take()
+    h.succeed(h.claimed(queues=("default",)))
+    assert h.get(last).finished_at is not None
+    assert ears.take() == []
+
+
+def test_a_patch_wakes_when_it_makes_a_run_ready(h: Harness, ears: Recorder) -> None:
+    run_id = h.create(due_at=h.clock.now() + 60_000)
+    h(h.engine.patch(run_id, priority=1))
+    assert ears.take() == []
+    h(h.engine.patch(run_id, queue="elsewhere", due_at=h.clock.now()))
+    assert ears.take() == ["queue:elsewhere"]
+
+
+def test_a_cancel_wakes_the_worker(h: Harness, ears: Recorder) -> None:
+    run_id = h.create()
+    h.claimed("w7")
+    ears.take()
+    for _ in range(2):
+        h(h.engine.cancel(run_id))
+    assert ears.take() == ["worker:w7"]
+
+
+def test_a_hint_goes_out_although_the_answer_was_lost(h: Harness, ears: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = h.engine.records.create
+
+    async def lost(*made: Any) -> Any:
+        await create(*made)
+        raise OutcomeUnknown("lost", hint="ask")
+
+    monkeypatch.setattr(h.engine.records, "create", lost)
+    h.create()
+    assert ears.take() == [MAIL]
+
+
+def test_an_engine_takes_the_hints_of_its_store(h: Harness) -> None:
+    hints: object = h.engine.hints
+    assert hints is h.store
+    assert h(h.engine.wait([A], 0)) in ({A}, set())
+
+
+class Mute:
+    """A store without hints."""
+
+    def __init__(self, store: Store) -> None:
+        self.batch, self.close = store.batch, store.close
+
+
+def test_without_hints_one_looks_again_soon(h: Harness) -> None:
+    engine = Engine(Mute(h.store), h.clock)
+    before = h.clock.monotonic()
+    assert isinstance(engine.hints, NoHints)
+    assert h(engine.wait([A], LONG)) == set()
+    assert h(engine.wait([A], 0.01)) == set()
+    assert h.clock.monotonic() - before == 60
+    h(engine.create([NewRun("mail")]))
+    silent = h.engine.on(Mute(h.store))
+    assert isinstance(silent.hints, NoHints)
+
+
+def test_an_engine_on_another_store_says_it_there(h: Harness, tmp_path: Path) -> None:
+    recorder = Recorder()
+    store = BlockingSqlite(":memory:", ManualClock())
+    assert Engine(h.store, h.clock, hints=recorder).on(store).hints is store
+    run_sync(store.close())
+
+
+# A caller's own connection
+
+
+async def committed(connection: Any) -> None:
+    result = connection.commit()
+    if result is not None:
+        await result
+
+
+async def connected(colour: str, url: str, **how: Any) -> Any:
+    return await psycopg.AsyncConnection.connect(url, **how) if colour == "async" else psycopg.connect(url, **how)
+
+
+async def closed(connection: Any) -> None:
+    result = connection.close()
+    if result is not None:
+        await result
+
+
+def borrowed(url: str, colour: str, work: Callable[[Engine, AsyncPostgres, Any], Coroutine[Any, Any, None]], **how: Any) -> None:
+    """Runs a test with an engine on a caller's connection, and a store that waits."""
+
+    async def opened() -> None:
+        store = await AsyncPostgres(url, SystemClock()).open()
+        connection = await connected(colour, url, **how)
+        engine = Engine(store, SystemClock())
+        await engine.define("mail")
+        try:
+            await work(engine.on(BorrowedPostgres(connection)), store, connection)
+        finally:
+            await closed(connection)
+            await store.close()
+
+    asyncio.run(opened())
+
+
+@pytest.mark.parametrize("colour", ["blocking", "async"])
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_callers_commit_sends_its_hints(postgres_url: str, colour: str, ends: str) -> None:
+    async def work(engine: Engine, store: AsyncPostgres, connection: Any) -> None:
+        await listening(store, [MAIL, B])
+        await engine.create([NewRun("mail")])
+        store.wake([B])  # a hint that is sent later and heard first shows that the other one waits
+        assert await store.wait([MAIL, B], LONG) == {B}
+        result = getattr(connection, ends)()
+        if result is not None:
+            await result
+        if ends == "commit":
+            assert await store.wait([MAIL, B], LONG) == {MAIL}
+        else:
+            store.wake([B])
+            assert await store.wait([MAIL, B], LONG) == {B}
+
+    borrowed(postgres_url, colour, work)
+
+
+@pytest.mark.parametrize("colour", ["blocking", "async"])
+def test_a_caller_without_a_transaction_sends_at_once(postgres_url: str, colour: str) -> None:
+    async def work(engine: Engine, store: AsyncPostgres, connection: Any) -> None:
+        await listening(store, [MAIL])
+        await engine.create([NewRun("mail")])
+        assert await store.wait([MAIL], LONG) == {MAIL}
+
+    borrowed(postgres_url, colour, work, autocommit=True)
+
+
+@pytest.mark.parametrize("colour", ["blocking", "async"])
+def test_a_callers_open_transaction_keeps_nobody_from_listening(postgres_url: str, colour: str) -> None:
+    async def work(engine: Engine, store: AsyncPostgres, connection: Any) -> None:
+        await engine.create([NewRun("mail")])
+        await listening(store, [MAIL])
+        await engine.create([NewRun("mail")])
+        await committed(connection)
+        assert await store.wait([MAIL], LONG) == {MAIL}
+
+    borrowed(postgres_url, colour, work)
+
+
+def test_a_hint_leaves_a_callers_transaction_as_it_was(postgres_url: str) -> None:
+    async def work(engine: Engine, store: AsyncPostgres, connection: Any) -> None:
+        await listening(store, [MAIL])
+        await engine.create([NewRun("mail")])
+        assert connection.execute("show synchronous_commit").fetchone() == ("on",)
+        notify = BorrowedPostgres(connection)
+        await notify.notify(["queue:\0", "queue:\ud800"])  # what no notification can carry costs the hint alone
+        await notify.notify(["queue:" + "x" * 9_000])
+        connection.execute("create table mine ()")
+        await committed(connection)
+        assert await store.wait([MAIL], LONG) == {MAIL}
+        with contextlib.suppress(psycopg.Error):
+            connection.execute("nonsense")
+        await notify.notify([MAIL])
+        connection.rollback()
+        await engine.create([NewRun("mail")])
+
+    borrowed(postgres_url, "blocking", work)
+
+
+def test_an_engine_on_a_callers_connection_still_hears(postgres_url: str) -> None:
+    async def work(engine: Engine, store: AsyncPostgres, connection: Any) -> None:
+        assert engine.hints is store
+        await listening(engine, [A])  # type: ignore[arg-type]  # its wait is the store's
+        store.wake([A])
+        assert await engine.wait([A], LONG) == {A}
+
+    borrowed(postgres_url, "blocking", work)
