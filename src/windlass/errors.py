@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
+
+
+class _Ended(Protocol):
+    """What an error tells of a run."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def job(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def error(self) -> Any: ...
+    @property
+    def reason(self) -> str | None: ...
 
 
 class WindlassError(Exception):
@@ -72,6 +87,29 @@ class Cancelled(WindlassError):
     """The run was cancelled; the report was not stored."""
 
     code, status = "cancelled", 409
+
+
+class NotFinished(WindlassError):
+    """Something was asked that only the end of a run, or of a transaction, can tell."""
+
+    code, status = "not_finished", 409
+
+
+_NEXT = {"cancelled": "Rerun it to have it executed after all.", "skipped": "Rerun it to have it executed after all."}
+
+
+class RunFailed(WindlassError):
+    """A result was asked for of a run that did not succeed."""
+
+    code, status = "run_failed", 409
+
+    def __init__(self, run: _Ended) -> None:
+        self.run, self.error = run, run.error
+        why = f": {run.error.code}: {run.error.message}" if run.error is not None else f": {run.reason}" if run.reason else ""
+        super().__init__(
+            f"Run {run.id} of {run.job!r} ended {run.state}{why.removesuffix('.')}.",
+            hint=_NEXT.get(run.state, "Mend the cause, then rerun it."),
+        )
 
 
 class DuplicateKey(WindlassError):

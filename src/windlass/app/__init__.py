@@ -1,0 +1,7 @@
+"""What a user imports: the apps, their jobs, and the handles of runs."""
+
+from windlass.app.apps import App, AsyncApp
+from windlass.app.handles import AsyncHandle, Handle
+from windlass.app.jobs import AsyncJob, Job
+
+__all__ = ["App", "AsyncApp", "AsyncHandle", "AsyncJob", "Handle", "Job"]

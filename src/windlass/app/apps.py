@@ -1,0 +1,485 @@
+"""`App` and `AsyncApp`: what a user imports. The same names in both; one works on the caller's thread, the other in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from itertools import islice
+from typing import Any, Literal, Never, TypeVar, Unpack
+
+from windlass.app.handles import AsyncHandle, H, Handle, again
+from windlass.app.jobs import AsyncJob, AsyncJobMaker, D, Definition, Job, JobMaker, Kind, from_command, from_function
+from windlass.app.options import CommandOptions, Duration, JobOptions, RunOptions, milliseconds, new_run
+from windlass.clock import Clock, SystemClock
+from windlass.config import MEMORY, load, located, open_store, shown
+from windlass.engine import Engine, Page
+from windlass.errors import BadInput
+from windlass.model import Limits, NewRun, State, WorkerInfo
+from windlass.store.base import Store, run_sync
+from windlass.worker import Worker
+
+T = TypeVar("T")
+
+DEFAULT_STORE = "windlass.db"
+SWITCH_INTERVAL = 0.0001
+"""Seconds after which Python lets another thread run: the writer gives up its turn with every statement, and must get it back soon."""
+
+_CARRIED: list[Engine] = []  # opened before a fork: never used here, and never closed, because they are the parent's
+
+
+class Block:
+    """A transaction's block: runs that are stored together at its end, or the caller's connection that they go to at once."""
+
+    def __init__(self, engine: Engine | None) -> None:
+        self.engine, self.open = engine, True  # a task begun inside may go on after its end
+        self.news: list[NewRun] = []
+        self.handles: list[Any] = []
+
+
+class Base:
+    """What both apps share."""
+
+    _blocking = True
+
+    def __init__(self, store: str | os.PathLike[str] | None = None, *, clock: Clock | None = None, limits: Limits | None = None) -> None:
+        self._said_store = None if store is None else os.fspath(store)
+        self.clock: Clock = clock or SystemClock()
+        self.limits = limits or Limits()
+        self.jobs: dict[str, Definition[..., Any]] = {}
+        self._defined: set[str] = set()
+        self._opening, self._pid = threading.Lock(), 0
+        self._opened: Engine | None = None
+        self._under_test = False
+        self._within: ContextVar[Block | None] = ContextVar("windlass_transaction", default=None)
+
+    @property
+    def address(self) -> str:
+        """Where the runs are kept: what was said, else WINDLASS_STORE, else windlass.toml, else windlass.db."""
+        return self._said_store or load().store or DEFAULT_STORE
+
+    @property
+    def engine(self) -> Engine:
+        """The verbs below; opened when first asked for, and anew in a forked process."""
+        if self._opened is None or self._pid != os.getpid():
+            with self._opening:
+                if self._opened is not None and self._pid != os.getpid():
+                    _CARRIED.append(self._opened)
+                    self._opened = None
+                if self._opened is None:
+                    blocking = self._blocking or self._in_memory()
+                    self._opened = Engine(open_store(self.address, self.clock, blocking=blocking), self.clock, self.limits)
+                    self._pid, self._defined = os.getpid(), set()
+        return self._opened
+
+    def _in_memory(self) -> bool:
+        return located(self.address).place == MEMORY
+
+    @contextlib.contextmanager
+    def in_memory(self, clock: Clock, limits: Limits) -> Iterator[None]:
+        """Work on an empty store in memory, by another clock, for the block, and as before afterwards: `windlass.testing` is made of it."""
+        before = vars(self).copy()
+        self._said_store, self.clock, self.limits = MEMORY, clock, limits
+        self._opened, self._pid, self._defined, self._under_test = None, 0, set(), True
+        try:
+            yield
+        finally:
+            self._under_test = False
+            run_sync(self._close())
+            vars(self).update(before)
+
+    async def _close(self) -> None:
+        if self._under_test:  # what is tested may close the app, and the test look afterwards
+            return
+        opened, self._opened = self._opened, None
+        if opened is not None and self._pid == os.getpid():
+            await opened.records.store.close()
+
+    def _add(self, job: D) -> D:
+        if job.name in self.jobs:
+            raise BadInput(f"There are two jobs called {job.name!r}.", hint="Give one of them another name: @app.job(name='...').")
+        self.jobs[job.name] = job
+        return job
+
+    # Creating
+
+    async def _define(self, engine: Engine, names: Iterable[str]) -> None:
+        """Store the definitions of these jobs, once per process."""
+        for name in names:
+            if name in self.jobs and name not in self._defined:
+                await engine.define(name, options=self.jobs[name].defaults)
+                self._defined.add(name)
+
+    async def _create(self, news: Sequence[NewRun], handles: Sequence[Any], connection: Any = None) -> None:
+        block = self._within.get()
+        within = block if block is not None and block.open and connection is None else None
+        if within is not None and within.engine is None:
+            within.news += news
+            within.handles += handles
+            return
+        engine = self.engine
+        await self._define(engine, {new.job for new in news} - self._defined)
+        target = self._on(connection) if connection is not None else engine if within is None else within.engine or engine
+        for handle, created in zip(handles, await target.create(news), strict=True):
+            handle.known(created.id, created=created.created)
+
+    @contextlib.contextmanager
+    def _block(self, connection: Any) -> Iterator[Block]:
+        block = Block(None if connection is None else self._on(connection))
+        before = self._within.set(block)
+        try:
+            yield block
+        finally:
+            block.open = False
+            self._within.reset(before)
+
+    def _on(self, connection: Any) -> Engine:
+        """The engine on a connection of the caller's own."""
+        if self._under_test:  # in memory there is nothing to join
+            return self.engine
+        if located(self.address).kind != "postgres" or not _of_psycopg(connection):
+            raise BadInput(
+                f"Runs in {shown(self.address)} cannot be enqueued on a {type(connection).__module__}.{type(connection).__qualname__}.",
+                hint="Only a psycopg 3 connection to the app's own PostgreSQL database can be shared: two SQLite libraries on one file "
+                "break each other's locks. For SQLite use app.transaction(), or enqueue after your own commit.",
+            )
+        if self._blocking and hasattr(connection, "__aenter__"):
+            raise BadInput("An async connection cannot be used by App.", hint="Use AsyncApp, or a blocking connection.")
+        from windlass.store.postgres import BorrowedPostgres
+
+        return self.engine.on(BorrowedPostgres(connection))
+
+    def _slices(self, news: Iterable[NewRun]) -> Iterator[list[NewRun]]:
+        remaining = iter(news)
+        while slice_ := list(islice(remaining, self.limits.create)):
+            yield slice_
+
+    def _by_name(self, job: str, payload: Any, said: RunOptions) -> NewRun:
+        known = self.jobs.get(job)
+        if known is not None and known.signature is not None:
+            payload = known.signature.payload((), payload if payload is not None else {})
+        return new_run(job, payload, said, self.clock.now())
+
+    def _made(self, handle: Callable[..., H], new: NewRun) -> H:
+        job = self.jobs.get(new.job)
+        return handle(self, new.job, None if job is None else job.read)
+
+    # Working
+
+    @contextlib.asynccontextmanager
+    async def worker(
+        self,
+        *,
+        queues: Sequence[str] | None = None,
+        jobs: Sequence[str] | None = None,
+        slots: int | None = None,
+        name: str | None = None,
+        tags: Sequence[str] | None = None,
+        cores: int | None = None,
+        memory: int | None = None,
+        lease: Duration | None = None,
+        grace: Duration | None = None,
+        on_unknown: Literal["leave", "fail"] = "leave",
+    ) -> AsyncIterator[Worker]:
+        """A worker for this app's jobs, not yet running; its connections are closed at the end of the block.
+
+        What is not said is taken from WINDLASS_* variables and windlass.toml. Durations are seconds.
+        """
+        set_ = load().filled()
+        lease_ms = milliseconds(lease, "lease") if lease is not None else set_.lease or 30_000
+        grace_ms = milliseconds(grace, "grace") if grace is not None else set_.grace or 30_000
+        chosen = self._chosen(tuple(jobs) if jobs is not None else set_.jobs)
+        info = WorkerInfo(
+            name=name or set_.name or self._own_name(),
+            queues=tuple(queues) if queues is not None else set_.queues,
+            tags=tuple(tags) if tags is not None else set_.tags or (),
+            cores=cores if cores is not None else set_.cores or os.cpu_count() or 1,
+            memory=memory if memory is not None else set_.memory or _memory_of_machine(),
+            slots=slots if slots is not None else set_.slots or 1,
+        )
+        handlers = {job.name: job.handler for job in chosen}
+        for job in chosen:
+            if job.signature is not None:
+                job.signature.check()
+        async with self._ports(lease_ms) as (port, heart):
+            await self._define(port, handlers)
+            yield Worker(port, handlers, self.clock, info, heart=heart, house=port, lease=lease_ms, grace=grace_ms, on_unknown=on_unknown)
+
+    def _chosen(self, names: tuple[str, ...] | None) -> list[Definition[..., Any]]:
+        if names is None:
+            return list(self.jobs.values())
+        for name in names:
+            if name not in self.jobs:
+                raise BadInput(f"This app has no job {name!r}.", hint=f"It has {', '.join(sorted(self.jobs)) or 'none'}.")
+        return [self.jobs[name] for name in names]
+
+    def _own_name(self) -> str:
+        return f"{socket.gethostname()[:64]}.{os.getpid()}.{self.clock.nonce()[:4]}"
+
+    @contextlib.asynccontextmanager
+    async def _ports(self, lease: int) -> AsyncIterator[tuple[Engine, Engine]]:
+        """The engines of a worker: one for its loop, one for the thread that beats."""
+        if self._in_memory():
+            yield self.engine, self.engine
+            return
+        stores: list[Store] = []
+        try:
+            stores.append(open_store(self.address, self.clock, blocking=False))
+            stores.append(await asyncio.to_thread(open_store, self.address, self.clock, blocking=True, patience=lease / 6000))
+            port, heart = (Engine(store, self.clock, self.limits) for store in stores)
+            yield port, heart
+        finally:
+            for store in stores:
+                await store.close()
+
+    async def _work(self, burst: bool, settings: dict[str, Any]) -> bool:
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        async with self.worker(**settings) as worker:
+            with _signals(worker):
+                await worker.run(until_idle=burst)
+        return worker.worn_out
+
+    @contextlib.asynccontextmanager
+    async def working(self, **settings: Any) -> AsyncIterator[Worker]:
+        """A worker that runs beside the block, in the same event loop, and drains at its end. Takes what `worker` takes."""
+        async with self.worker(**settings) as worker:
+            running = asyncio.create_task(worker.run())
+            try:
+                yield worker
+            finally:
+                await worker.stop()
+                await running
+
+
+def _refuse_bare(function: tuple[Any, ...]) -> None:
+    if function:
+        raise BadInput("@app.job was written without its parentheses.", hint="Write @app.job().")
+
+
+def _of_psycopg(connection: Any) -> bool:
+    return any(base.__module__.partition(".")[0] == "psycopg" for base in type(connection).__mro__)
+
+
+def _memory_of_machine() -> int:
+    """MiB."""
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    return 0
+
+
+def _drive(main: Coroutine[Any, Any, T]) -> T:
+    """As asyncio.run, which however waits for ever for a task that refuses to be cancelled."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+@contextlib.contextmanager
+def _signals(worker: Worker) -> Iterator[None]:
+    """The first SIGTERM or Ctrl-C drains, the second aborts."""
+    loop, asked, stops = asyncio.get_running_loop(), 0, set()
+
+    def stop() -> None:
+        nonlocal asked
+        asked += 1
+        stops.add(asyncio.ensure_future(worker.stop(drain=asked == 1)))
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+class App(Base):
+    """Jobs, and the store that keeps their runs, for plain code. Safe to share between threads."""
+
+    def job(
+        self, *function: Never, kind: Kind | None = None, memory_limit: int | None = None, recycle: int = 100, **said: Unpack[JobOptions]
+    ) -> JobMaker:
+        """Make a function a job. `async def` runs in the worker's loop, a plain function in a thread, kind='process' in a process."""
+
+        _refuse_bare(function)
+
+        def make(function: Callable[..., Any]) -> Any:
+            return self._add(from_function(Job[..., Any], self, function, said, kind, memory_limit, recycle))
+
+        return make
+
+    def command(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        environment: dict[str, str] | None = None,
+        memory_limit: int | None = None,
+        **said: Unpack[CommandOptions],
+    ) -> Job[..., Any]:
+        """Make a command a job. It gets the payload as JSON on standard input, or where an argument says {payload}."""
+        return self._add(from_command(Job[..., Any], self, name, argv, said, cwd, environment, memory_limit))
+
+    def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **said: Unpack[RunOptions]) -> Handle[Any]:
+        """Store a run of a job by its name, which may be defined elsewhere."""
+        return self.enqueue_one(self._by_name(job, payload, said), connection=connection)
+
+    def enqueue_one(self, new: NewRun, read: Callable[[str | None], Any] | None = None, *, connection: Any = None) -> Handle[Any]:
+        """Store a run made by `job.new(...)`."""
+        handle: Handle[Any] = Handle(self, new.job, read) if read is not None else self._made(Handle, new)
+        run_sync(self._create([new], [handle], connection))
+        return handle
+
+    def enqueue_many(self, news: Iterable[NewRun], *, connection: Any = None) -> list[Handle[Any]]:
+        """Store runs made by `job.new(...)`, in slices of 10,000, each of them whole or not at all."""
+        handles: list[Handle[Any]] = []
+        for slice_ in self._slices(news):
+            made: list[Handle[Any]] = [self._made(Handle, new) for new in slice_]
+            run_sync(self._create(slice_, made, connection))
+            handles += made
+        return handles
+
+    @contextlib.contextmanager
+    def transaction(self, connection: Any = None) -> Iterator[None]:
+        """Store what is enqueued in the block together at its end, or nothing when it fails.
+
+        With a psycopg connection of your own, what is enqueued becomes part of your transaction instead, and real when you commit.
+        """
+        with self._block(connection) as block:
+            yield
+        if block.news:
+            run_sync(self._create(block.news, block.handles))
+
+    def run(self, run_id: str) -> Handle[Any]:
+        """The run with this id."""
+        record = run_sync(self.engine.get(run_id))
+        return again(self._made(Handle, NewRun(record.job)), record.id)
+
+    def runs(self, *, job: str | None = None, queue: str | None = None, state: State | str | None = None, count: int = 100) -> Page:
+        """A page of runs, newest first unless they are queued."""
+        return run_sync(self.engine.runs(job=job, queue=queue, state=state, count=count))
+
+    def work(self, *, burst: bool = False, **settings: Any) -> bool:
+        """Work until a signal says stop, or, with `burst`, until nothing is left; whether the process is worn out and wants to be replaced.
+
+        Takes what `worker` takes.
+        """
+        return _drive(self._work(burst, settings))
+
+    def close(self) -> None:
+        """Let go of the store; it opens again when it is needed."""
+        run_sync(self._close())
+
+    def __enter__(self) -> App:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class AsyncApp(Base):
+    """The same for event loops: what waits for the store is awaited."""
+
+    _blocking = False
+
+    def job(
+        self, *function: Never, kind: Kind | None = None, memory_limit: int | None = None, recycle: int = 100, **said: Unpack[JobOptions]
+    ) -> AsyncJobMaker:
+        """Make a function a job. `async def` runs in the worker's loop, a plain function in a thread, kind='process' in a process."""
+
+        _refuse_bare(function)
+
+        def make(function: Callable[..., Any]) -> Any:
+            return self._add(from_function(AsyncJob[..., Any], self, function, said, kind, memory_limit, recycle))
+
+        return make
+
+    def command(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        environment: dict[str, str] | None = None,
+        memory_limit: int | None = None,
+        **said: Unpack[CommandOptions],
+    ) -> AsyncJob[..., Any]:
+        """Make a command a job. It gets the payload as JSON on standard input, or where an argument says {payload}."""
+        return self._add(from_command(AsyncJob[..., Any], self, name, argv, said, cwd, environment, memory_limit))
+
+    async def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **said: Unpack[RunOptions]) -> AsyncHandle[Any]:
+        """Store a run of a job by its name, which may be defined elsewhere."""
+        return await self.enqueue_one(self._by_name(job, payload, said), connection=connection)
+
+    async def enqueue_one(
+        self, new: NewRun, read: Callable[[str | None], Any] | None = None, *, connection: Any = None
+    ) -> AsyncHandle[Any]:
+        """Store a run made by `job.new(...)`."""
+        handle: AsyncHandle[Any] = AsyncHandle(self, new.job, read) if read is not None else self._made(AsyncHandle, new)
+        await self._create([new], [handle], connection)
+        return handle
+
+    async def enqueue_many(self, news: Iterable[NewRun], *, connection: Any = None) -> list[AsyncHandle[Any]]:
+        """Store runs made by `job.new(...)`, in slices of 10,000, each of them whole or not at all."""
+        handles: list[AsyncHandle[Any]] = []
+        for slice_ in self._slices(news):
+            made: list[AsyncHandle[Any]] = [self._made(AsyncHandle, new) for new in slice_]
+            await self._create(slice_, made, connection)
+            handles += made
+        return handles
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, connection: Any = None) -> AsyncIterator[None]:
+        """Store what is enqueued in the block together at its end, or nothing when it fails.
+
+        With a psycopg connection of your own, what is enqueued becomes part of your transaction instead, and real when you commit.
+        """
+        with self._block(connection) as block:
+            yield
+        if block.news:
+            await self._create(block.news, block.handles)
+
+    async def run(self, run_id: str) -> AsyncHandle[Any]:
+        """The run with this id."""
+        record = await self.engine.get(run_id)
+        return again(self._made(AsyncHandle, NewRun(record.job)), record.id)
+
+    async def runs(self, *, job: str | None = None, queue: str | None = None, state: State | str | None = None, count: int = 100) -> Page:
+        """A page of runs, newest first unless they are queued."""
+        return await self.engine.runs(job=job, queue=queue, state=state, count=count)
+
+    async def work(self, *, burst: bool = False, **settings: Any) -> bool:
+        """Work until a signal says stop, or, with `burst`, until nothing is left; whether the process is worn out and wants to be replaced.
+
+        Takes what `worker` takes.
+        """
+        return await self._work(burst, settings)
+
+    async def close(self) -> None:
+        """Let go of the store; it opens again when it is needed."""
+        await self._close()
+
+    async def __aenter__(self) -> AsyncApp:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()

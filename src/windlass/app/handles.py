@@ -1,0 +1,202 @@
+"""A run as the application holds it: its id, and what can be asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from windlass import payload as json
+from windlass.engine import Engine, Reason
+from windlass.errors import NotFinished, RunFailed
+from windlass.machine import ENDED
+from windlass.model import Attempt, Failure, LogLine, Progress, Run, State
+from windlass.store.base import run_sync
+
+R = TypeVar("R")
+LONGEST_PAUSE = 0.5
+
+
+class Home(Protocol):
+    """Where a handle finds the engine: an app."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+
+class _Handle(Generic[R]):
+    """What both colours share: what is known of the run."""
+
+    __slots__ = ("_home", "_id", "_read", "_run", "created", "job")
+
+    def __init__(self, home: Home, job: str, read: Callable[[str | None], Any] | None = None) -> None:
+        self._home, self.job, self._read = home, job, read
+        self._id: str | None = None
+        self.created = True  # False: its key was taken, and this is the run that holds it
+        self._run: Run | None = None
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        if self._id is None:
+            raise NotFinished("The run has no id before its transaction has ended.", hint="Ask after the `with` block.")
+        return self._id
+
+    def known(self, run_id: str, *, created: bool = True) -> None:
+        """Called when the run is stored."""
+        self._id, self.created = run_id, created
+
+    @property
+    def record(self) -> Run:
+        """The run as it was last read, by `wait` or `refresh`."""
+        if self._run is None:
+            raise NotFinished("The run has not been read yet.", hint="Call refresh() or wait() first.")
+        return self._run
+
+    @property
+    def state(self) -> State:
+        """Its state when it was last read."""
+        return self.record.state
+
+    @property
+    def error(self) -> Failure | None:
+        """Why its last attempt failed, as far as it was last read."""
+        return self.record.error
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far it was when it was last read."""
+        text = self.record.progress
+        return None if text is None else msgspec.json.decode(text, type=Progress)
+
+    @property
+    def result(self) -> R:
+        """What the handler returned, once the run has been seen to succeed; RunFailed when it ended otherwise."""
+        run = self.record
+        if run.state not in ENDED:
+            raise NotFinished(f"Run {run.id} is {run.state}.", hint="Call wait() first.")
+        if run.state is not State.SUCCEEDED:
+            raise RunFailed(run)
+        value: R = self._read(run.output) if self._read is not None else plain_output(run.output)
+        return value
+
+    async def _refresh(self) -> Run:
+        self._run = await self._home.engine.get(self.id)
+        return self._run
+
+    async def _wait(self, timeout: float | None, pause: Callable[[float], Awaitable[None]]) -> R:
+        """Look again and again, waiting a tenth of the time that has passed, so that the answer is at most a tenth late."""
+        waited = 0.0
+        while (await self._refresh()).state not in ENDED:
+            if timeout is not None and waited >= timeout:
+                raise TimeoutError(f"Run {self.id} is still {self.state} after {timeout} s; it goes on.")
+            longest = LONGEST_PAUSE if timeout is None else max(0.001, min(LONGEST_PAUSE, timeout - waited))
+            seconds = min(max(0.002, waited / 10), longest)
+            await pause(seconds)
+            waited += seconds
+        return self.result
+
+    def __repr__(self) -> str:
+        return f"<run {self._id or 'not stored yet'} of {self.job!r}>"
+
+
+def plain_output(output: str | None) -> Any:
+    """A stored output as plain values."""
+    return None if output is None else json.decode(output)
+
+
+class Handle(_Handle[R]):
+    """A run, for plain code."""
+
+    __slots__ = ()
+
+    def refresh(self) -> Run:
+        """Read it anew."""
+        return run_sync(self._refresh())
+
+    def wait(self, timeout: float | None = None) -> R:
+        """Its result when it has ended; RunFailed when it did not succeed, TimeoutError when it takes longer."""
+        return run_sync(self._wait(timeout, _block))
+
+    def cancel(self, reason: str | None = None) -> Run:
+        """Cancel it at once if it waits, or ask its worker to stop."""
+        return run_sync(self._home.engine.cancel(self.id, reason=reason))
+
+    def rerun(self) -> Handle[R]:
+        """A new run with the same payload, once this one has ended."""
+        created = run_sync(self._home.engine.rerun(self.id))
+        return again(Handle(self._home, self.job, self._read), created.id)
+
+    def attempts(self) -> list[Attempt]:
+        """All its attempts, oldest first."""
+        return run_sync(self._home.engine.attempts(self.id))
+
+    def logs(self) -> list[LogLine]:
+        """What its handler has logged."""
+        return run_sync(all_lines(self._home.engine, self.id))
+
+    def why(self) -> list[Reason]:
+        """What holds it back now."""
+        return run_sync(self._home.engine.why(self.id))
+
+
+class AsyncHandle(_Handle[R]):
+    """A run, for coroutines."""
+
+    __slots__ = ()
+
+    async def refresh(self) -> Run:
+        """Read it anew."""
+        return await self._refresh()
+
+    async def wait(self, timeout: float | None = None) -> R:
+        """Its result when it has ended; RunFailed when it did not succeed, TimeoutError when it takes longer."""
+        return await self._wait(timeout, asyncio.sleep)
+
+    async def cancel(self, reason: str | None = None) -> Run:
+        """Cancel it at once if it waits, or ask its worker to stop."""
+        return await self._home.engine.cancel(self.id, reason=reason)
+
+    async def rerun(self) -> AsyncHandle[R]:
+        """A new run with the same payload, once this one has ended."""
+        created = await self._home.engine.rerun(self.id)
+        return again(AsyncHandle(self._home, self.job, self._read), created.id)
+
+    async def attempts(self) -> list[Attempt]:
+        """All its attempts, oldest first."""
+        return await self._home.engine.attempts(self.id)
+
+    async def logs(self) -> list[LogLine]:
+        """What its handler has logged."""
+        return await all_lines(self._home.engine, self.id)
+
+    async def why(self) -> list[Reason]:
+        """What holds it back now."""
+        return await self._home.engine.why(self.id)
+
+
+H = TypeVar("H", bound=_Handle[Any])
+
+
+def again(handle: H, run_id: str) -> H:
+    """A handle of a run that is stored already."""
+    handle.known(run_id)
+    return handle
+
+
+async def _block(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+async def all_lines(engine: Engine, run_id: str) -> list[LogLine]:
+    """The whole log of a run."""
+    lines: list[LogLine] = []
+    page = engine.limits.page
+    while True:
+        more = await engine.lines(run_id, after=(lines[-1].attempt, lines[-1].n) if lines else (0, 0), count=page)
+        lines += more
+        if len(more) < page:
+            return lines

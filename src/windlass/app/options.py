@@ -1,0 +1,151 @@
+"""What can be said about jobs and about single runs, in the units that people use: seconds, datetimes, ids or handles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol, TypedDict
+
+from windlass.errors import BadInput
+from windlass.model import Key, NewRun, Options, Requires
+
+Duration = float | timedelta
+
+
+class HasId(Protocol):
+    """A run's handle."""
+
+    @property
+    def id(self) -> str: ...
+
+
+class RunOptions(TypedDict, total=False):
+    """What a single run may say, over what its job says. Durations are seconds."""
+
+    queue: str
+    priority: int
+    delay: Duration
+    at: datetime
+    key: str | Key
+    key_for: Duration | Literal["forever"]
+    after: str | HasId | Sequence[str | HasId]
+    after_end: Literal["success", "any"]
+    max_attempts: int
+    max_runtime: Duration
+    timeout: Duration
+    backoff: Sequence[Duration]
+    exhausted: Literal["failed", "quarantined"]
+    retry_place: Literal["keep", "tail"]
+    grace: Duration
+    tags: Iterable[str]
+    cores: int
+    memory: int
+
+
+class CommandOptions(TypedDict, total=False):
+    """What a job says for all its runs. Durations are seconds."""
+
+    queue: str
+    priority: int
+    max_attempts: int
+    max_runtime: Duration
+    timeout: Duration
+    backoff: Sequence[Duration] | Callable[[int, BaseException], float]
+    exhausted: Literal["failed", "quarantined"]
+    retry_place: Literal["keep", "tail"]
+    max_returns: int
+    grace: Duration
+    tags: Iterable[str]
+    cores: int
+    memory: int
+    on_abort: Literal["retry", "fail"]
+
+
+class JobOptions(CommandOptions, total=False):
+    """The same with a name, which else is the function's own."""
+
+    name: str
+
+
+_DURATIONS = ("max_runtime", "timeout", "grace")
+_AS_THEY_ARE = ("queue", "priority", "max_attempts", "exhausted", "retry_place", "max_returns")
+_REQUIRES = ("tags", "cores", "memory")
+
+
+def milliseconds(duration: Any, what: str) -> int:
+    """A duration as it is stored."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 2**40:
+        raise BadInput(
+            f"{what} must be a number of seconds or a timedelta, not {duration!r:.80}.", hint="Write 30, 0.5 or timedelta(minutes=5)."
+        )
+    return round(seconds * 1000)
+
+
+def engine_options(said: Any) -> Options:
+    """The options that the engine keeps."""
+    kept: dict[str, Any] = {name: said[name] for name in _AS_THEY_ARE if said.get(name) is not None}
+    kept |= {name: milliseconds(said[name], name) for name in _DURATIONS if said.get(name) is not None}
+    backoff = said.get("backoff")
+    if backoff is not None and not callable(backoff):
+        kept["backoff"] = tuple(milliseconds(delay, "A delay of the backoff") for delay in backoff)
+    if any(said.get(name) is not None for name in _REQUIRES):
+        kept["requires"] = Requires(tuple(said.get("tags") or ()), said.get("cores") or 0, said.get("memory") or 0)
+    return Options(**kept)
+
+
+def refuse_unknown(said: Any, known: Any, what: str) -> None:
+    """Raise TypeError, as Python does, for a word that is not among the known ones."""
+    for name in said:
+        if name not in known.__optional_keys__:
+            raise TypeError(f"{what} has no option {name!r}; there are {', '.join(sorted(known.__optional_keys__))}")
+
+
+def new_run(job: str, payload: Any, said: RunOptions, now: int) -> NewRun:
+    """A run as the engine is asked for it."""
+    refuse_unknown(said, RunOptions, "A run")
+    if not said:
+        return NewRun(job, payload)
+    if callable(said.get("backoff")):
+        raise BadInput(
+            "A function as backoff belongs to the job, not to a run.", hint="Give it to @app.job(backoff=...), or give a list of seconds."
+        )
+    return NewRun(
+        job,
+        payload,
+        options=engine_options(said),
+        due_at=_due_at(said, now),
+        key=_key(said),
+        after=_ids(said.get("after", ())),
+        after_end=said.get("after_end", "success"),
+    )
+
+
+def _key(said: RunOptions) -> Key | None:
+    """At most one unfinished run has a key, or, with `key_for`, at most one in that time."""
+    key, lasts = said.get("key"), said.get("key_for")
+    if lasts is None:
+        return Key(key) if isinstance(key, str) else key
+    if not isinstance(key, str):
+        raise BadInput("key_for says how long a key lasts, and there is no key.", hint="Give key='...' as well.")
+    return Key(key, "forever") if lasts == "forever" else Key(key, "time", milliseconds(lasts, "key_for"))
+
+
+def _due_at(said: RunOptions, now: int) -> int | None:
+    delay, at = said.get("delay"), said.get("at")
+    if delay is not None and at is not None:
+        raise BadInput("Both delay and at were given.", hint="Give one of them.")
+    if delay is not None:
+        return now + milliseconds(delay, "delay")
+    if at is None:
+        return None
+    if getattr(at, "tzinfo", None) is None:
+        raise BadInput(
+            f"at must be a datetime with a time zone, not {at!r:.80}.", hint="Write datetime(..., tzinfo=ZoneInfo('Europe/Paris'))."
+        )
+    return round(at.timestamp() * 1000)
+
+
+def _ids(after: Any) -> tuple[str, ...]:
+    several = [after] if isinstance(after, str) or not isinstance(after, Iterable) else after
+    return tuple(item if isinstance(item, str) else item.id for item in several)

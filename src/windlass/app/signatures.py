@@ -1,0 +1,195 @@
+"""Between a function's arguments and a payload of plain JSON: bound and checked when enqueued, read back by their types when run."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from windlass.errors import BadInput
+from windlass.worker import Context, Fail, Snooze
+from windlass.worker.handlers import BadPayload
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_ALONE = (inspect.Parameter.POSITIONAL_ONLY,)
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def plain(value: Any) -> Any:
+    """A value as dict, list, str, int, float, bool and None."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode)
+
+
+def _encode(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)  # a pydantic model
+    if dump is not None:
+        return dump(mode="json", by_alias=True, round_trip=True)
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+
+
+def typed(value: Any, kind: Any) -> Any:
+    """A plain value as a type; ValidationError where it does not fit."""
+    return msgspec.convert(value, kind, str_keys=True, dec_hook=_decode)
+
+
+def _decode(kind: type, value: Any) -> Any:
+    validate = getattr(kind, "model_validate", None)
+    if validate is not None:
+        return validate(value)
+    raise TypeError(f"{kind.__name__} cannot be read from JSON")
+
+
+class Signature:
+    """The parameters of a job's function, without the context."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._function, self._name = function, name
+        self._signature = inspect.signature(function)
+        for parameter in self._signature.parameters.values():
+            if parameter.kind in _VARIADIC:
+                raise BadInput(
+                    f"The job {name!r} takes {parameter}, which has no names to keep arguments under.",
+                    hint="Name every parameter; take a list or a dict where their number varies.",
+                )
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(self._function, include_extras=True)
+        except NameError as error:
+            raise BadInput(
+                f"The job {self._name!r} has an annotation that cannot be found: {error}.",
+                hint="Import the type where the function is defined, not only for type checking.",
+            ) from error
+
+    @cached_property
+    def takes_context(self) -> bool:
+        """Whether the first parameter is the context."""
+        first = next(iter(self._signature.parameters), None)
+        return first is not None and self._hints.get(first) is Context
+
+    @cached_property
+    def _parameters(self) -> list[inspect.Parameter]:
+        return list(self._signature.parameters.values())[int(self.takes_context) :]
+
+    @cached_property
+    def _bare(self) -> inspect.Signature:
+        parameters = [parameter.replace(annotation=self._hints.get(parameter.name, parameter.empty)) for parameter in self._parameters]
+        return inspect.Signature(parameters, return_annotation=self._hints.get("return", inspect.Signature.empty))
+
+    @cached_property
+    def _positional(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in self._parameters if parameter.kind in _BY_POSITION)
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        return frozenset(parameter.name for parameter in self._parameters if parameter.kind not in _ALONE)
+
+    @cached_property
+    def _required(self) -> frozenset[str]:
+        return frozenset(parameter.name for parameter in self._parameters if parameter.default is parameter.empty)
+
+    @cached_property
+    def _record(self) -> type[msgspec.Struct]:
+        """The arguments as one type. What was not given is left to the function's own default when it runs."""
+        fields: list[Any] = []
+        for parameter in self._parameters:
+            kind = self._hints.get(parameter.name, Any)
+            fields.append((parameter.name, kind) if parameter.default is parameter.empty else (parameter.name, kind | UnsetType, UNSET))
+        try:
+            record = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+            msgspec.json.Decoder(record, dec_hook=_decode)
+        except TypeError as error:
+            raise BadInput(
+                f"The arguments of the job {self._name!r} cannot be kept as JSON: {error}",
+                hint="Use dataclasses, msgspec structs, TypedDicts, pydantic models and the built-in types.",
+            ) from error
+        return record
+
+    @cached_property
+    def _read(self) -> Callable[[str], Any]:
+        return msgspec.json.Decoder(self._record, dec_hook=_decode).decode
+
+    def check(self) -> None:
+        """Raise what is wrong with the signature, before anybody depends on it."""
+        _ = self._record
+        try:
+            msgspec.json.Decoder(self.result_type, dec_hook=_decode)
+        except TypeError as error:
+            raise BadInput(
+                f"The result of the job {self._name!r} cannot be kept as JSON: {error}",
+                hint="Use dataclasses, msgspec structs, TypedDicts, pydantic models and the built-in types.",
+            ) from error
+
+    def payload(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+        """The payload for a call, checked against names and types; TypeError and BadInput say what does not fit."""
+        if not isinstance(named, Mapping):
+            raise BadInput(f"The payload of {self._name!r} must be an object, not {named!r:.80}.", hint=f"It is {self._name}{self._bare}.")
+        values = named if not arguments else dict(zip(self._positional, arguments, strict=False), **named)
+        # Python's own binding is slow, so it is asked only for the words in which it refuses.
+        bound = len(values) == len(arguments) + len(named) and self._named.issuperset(named) and self._required.issubset(values)
+        if not bound:
+            self._bare.bind(*arguments, **named)
+        try:
+            kept: dict[str, Any] = plain(values)
+            typed(kept, self._record)
+        except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
+            raise BadInput(
+                f"The arguments of {self._name!r} do not fit its signature: {error}.", hint=f"It is {self._name}{self._bare}."
+            ) from error
+        return kept
+
+    def arguments(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call, by position and by name."""
+        try:
+            record = self._read(payload)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise BadPayload(
+                f"The payload does not fit {self._name}{self._bare}: {error}.", hint="Enqueue it again as it should be."
+            ) from error
+        given = [(name, value) for name in record.__struct_fields__ if (value := getattr(record, name)) is not UNSET]
+        alone: list[Any] = []
+        positional = True
+        for at, (name, value) in enumerate(given):
+            positional = positional and at < len(self._positional) and self._positional[at] == name
+            if not positional:
+                return alone, self._by_name(dict(given[at:]))
+            alone.append(value)
+        return alone, {}
+
+    def _by_name(self, named: dict[str, Any]) -> dict[str, Any]:
+        if self._named.issuperset(named):
+            return named
+        raise BadPayload(f"The payload does not fit {self._name}{self._bare}.", hint="Enqueue it again as it should be.")
+
+    # What comes back
+
+    @cached_property
+    def result_type(self) -> Any:
+        """What the function promises to return, without the words that are not results; Any where it says nothing."""
+        kind = self._hints.get("return", Any)
+        if typing.get_origin(kind) in (typing.Union, types.UnionType):
+            kept = [part for part in typing.get_args(kind) if part not in (Snooze, Fail)]
+            kind = typing.Union[tuple(kept)] if kept else Any  # noqa: UP007 - made from a list
+        return None if kind in (type(None), typing.NoReturn, typing.Never) else kind
+
+    def encode(self, value: Any) -> Any:
+        """A result made plain, and checked against what the function promises."""
+        kind = self.result_type
+        if value is None and kind is None:
+            return None
+        kept = plain(value)
+        if kind is not Any:
+            typed(kept, kind)
+        return kept
+
+    def result(self, output: str | None) -> Any:
+        """A stored result as the function's return type."""
+        value = None if output is None else msgspec.json.decode(output)
+        return typed(value, self.result_type)

@@ -1,0 +1,52 @@
+"""The commands about windlass itself: config, faults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+
+from windlass import config
+from windlass.cli.codes import OK
+from windlass.cli.output import cell, line, table
+from windlass.cli.shell import Shell
+from windlass.config import DEFAULTS, FIELDS, Said
+from windlass.store.records import fault_points
+
+DURATIONS = ("lease", "grace")
+POINTS_ELSEWHERE = ("migrate.between_steps", "checkpoint.before", "checkpoint.after")
+
+
+def show_config(shell: Shell) -> int:
+    """Show every setting, and where its value comes from."""
+    found = {name: shell.said.get(name) or Said(getattr(DEFAULTS, name), "default") for name in FIELDS}
+    if shell.output.json:
+        documents = {name: {"value": _safe(name, said.value), "source": said.source} for name, said in found.items()}
+        shell.output.document({"settings": documents})
+        return OK
+    made = table("setting", "value", "from", cut=("value",), folded=("from",))
+    for name, said in found.items():
+        value, source = ("-", "") if said.value is None else (_words(name, said.value), line(said.source))
+        made.add_row(name, cell(value), Text(source, style="dim"))
+    shell.output.console.print(made)
+    return OK
+
+
+def _safe(name: str, value: Any) -> Any:
+    return config.shown(value) if name == "store" and value is not None else value
+
+
+def _words(name: str, value: Any) -> str:
+    if name in DURATIONS:
+        return config.spelled(value)
+    return ", ".join(value) if isinstance(value, tuple) else str(_safe(name, value))
+
+
+def list_faults(shell: Shell) -> int:
+    """List the places where a test can make a process fail."""
+    points = sorted({*fault_points("sqlite"), *fault_points("postgres"), *POINTS_ELSEWHERE})
+    if shell.output.json:
+        shell.output.document({"points": points})
+    for point in () if shell.output.json else points:
+        shell.output.raw(point)
+    return OK

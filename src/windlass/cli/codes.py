@@ -1,0 +1,40 @@
+"""Exit codes, which scripts may rely on."""
+
+from __future__ import annotations
+
+from windlass.errors import BadInput, NotFound, Pruned, StoreBusy, StoreUnreachable, UnknownJob, WindlassError
+
+OK = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+CONFLICT = 4
+UNREACHABLE = 5
+TIMED_OUT = 124
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+MEANINGS = {
+    OK: "done; with --wait or logs -f, the run succeeded",
+    FAILED: "an error, or the run that was waited for did not succeed",
+    USAGE: "the command line, the payload or a setting cannot be read",
+    NOT_FOUND: "there is no such run or job, or no longer",
+    CONFLICT: "the run is in a state that does not allow it, or somebody else was first",
+    UNREACHABLE: "the store cannot be reached or is busy; later it may work",
+    TIMED_OUT: "--timeout is over and the run has not ended",
+    INTERRUPTED: "interrupted by Ctrl-C",
+    BROKEN_PIPE: "nobody reads the output any more",
+}
+
+
+def code_of(error: WindlassError) -> int:
+    """The exit code of an error."""
+    match error:
+        case BadInput():
+            return USAGE
+        case NotFound() | Pruned() | UnknownJob():
+            return NOT_FOUND
+        case StoreUnreachable() | StoreBusy():
+            return UNREACHABLE
+        case _:
+            return CONFLICT if error.status == 409 else FAILED

@@ -1,0 +1,326 @@
+"""The commands about runs."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from windlass import payload
+from windlass.cli import views
+from windlass.cli.codes import FAILED, OK, TIMED_OUT
+from windlass.cli.output import cell, line, table
+from windlass.cli.shell import Shell, who
+from windlass.engine import Engine
+from windlass.engine.core import DEFAULT_ATTEMPTS, DEFAULT_QUEUE
+from windlass.errors import BadInput, NotFound, UnknownJob
+from windlass.machine import ENDED
+from windlass.model import Created, Key, Limits, LogLine, NewRun, Options, Run, State
+from windlass.store.base import run_sync
+
+MOST = Limits().payload
+PAGE = Limits().page
+LOOK_EVERY = 0.2  # seconds between two looks at a run that somebody waits for
+REDRAW_EVERY = 1.0
+
+_PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)=(.*)", re.S)
+
+
+# enqueue
+
+
+def payload_of(words: list[str]) -> Any:
+    """The payload that the words of a command line say: one JSON text, "-" for standard input, or key=value pairs."""
+    if not words:
+        return None
+    if words == ["-"]:
+        return payload.parse(sys.stdin.buffer.read(MOST + 1), most=MOST, what="Standard input")
+    if len(words) == 1 and not _PAIR.fullmatch(words[0]):
+        return payload.parse(words[0], most=MOST)
+    pairs = [_pair(word) for word in words]
+    if len(members := dict(pairs)) != len(pairs):
+        raise BadInput("A key is given twice.", hint="Keep one of them; which one counts would be a guess.")
+    return members
+
+
+def _pair(word: str) -> tuple[str, Any]:
+    match = _PAIR.fullmatch(word)
+    if match is None:
+        raise BadInput(f"Cannot read {word!r:.80}.", hint="Give one JSON text, key=value pairs, or - to read JSON from standard input.")
+    return match[1], _value(match[2])
+
+
+def _value(text: str) -> Any:
+    try:
+        return payload.parse(text, most=MOST)
+    except BadInput:
+        return text  # 0123, 1.2.3 and hello are texts; "123" in quotes is one too
+
+
+def enqueue(shell: Shell) -> int:
+    """Make a run; with --wait, wait for its end."""
+    given = shell.arguments
+    new = NewRun(
+        given.job,
+        payload_of(given.payload),
+        Options(queue=given.queue, priority=given.priority, max_attempts=given.max_attempts),
+        due_at=shell.clock.now() + given.delay if given.delay is not None else given.at,
+        key=Key(given.key) if given.key else None,
+        after=tuple(given.after or ()),
+    )
+    undefined: Literal["refuse", "wait"] = given.undefined
+    with shell.engine() as engine:
+        try:
+            [made] = run_sync(engine.create([new], undefined=undefined))
+        except UnknownJob as error:
+            raise _no_such_job(engine, new.job, error) from error
+        return _wait(shell, engine, made) if given.wait else _tell_created(shell, made)
+
+
+def _no_such_job(engine: Engine, name: str, error: UnknownJob) -> UnknownJob:
+    """The same error with what helps at a command line."""
+    near = difflib.get_close_matches(name, [job.name for job in run_sync(engine.jobs(count=PAGE))], n=1)
+    hint = f"Did you mean {near[0]}?" if near else "`windlass jobs` lists those there are; --undefined wait lets the run wait for its job."
+    return UnknownJob(error.message, hint=hint)
+
+
+def _tell_created(shell: Shell, made: Created) -> int:
+    if shell.output.json:
+        shell.output.document({"id": made.id, "created": made.created, "pruned": made.pruned})
+        return OK
+    if not made.created:
+        shell.output.note("Nothing was made: this run has the key.")
+    shell.output.raw(made.id)
+    return OK
+
+
+def _wait(shell: Shell, engine: Engine, made: Created) -> int:
+    shell.output.note(f"Waiting for run {made.id}; it goes on without you (windlass show {made.id}).")
+    run = _ended(shell, engine, made.id, shell.arguments.timeout)
+    if shell.output.json:
+        shell.output.document(views.run_document(run))
+    elif run.state is State.SUCCEEDED:
+        shell.output.document(views.opened(run.output))
+    return _verdict(shell, run)
+
+
+def _ended(shell: Shell, engine: Engine, run_id: str, timeout: int | None) -> Run:
+    """The run once it has ended, or as it is when the time is over."""
+    until = None if timeout is None else shell.clock.monotonic() + timeout
+    while (run := run_sync(engine.get(run_id))).state not in ENDED:
+        left = LOOK_EVERY if until is None else (until - shell.clock.monotonic()) / 1000
+        if left <= 0:
+            break
+        shell.pause(min(LOOK_EVERY, left))
+    return run
+
+
+def _verdict(shell: Shell, run: Run) -> int:
+    """The exit code for how a run has ended, said in words too."""
+    if run.state is State.SUCCEEDED:
+        return OK
+    if run.state not in ENDED:
+        shell.output.note(f"Run {run.id} has not ended yet: it is {run.state}.")
+        return TIMED_OUT
+    because = f"{run.error.code}: {run.error.message}" if run.error else run.reason
+    shell.output.note(f"{run.state}: {because}" if because else run.state, style=views.STYLES[run.state])
+    return FAILED
+
+
+# runs
+
+
+def runs(shell: Shell) -> int:
+    """List runs, once or again and again."""
+    if shell.arguments.watch and (shell.output.json or not shell.output.seen):
+        raise BadInput("--watch draws on a terminal.", hint="Leave it out, and call `windlass runs --json` as often as you need.")
+    with shell.engine() as engine:
+        return _watch_runs(shell, engine) if shell.arguments.watch else _list_runs(shell, engine)
+
+
+def _page(shell: Shell, engine: Engine) -> tuple[list[Run], str | None]:
+    given = shell.arguments
+    page = run_sync(engine.runs(job=given.job, queue=given.queue, state=given.state, cursor=given.cursor, count=given.limit))
+    return page.runs, page.cursor
+
+
+def _list_runs(shell: Shell, engine: Engine) -> int:
+    found, cursor = _page(shell, engine)
+    if shell.output.json:
+        shell.output.document({"runs": [views.run_document(run) for run in found], "cursor": cursor})
+        return OK
+    if found:
+        shell.output.console.print(views.run_table(found, shell.clock.now()))
+    else:
+        shell.output.note("No runs.")
+    if cursor:
+        shell.output.note(f"There are more: add --cursor {cursor}")
+    return OK
+
+
+def _watch_runs(shell: Shell, engine: Engine) -> int:
+    def drawn() -> RenderableType:
+        height = max(1, shell.output.console.height - 2)
+        return views.run_table(_page(shell, engine)[0][:height], shell.clock.now())
+
+    with Live(drawn(), console=shell.output.console, screen=True, auto_refresh=False) as live:
+        while shell.output.seen:  # a terminal can be closed without a word
+            shell.pause(REDRAW_EVERY)
+            live.update(drawn(), refresh=True)
+    raise BrokenPipeError
+
+
+# show, logs, why
+
+
+def _chosen(shell: Shell, engine: Engine) -> Run:
+    """The run that the command names, or the newest."""
+    if not shell.arguments.last:
+        return run_sync(engine.get(shell.arguments.id))
+    newest = run_sync(engine.runs(count=1)).runs
+    if not newest:
+        raise NotFound("There are no runs.", hint="Make one: windlass enqueue NAME")
+    return newest[0]
+
+
+def _lines(engine: Engine, run_id: str, after: tuple[int, int] = (0, 0)) -> Iterator[LogLine]:
+    """The log of a run from a place on, read in pages."""
+    while page := run_sync(engine.lines(run_id, after=after, count=PAGE)):
+        yield from page
+        after = (page[-1].attempt, page[-1].n)
+
+
+def show(shell: Shell) -> int:
+    """Show everything that is known of a run."""
+    with shell.engine() as engine:
+        run = _chosen(shell, engine)
+        attempts, history = run_sync(engine.attempts(run.id)), run_sync(engine.history(run.id))
+        tail = list(deque(_lines(engine, run.id), maxlen=shell.arguments.tail))
+    if shell.output.json:
+        parts = {
+            "attempts": [views.attempt_document(attempt) for attempt in attempts],
+            "history": [views.entry_document(entry) for entry in history],
+            "log": [views.line_document(log) for log in tail],
+        }
+        shell.output.document(views.run_document(run) | parts)
+        return OK
+    now = shell.clock.now()
+    sections: list[tuple[str, RenderableType]] = [("", views.run_facts(run, now, drawn=shell.output.seen))]
+    if run.error:
+        sections.append(("Error", views.failure_text(run.error)))
+    if run.claimed_at is not None or run.attempt > 1:
+        sections.append(("Attempts", views.attempt_table(attempts, now)))
+    sections.append(("History", views.history_table(history)))
+    if tail:
+        sections.append(("Log", Group(*(views.log_text(log) for log in tail))))
+    for title, body in sections:
+        if title:
+            shell.output.console.print(Text(f"\n{title}", style="bold"))
+        shell.output.console.print(body)
+    return OK
+
+
+def logs(shell: Shell) -> int:
+    """The log of a run; with -f until it has ended, and the exit code says how."""
+    with shell.engine() as engine:
+        run = _chosen(shell, engine)
+        if shell.arguments.follow:
+            return _follow(shell, engine, run)
+        found = list(deque(_lines(engine, run.id), maxlen=shell.arguments.tail))
+    if shell.output.json:
+        shell.output.document({"run": run.id, "lines": [views.line_document(log) for log in found]})
+        return OK
+    for log in found:
+        _print_line(shell, log)
+    return OK
+
+
+def _print_line(shell: Shell, log: LogLine) -> None:
+    if shell.output.json:
+        shell.output.document(views.line_document(log))
+    else:
+        shell.output.console.print(views.log_text(log), soft_wrap=True)
+
+
+def _follow(shell: Shell, engine: Engine, run: Run) -> int:
+    after, tail = (0, 0), shell.arguments.tail
+    while True:
+        ended = run.state in ENDED  # looked at before the lines: an ended run gets no more of them
+        for log in deque(_lines(engine, run.id, after), maxlen=tail):
+            _print_line(shell, log)
+            after = (log.attempt, log.n)
+        if ended:
+            return _verdict(shell, run)
+        tail = None
+        shell.pause(LOOK_EVERY)
+        run = run_sync(engine.get(run.id))
+
+
+def why(shell: Shell) -> int:
+    """What holds a run back."""
+    with shell.engine() as engine:
+        run = _chosen(shell, engine)
+        reasons = run_sync(engine.why(run.id))
+    if shell.output.json:
+        found = [{"code": reason.code, "text": reason.text, "data": reason.data} for reason in reasons]
+        shell.output.document({"run": run.id, "state": run.state, "reasons": found})
+        return OK
+    if not reasons:
+        shell.output.raw("Nothing holds it back: a worker can take it now.")
+    for reason in reasons:
+        due = reason.data.get("due_at") if reason.code == "not_due" else None
+        shell.output.raw(line(f"It is due {views.ago(due, shell.clock.now())}, at {views.moment(due)}." if due else reason.text))
+    return OK
+
+
+# cancel, rerun
+
+
+def cancel(shell: Shell) -> int:
+    """Cancel a run, or ask the worker that has it to stop."""
+    with shell.engine() as engine:
+        run = run_sync(engine.cancel(shell.arguments.id, reason=shell.arguments.reason, by=who()))
+    if shell.output.json:
+        shell.output.document(views.run_document(run))
+    else:
+        shell.output.raw(f"{run.state}" + ("" if run.state in ENDED else ": its worker is asked to stop"))
+    return OK
+
+
+def rerun(shell: Shell) -> int:
+    """Make a new run from an ended one."""
+    with shell.engine() as engine:
+        return _tell_created(shell, run_sync(engine.rerun(shell.arguments.id)))
+
+
+# jobs
+
+
+def jobs(shell: Shell) -> int:
+    """List the jobs that are defined."""
+    with shell.engine() as engine:
+        found = run_sync(engine.jobs(after=shell.arguments.after, count=shell.arguments.limit))
+    if shell.output.json:
+        documents = [
+            {"name": job.name, "handler": job.handler, "payload": job.payload, "options": views.options_document(job.options)}
+            for job in found
+        ]
+        shell.output.document({"jobs": documents})
+        return OK
+    made = table("job", "queue", "tries", "handler", cut=("job", "queue", "handler"))
+    for job in found:
+        handler = cell(job.handler) if job.handler else cell("not defined yet", style="yellow")
+        tries = str(job.options.max_attempts or DEFAULT_ATTEMPTS)
+        made.add_row(cell(job.name), cell(job.options.queue or DEFAULT_QUEUE), tries, handler)
+    if found:
+        shell.output.console.print(made)
+    else:
+        shell.output.note("No jobs.")
+    return OK

@@ -1,0 +1,235 @@
+"""How runs and what belongs to them look: as JSON for programs, as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import DecodeError, to_builtins
+from msgspec.structs import asdict
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from windlass import payload
+from windlass.cli.output import as_json, cell, clean, line, table
+from windlass.engine.core import DEFAULT_QUEUE
+from windlass.model import Attempt, Entry, Failure, LogLine, Options, Run, State
+
+STYLES = {
+    State.WAITING: "blue",
+    State.SCHEDULED: "blue",
+    State.QUEUED: "",
+    State.CLAIMED: "cyan",
+    State.RUNNING: "cyan",
+    State.CANCELLING: "yellow",
+    State.SUCCEEDED: "green",
+    State.FAILED: "red",
+    State.QUARANTINED: "bold red",
+    State.CANCELLED: "yellow",
+    State.SKIPPED: "yellow",
+}
+
+# For programs. Leases' tokens stay inside: whoever has one can write in the worker's name.
+
+
+def opened(text: str | None) -> Any:
+    """The value of a JSON text that was stored; the text itself if it is none."""
+    try:
+        return None if text is None else payload.decode(text)
+    except DecodeError:
+        return text
+
+
+def run_document(run: Run) -> dict[str, Any]:
+    """A run as JSON. Times are milliseconds UTC."""
+    return {
+        "id": run.id,
+        "job": run.job,
+        "state": run.state,
+        "queue": run.queue,
+        "priority": run.priority,
+        "attempt": run.attempt,
+        "failures": run.burnt,
+        "max_attempts": run.max_attempts,
+        "created_at": run.created_at,
+        "due_at": run.due_at,
+        "claimed_at": run.claimed_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "cancel_asked_at": run.cancel_asked_at,
+        "worker": run.worker,
+        "lease_until": run.lease_until if run.finished_at is None else None,
+        "retry_of": run.retry_of,
+        "reason": run.reason,
+        "error": failure_document(run.error),
+        "progress": opened(run.progress),
+        "payload": opened(run.payload),
+        "output": opened(run.output),
+    }
+
+
+def failure_document(error: Failure | None) -> dict[str, Any] | None:
+    return None if error is None else {"code": error.code, "message": error.message, "detail": error.detail}
+
+
+def attempt_document(attempt: Attempt) -> dict[str, Any]:
+    hidden = {"run", "token"}
+    fields = {name: value for name, value in asdict(attempt).items() if name not in hidden}
+    return fields | {"error": failure_document(attempt.error)}
+
+
+def entry_document(entry: Entry) -> dict[str, Any]:
+    return {name: value for name, value in asdict(entry).items() if name != "run"} | {"detail": opened(entry.detail)}
+
+
+def line_document(log: LogLine) -> dict[str, Any]:
+    return asdict(log)
+
+
+# For people
+
+
+def moment(ms: int) -> str:
+    """A time on the reader's own clock."""
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _clock_time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime("%H:%M:%S.") + f"{ms % 1000:03d}"
+
+
+def span(ms: int) -> str:
+    """A length of time in the one unit that matters."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
+        if ms >= 2 * size or (unit == "s" and ms >= size):
+            return f"{ms // size}{unit}"
+    return f"{max(ms, 0)}ms"
+
+
+def ago(at: int, now: int) -> str:
+    """How far a time is from now."""
+    if abs(now - at) < 1_000:
+        return "now"
+    return f"{span(now - at)} ago" if at < now else f"in {span(at - now)}"
+
+
+def _moment_and_ago(at: int, now: int) -> str:
+    return f"{moment(at)} ({ago(at, now)})"
+
+
+def progress_of(run: Run) -> tuple[float, str] | None:
+    """How far a run says it is, from 0 to 1, and in what words."""
+    match opened(run.progress):
+        case {"fraction": int() | float() as fraction, **rest}:
+            message = rest.get("message")
+            return min(max(float(fraction), 0.0), 1.0), message if isinstance(message, str) else ""
+        case _:
+            return None
+
+
+def state_text(run: Run) -> Text:
+    progress = progress_of(run) if run.state is State.RUNNING else None
+    return Text(run.state + (f" {progress[0]:.0%}" if progress else ""), style=STYLES[run.state])
+
+
+def _job_text(run: Run) -> Text:
+    elsewhere = f" in {line(run.queue)}" if run.queue != DEFAULT_QUEUE else ""
+    return Text.assemble(line(run.job), (elsewhere, "dim"))
+
+
+def _when(run: Run, now: int) -> str:
+    """The time that matters most in its state."""
+    if run.finished_at is not None:
+        return ago(run.finished_at, now)
+    return ago(run.due_at if run.state is State.SCHEDULED else run.started_at or run.created_at, now)
+
+
+def run_table(runs: Iterable[Run], now: int) -> Table:
+    """A line for each run."""
+    made = table("id", "state", "job", "tries", "when", cut=("job",))
+    for run in runs:
+        made.add_row(cell(run.id), state_text(run), cell(_job_text(run)), f"{run.burnt}/{run.max_attempts}", _when(run, now))
+    return made
+
+
+def _facts(run: Run, now: int) -> Iterable[tuple[str, str | None]]:
+    yield "job", line(run.job)
+    yield "queue", f"{line(run.queue)}, priority {run.priority}"
+    yield "tries", f"{run.burnt} of {run.max_attempts} used up; this is attempt {run.attempt}"
+    yield "created", _moment_and_ago(run.created_at, now)
+    yield "due", _moment_and_ago(run.due_at, now) if run.claimed_at is None and run.due_at > run.created_at else None
+    yield "started", _moment_and_ago(run.started_at, now) if run.started_at is not None else None
+    yield "finished", _moment_and_ago(run.finished_at, now) if run.finished_at is not None else None
+    yield "worker", line(run.worker) if run.worker else None
+    yield "retry of", line(run.retry_of) if run.retry_of else None
+    yield "reason", line(run.reason) if run.reason else None
+    yield "payload", as_json(opened(run.payload))
+    yield "output", as_json(opened(run.output)) if run.output is not None else None
+
+
+def run_facts(run: Run, now: int, *, drawn: bool) -> RenderableType:
+    """What is known of a run itself, with a bar for its progress where it can be drawn."""
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    made.add_row("run", Text(line(run.id), style="bold"))
+    made.add_row("state", state_text(run))
+    if progress := progress_of(run):
+        made.add_row("progress", _bar(*progress, drawn=drawn))
+    for name, value in _facts(run, now):
+        if value is not None:
+            made.add_row(name, Text(value))
+    return made
+
+
+def _bar(fraction: float, message: str, *, drawn: bool) -> RenderableType:
+    words = Text(f"{fraction:.0%}  {line(message)}".rstrip())
+    if not drawn:
+        return words
+    made = Table.grid(padding=(0, 1, 0, 0))
+    made.add_row(ProgressBar(total=1.0, completed=fraction, width=24), words)
+    return made
+
+
+def failure_text(error: Failure) -> RenderableType:
+    """An error with all that is known of it."""
+    head = Text.assemble((line(error.code), "bold red"), ": ", line(error.message))
+    return Group(head, Padding(Text(clean(error.detail.rstrip()), style="dim"), (0, 0, 0, 2), expand=False)) if error.detail else head
+
+
+def attempt_table(attempts: Sequence[Attempt], now: int) -> Table:
+    """A line for each attempt."""
+    made = table("n", "outcome", "worker", "began", "took", "error", cut=("worker", "error"))
+    for attempt in attempts:
+        began = attempt.started_at or attempt.claimed_at
+        took = "" if began is None else span((attempt.finished_at or now) - began)
+        error = f"{attempt.error.code}: {attempt.error.message}" if attempt.error else ""
+        outcome = line(attempt.outcome)
+        made.add_row(str(attempt.n), outcome, cell(attempt.worker or ""), "" if began is None else _clock_time(began), took, cell(error))
+    return made
+
+
+def history_table(entries: Sequence[Entry]) -> Table:
+    """A line for each change of state."""
+    made = table("time", "move", "state", "worker", "detail", cut=("worker",), folded=("detail",))
+    for entry in entries:
+        detail = "" if entry.detail is None else as_json(opened(entry.detail))
+        state = Text(entry.state, style=STYLES[entry.state])
+        made.add_row(_clock_time(entry.at), cell(entry.move), state, cell(entry.worker or ""), Text(line(detail)))
+    return made
+
+
+def log_text(log: LogLine) -> Text:
+    """A log line with its time; later attempts say which they are."""
+    attempt = f"#{log.attempt} " if log.attempt > 1 else ""
+    return Text.assemble((f"{_clock_time(log.at)} {attempt}", "dim"), line(log.text))
+
+
+def options_document(options: Options) -> dict[str, Any]:
+    """The options that a job says itself."""
+    said: dict[str, Any] = to_builtins(options)
+    return said

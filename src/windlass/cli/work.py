@@ -1,0 +1,96 @@
+"""The command that does the work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import asdict
+
+from windlass import config
+from windlass.app import App, AsyncApp
+from windlass.cli.codes import OK
+from windlass.cli.output import clean, line
+from windlass.cli.reload import SUPERVISED, Supervisor
+from windlass.cli.shell import Shell
+from windlass.cli.targets import find_target
+from windlass.config import Settings
+from windlass.errors import BadInput
+
+NOT_THE_WORKERS = ("store", "app", "log_level")
+SECONDS = ("lease", "grace")
+
+
+def work(shell: Shell) -> int:
+    """Serve an app until told to stop; with --reload, in a child that is started anew when the code changes."""
+    target = shell.settings.app
+    if target is None:
+        raise BadInput(
+            "No app is named.", hint='Say windlass work shop:app, set WINDLASS_APP, or write app = "shop:app" into windlass.toml.'
+        )
+    if shell.arguments.reload and SUPERVISED not in os.environ:
+        return Supervisor(again(shell.arguments.words), shell.arguments.reload_folder or ["."], shell.output.note).run()
+    say_log(shell.settings.filled().log_level or "info")
+    app = find_app(target, getattr(shell.arguments, "store", None))
+    if run_worker(app, shell.settings, burst=shell.arguments.burst):
+        # A handler that could not be stopped goes with this process image; the process itself stays, for whoever watches over it.
+        sys.stdout.flush()
+        os.execv(sys.executable, again(shell.arguments.words))  # noqa: S606 - no shell, and none wanted
+    return OK
+
+
+def again(words: Sequence[str]) -> list[str]:
+    """The command line that starts this command in another process."""
+    return [sys.executable, "-m", "windlass", *words]
+
+
+def find_app(target: str, store: str | None) -> App | AsyncApp:
+    """The app that a target names, on the store that the command line names."""
+    if store is not None:
+        os.environ["WINDLASS_STORE"] = store  # for an app that says none itself, and for the processes of its handlers
+    app = find_target(target)
+    if not isinstance(app, App | AsyncApp):
+        raise BadInput(f"{target} is {type(app).__name__}, not an App or AsyncApp.", hint="Name the object that App(...) has made.")
+    if store is not None and _place(store) != _place(app.address):
+        raise BadInput(
+            f"{target} keeps its runs in {config.shown(app.address)}, not in {config.shown(store)}.",
+            hint="Leave --store out, or make the app without a store of its own: App().",
+        )
+    return app
+
+
+def _place(address: str) -> str:
+    """The same for every way to write the same path."""
+    kind, place = config.located(address)
+    return os.path.abspath(place) if kind == "sqlite" and place != config.MEMORY else place
+
+
+def run_worker(app: App | AsyncApp, settings: Settings, *, burst: bool) -> bool:
+    """Work with an app's jobs until a signal, or with burst until nothing is left; whether the process wants to be replaced."""
+    said = {name: value for name, value in asdict(settings).items() if value is not None and name not in NOT_THE_WORKERS}
+    said |= {name: said[name] / 1000 for name in SECONDS if name in said}
+    if isinstance(app, AsyncApp):
+        return asyncio.run(app.work(burst=burst, **said))
+    return app.work(burst=burst, **said)
+
+
+class _Format(logging.Formatter):
+    """One line for each record, whatever is in it; a traceback below it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = line(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return clean(super().formatException(ei))
+
+
+def say_log(level: str) -> None:
+    """Let the worker and the handlers say what they log on standard error, unless the app arranges that itself later."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Format("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])

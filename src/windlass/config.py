@@ -1,0 +1,366 @@
+"""What is set where: arguments before WINDLASS_* variables before windlass.toml before defaults; and the store that an address names."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from windlass.clock import Clock
+from windlass.errors import BadInput, StoreError, StoreUnreachable
+from windlass.model import Limits
+from windlass.store.base import Store
+
+FILE = "windlass.toml"
+PREFIX = "WINDLASS_"
+OTHER_VARIABLES = ("WINDLASS_CONFIG", "WINDLASS_DEBUG", "WINDLASS_FAULTS")
+# What a worker tells the commands it runs, and `windlass work --reload` its child.
+PASSED_DOWN = ("WINDLASS_RUN_ID", "WINDLASS_JOB", "WINDLASS_ATTEMPT", "WINDLASS_TOKEN", "WINDLASS_SUPERVISED")
+LEVELS = ("debug", "info", "warning", "error")
+MEMORY = ":memory:"
+
+
+class Settings(Struct, frozen=True):
+    """What was said; None is what nobody said. Durations are milliseconds."""
+
+    store: str | None = None
+    app: str | None = None
+    name: str | None = None
+    queues: tuple[str, ...] | None = None
+    jobs: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | None = None
+    slots: int | None = None
+    lease: int | None = None
+    grace: int | None = None
+    cores: int | None = None
+    memory: int | None = None  # MiB
+    log_level: str | None = None
+
+    def filled(self) -> Settings:
+        """The same with defaults for what nobody said; what has no default stays None."""
+        return Settings(**asdict(DEFAULTS) | _known(asdict(self)))
+
+
+DEFAULTS = Settings(store="windlass.db", slots=1, lease=30_000, grace=30_000, log_level="info")
+
+
+def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+# Reading values. Each reader takes what TOML can say and raises ValueError with what it wanted.
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE = re.compile(r"([0-9]{1,12}) ?(M|MiB|G|GiB)")
+A_DURATION = 'a duration: seconds, or a text such as "500ms", "30s", "5m", "2h", "1h30m"'
+
+
+def duration(value: Any) -> int:
+    """The milliseconds of a duration: seconds as a number, or a text with units."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    text = f"{value}s" if number else value.strip() if isinstance(value, str) else ""
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+        text += "s"
+    if not _DURATION.fullmatch(text):
+        raise ValueError(A_DURATION)
+    total = round(sum(float(count) * _UNITS[unit] for count, unit in _PART.findall(text)))
+    if total > Limits().duration:
+        raise ValueError("a duration of at most ten years")
+    return total
+
+
+def spelled(ms: int) -> str:
+    """A duration in the largest unit that says it exactly."""
+    unit = next(unit for unit in ("d", "h", "m", "s", "ms") if ms % _UNITS[unit] == 0 and (ms or unit == "s"))
+    return f"{ms // _UNITS[unit]}{unit}"
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("a text")
+    return value
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError("a text of 1 to 128 printable characters")
+    return value
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError('a list of names, such as ["mail", "reports"], or, in a variable, mail,reports')
+    return tuple(_name(item) for item in value)
+
+
+def _count(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"a whole number from {low:,} to {high:,}")
+        return value
+
+    return read
+
+
+def _between(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        ms = duration(value)
+        if not low <= ms <= high:
+            raise ValueError(f"a duration from {spelled(low)} to {spelled(high)}")
+        return ms
+
+    return read
+
+
+def _memory(value: Any) -> int:
+    sized = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    mib = int(sized[1]) * (1024 if sized[2].startswith("G") else 1) if sized else value
+    if type(mib) is not int or not 0 <= mib <= 2**40:
+        raise ValueError('a number of MiB, or a text such as "512MiB" or "2GiB"')
+    return mib
+
+
+def _level(value: Any) -> str:
+    if value not in LEVELS:
+        raise ValueError(f"one of {', '.join(LEVELS)}")
+    return str(value)
+
+
+# From the text of a variable to what TOML would have said.
+
+
+def _whole(text: str) -> Any:
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text.strip()) else text
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _same(text: str) -> str:
+    return text
+
+
+class Field(NamedTuple):
+    """How a setting is read, from the text of a variable and from what TOML says, and what it is for."""
+
+    from_text: Callable[[str], Any]
+    read: Callable[[Any], Any]
+    meaning: str
+
+
+FIELDS: Mapping[str, Field] = {
+    "store": Field(_same, _text, "where the runs are: a file, or postgresql://..."),
+    "app": Field(_same, _text, "what `windlass work` serves: module:attribute"),
+    "name": Field(_same, _name, "the worker's name"),
+    "queues": Field(_split, _names, "the queues the worker takes from; all when nobody says"),
+    "jobs": Field(_split, _names, "the jobs the worker takes; all of the app's when nobody says"),
+    "tags": Field(_split, _names, "what the worker has, for jobs that require it"),
+    "slots": Field(_whole, _count(1, 2**20), "how many runs the worker executes at once"),
+    "lease": Field(_same, _between(1, Limits().lease), "how long a run stays with a worker that is not heard of"),
+    "grace": Field(_same, _between(0, Limits().duration), "how long a stopping worker waits for what runs"),
+    "cores": Field(_whole, _count(0, 2**20), "cores the worker offers to jobs that require them"),
+    "memory": Field(_whole, _memory, "memory (MiB) the worker offers to jobs that require it"),
+    "log_level": Field(_same, _level, "how much the worker says"),
+}
+
+
+# Where it is said
+
+
+class Said(NamedTuple):
+    """A value, and where it was said."""
+
+    value: Any
+    source: str
+
+
+def _read(name: str, raw: Any, source: str) -> Said:
+    try:
+        return Said(FIELDS[name].read(raw), source)
+    except ValueError as wanted:
+        raise BadInput(f"{source} is {_shown_value(name, raw)}; it must be {wanted}.", hint=f"Correct {source}.") from None
+
+
+def _shown_value(name: str, raw: Any) -> str:
+    return f"{shown(raw) if name == 'store' and isinstance(raw, str) else raw!r:.80}"
+
+
+def _unknown(what: str, given: str, known: Iterable[str], otherwise: str = "") -> BadInput:
+    """The error for a name that is none, with the nearest that is one."""
+    short = {name.removeprefix(PREFIX): name for name in known}  # what all have in common must not make them alike
+    near = difflib.get_close_matches(given.removeprefix(PREFIX), list(short), n=1)
+    hint = f"Did you mean {short[near[0]]}?" if near else f"{otherwise} There are: {', '.join(short.values())}.".strip()
+    return BadInput(f"There is no {what} {given}.", hint=hint)
+
+
+def _from_variables(environment: Mapping[str, str]) -> dict[str, Said]:
+    known = {PREFIX + name.upper(): name for name in FIELDS}
+    said = {}
+    for variable, text in environment.items():
+        if not variable.startswith(PREFIX) or variable in (*OTHER_VARIABLES, *PASSED_DOWN):
+            continue
+        if variable not in known:
+            raise _unknown("setting", variable, [*known, *OTHER_VARIABLES], "Unset it.")
+        if text:  # an empty variable is how many tools say "not set"
+            said[known[variable]] = _read(known[variable], FIELDS[known[variable]].from_text(text), variable)
+    return said
+
+
+def find_file(environment: Mapping[str, str], folder: str) -> str | None:
+    """The file of settings: the one that WINDLASS_CONFIG names, else windlass.toml in this folder or the nearest above."""
+    if named := environment.get("WINDLASS_CONFIG"):
+        path = os.path.join(folder, named)
+        if not os.path.isfile(path):
+            raise BadInput(f"WINDLASS_CONFIG names {named}, which is no file.", hint="Correct the path, or unset it.")
+        return path
+    while not os.path.isfile(os.path.join(folder, FILE)):
+        if folder == (folder := os.path.dirname(folder)):
+            return None
+    return os.path.join(folder, FILE)
+
+
+def _parsed(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"Cannot read {path}: {error}.", hint='Write lines such as store = "shop.db".') from None
+    except OSError as error:
+        raise BadInput(f"Cannot read {path}: {error.strerror}.", hint="Let the user that runs windlass read it.") from None
+
+
+def _from_file(path: str | None) -> dict[str, Said]:
+    said = {}
+    for key, raw in (_parsed(path) if path else {}).items():
+        if key not in FIELDS:
+            raise _unknown(f"setting in {path} called", key, FIELDS, "Remove it.")
+        said[key] = _read(key, raw, f"{path}: {key}")
+    if path and "store" in said:
+        value, source = said["store"]
+        said["store"] = Said(_beside(path, value), source)
+    return said
+
+
+def _beside(path: str, address: str) -> str:
+    """A relative path in the file is meant from the file's own folder, wherever the command is given."""
+    where = located(address)
+    if where.kind == "postgres" or where.place == MEMORY:
+        return address
+    return os.path.join(os.path.dirname(os.path.abspath(path)), where.place)
+
+
+def look(
+    overrides: Mapping[str, Any] | None = None, *, environment: Mapping[str, str] | None = None, folder: str | None = None
+) -> dict[str, Said]:
+    """Every setting that somebody said, with where it was said; None in `overrides` is not said."""
+    environment, folder = os.environ if environment is None else environment, folder or os.getcwd()
+    arguments = {name: _read(name, raw, _argument(name)) for name, raw in (overrides or {}).items() if raw is not None}
+    return _from_file(find_file(environment, folder)) | _from_variables(environment) | arguments
+
+
+def _argument(name: str) -> str:
+    if name not in FIELDS:
+        raise _unknown("setting called", name, FIELDS)
+    return f"the argument {name}"
+
+
+def load(
+    overrides: Mapping[str, Any] | None = None, *, environment: Mapping[str, str] | None = None, folder: str | None = None
+) -> Settings:
+    """What was said, arguments first, then variables, then the file; `filled()` adds the defaults."""
+    return Settings(**{name: said.value for name, said in look(overrides, environment=environment, folder=folder).items()})
+
+
+# Stores
+
+
+class Address(NamedTuple):
+    """A kind of store, and the path or address its driver wants."""
+
+    kind: str
+    place: str
+
+
+def located(address: str) -> Address:
+    """What an address names: a path, sqlite:///path, :memory:, or postgresql://..."""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        return Address("sqlite", address)
+    match scheme:
+        case "sqlite":
+            return Address("sqlite", rest.removeprefix("/") or MEMORY)
+        case "postgresql" | "postgres":
+            return Address("postgres", address)
+        case _:
+            raise BadInput(
+                f"There is no store of the kind {scheme!r:.40}.",
+                hint="Name a file (shop.db, sqlite:///shop.db) or postgresql://host/database.",
+            )
+
+
+def shown(address: str) -> str:
+    """An address without its password."""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        return address
+    account, at, server = rest.rpartition("@")
+    user, colon, _ = account.partition(":")
+    place, question, query = f"{user}:***@{server}".partition("?") if colon else f"{account}{at}{server}".partition("?")
+    return f"{scheme}://{place}{question}{'&'.join(map(_shown_parameter, query.split('&')))}"
+
+
+def _shown_parameter(parameter: str) -> str:
+    name, equals, _ = parameter.partition("=")
+    return f"{name}=***" if equals and "password" in unquote(name).lower() else parameter
+
+
+def open_store(address: str, clock: Clock, *, blocking: bool, create: bool = True, patience: float = 30.0) -> Store:
+    """The store that an address names; with create=False a file that does not exist is an error.
+
+    `patience` is how many seconds a server that is away is waited for.
+    """
+    kind, place = located(address)
+    if kind == "postgres":
+        with _needing_psycopg():
+            from windlass.store import postgres
+        return (postgres.BlockingPostgres if blocking else postgres.AsyncPostgres)(place, clock, patience=patience)
+    if not create and place != MEMORY and not os.path.exists(place):
+        raise StoreUnreachable(f"There is no file {place}.", hint=f"Check the path, or make it: windlass migrate --store {place}")
+    from windlass.store import sqlite
+
+    return sqlite.BlockingSqlite(place, clock) if blocking else sqlite.AsyncSqlite(place, clock)
+
+
+def migrate_store(address: str, clock: Clock) -> tuple[int, int]:
+    """Make the store, or bring its schema up to date; the versions before and after."""
+    kind, place = located(address)
+    if kind == "postgres":
+        with _needing_psycopg():
+            from windlass.store import postgres
+        return postgres.migrate(place, clock)
+    from windlass.store import sqlite
+
+    return sqlite.migrate(place, clock)
+
+
+@contextmanager
+def _needing_psycopg() -> Iterator[None]:
+    """Say what to install where the driver is missing."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("windlass"):
+            raise
+        raise StoreError("PostgreSQL needs the driver psycopg, which is not installed.", hint="pip install 'windlass[postgres]'") from error

@@ -1,0 +1,207 @@
+"""Commands in any language: the payload goes in as JSON, the result and progress come out, standard error is the log.
+
+Every line of standard output that is `{"progress": 0.4, "message": "..."}` is progress. What is left is the result: JSON if it can be
+read as JSON, else text.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from windlass.machine import Fail, Report
+from windlass.model import Failure, Limits
+from windlass.worker.context import Call, Context, Sink, progress_text
+from windlass.worker.handlers import Handler
+from windlass.worker.outcomes import Stopped, failure_of, returned
+from windlass.worker.processes import CHUNK, LONGEST_LINE, Lines, Memory, death, kill_group, rest_of, text_of, wait_for
+
+_LAUNCH = str(Path(__file__).with_name("launch.py"))
+_TAIL = 20  # lines of standard error kept with a failure
+_OUTPUT = Limits().output
+PAYLOAD = "{payload}"
+
+
+class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of progress."""
+
+    progress: float | None
+    message: str | None = None
+
+
+_said = msgspec.json.Decoder(Said)
+
+
+class AsCommand:
+    """A program, in a process group of its own."""
+
+    def __init__(self, handler: Handler, context: Context, call: Call, sink: Sink) -> None:
+        self.handler, self.context, self.call, self.sink = handler, context, call, sink
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._signal: int | None = None  # asked for before there was a process
+        self._output: list[bytes] = []
+        self._size = 0
+        self._tail: deque[str] = deque(maxlen=_TAIL)
+        self._readers = {"stdout": Lines(_OUTPUT + 1), "stderr": Lines(LONGEST_LINE)}
+
+    def run(self) -> Report:
+        memory = Memory()
+        try:
+            process = self._start()
+        except OSError as error:
+            return Fail(error=Failure(code="not_started", message=f"Cannot start {self.handler.argv[0]}: {error.strerror}."))
+        try:
+            self._converse(process)
+            wait_for(process)
+        finally:
+            kill_group(process, signal.SIGKILL)  # what it has left behind
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        return self._report(process.returncode, memory)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        arguments = [part.replace(PAYLOAD, self.call.payload) for part in self.handler.argv]
+        launch = [sys.executable, "-I", "-S", _LAUNCH, str(self.handler.memory or 0), str(os.getpid())]
+        with self._lock:
+            self._process = subprocess.Popen(
+                launch + arguments,
+                stdin=subprocess.DEVNULL if self._in_arguments() else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=self.handler.cwd,
+                env=self._environment(),
+                start_new_session=True,
+            )
+            if self._signal is not None:
+                kill_group(self._process, self._signal)
+            return self._process
+
+    def _in_arguments(self) -> bool:
+        return any(PAYLOAD in part for part in self.handler.argv)
+
+    def _environment(self) -> dict[str, str]:
+        own = {
+            "WINDLASS_RUN_ID": self.call.run,
+            "WINDLASS_JOB": self.call.job,
+            "WINDLASS_ATTEMPT": str(self.call.attempt),
+            "WINDLASS_TOKEN": self.call.token,
+        }
+        return {**os.environ, **dict(self.handler.environment), **own}
+
+    def _converse(self, process: subprocess.Popen[bytes]) -> None:
+        """Feed it and hear it until it has closed its pipes or has ended."""
+        payload = memoryview(self.call.payload.encode())
+        with selectors.DefaultSelector() as ready:
+            for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
+                assert pipe is not None
+                ready.register(pipe, selectors.EVENT_READ, name)
+            if process.stdin is not None:
+                os.set_blocking(process.stdin.fileno(), False)
+                ready.register(process.stdin, selectors.EVENT_WRITE, "stdin")
+            while ready.get_map():
+                for key, _ in ready.select(timeout=0.5):
+                    if key.data == "stdin":
+                        payload = payload[_write(key.fd, payload) :]
+                        if not payload:
+                            ready.unregister(key.fileobj)
+                            _close(key.fileobj)
+                    elif data := os.read(key.fd, CHUNK):
+                        self._hear(key.data, self._readers[key.data].feed(data))
+                    else:
+                        ready.unregister(key.fileobj)
+                if wait_for(process, 0):  # something it started may keep the pipes open for ever
+                    kill_group(process, signal.SIGKILL)
+                    break
+        for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
+            assert pipe is not None
+            reader = self._readers[name]
+            self._hear(name, [*reader.feed(rest_of(pipe.fileno())), *reader.end()])
+
+    def _hear(self, name: str, lines: list[bytes]) -> None:
+        for line in lines:
+            if name == "stderr":
+                text = text_of(line)
+                self._tail.append(text)
+                self.sink.line(text)
+            elif not self._progress(line):
+                self._keep(line)
+
+    def _progress(self, line: bytes) -> bool:
+        if not line.lstrip().startswith(b'{"progress"'):
+            return False
+        try:
+            said = _said.decode(line)
+        except msgspec.MsgspecError:
+            return False
+        self.sink.progress(progress_text(said.progress, said.message))
+        return True
+
+    def _keep(self, line: bytes) -> None:
+        self._size += len(line) + 1
+        if self._size <= _OUTPUT + 1:
+            self._output.append(line)
+        elif self._process is not None:
+            kill_group(self._process, signal.SIGKILL)  # it would fill the memory
+
+    def _report(self, returncode: int, memory: Memory) -> Report:
+        if self._size > _OUTPUT + 1:
+            message = f"The command wrote more than {_OUTPUT:,} bytes to standard output."
+            return Fail(error=Failure(code="bad_output", message=message))
+        if returncode == 0 and self.context.cancelled:
+            # Many programs exit well when they are told to stop, so that says nothing about the work.
+            return Fail(error=failure_of(Stopped("The command was asked to stop, and did.")))
+        if returncode != 0:
+            return Fail(error=death(returncode, memory, "\n".join(self._tail) or None))
+        return returned(_result(b"\n".join(self._output)))
+
+    def ask_to_stop(self, why: str) -> None:
+        self.context.ask_to_stop(why)
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> bool:
+        self._send(signal.SIGKILL)
+        return True
+
+    def _send(self, number: int) -> None:
+        with self._lock:
+            self._signal = number
+            if self._process is not None:
+                kill_group(self._process, number)
+
+
+def _write(fd: int, data: memoryview) -> int:
+    """How much could be written; all of it when nobody reads."""
+    try:
+        return os.write(fd, data[:CHUNK])
+    except BlockingIOError:
+        return 0
+    except OSError:
+        return len(data)
+
+
+def _close(pipe: Any) -> None:
+    with suppress(OSError):  # nobody reads
+        pipe.close()
+
+
+def _result(output: bytes) -> Any:
+    """What a command wrote: JSON if it is JSON, nothing if it is empty, else text."""
+    if not output.strip():
+        return None
+    try:
+        return msgspec.json.decode(output)
+    except msgspec.MsgspecError:
+        return output.decode("utf-8", "replace").replace("\0", "\ufffd")

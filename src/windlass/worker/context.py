@@ -1,0 +1,156 @@
+"""What a handler can see and say while it runs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextvars import ContextVar
+from typing import Protocol
+
+import msgspec
+
+from windlass.model import Progress
+from windlass.worker.outcomes import Stopped
+
+_current: ContextVar[Context] = ContextVar("windlass_context")
+LOGGERS = "windlass.job"
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What a handler is told about the run it works on."""
+
+    run: str
+    job: str
+    attempt: int
+    token: str
+    payload: str  # JSON text
+    max_attempts: int
+    burnt: int
+
+
+class Sink(Protocol):
+    """Where a handler's words go."""
+
+    def line(self, text: str) -> None: ...
+
+    def progress(self, text: str) -> None: ...
+
+    def beat(self) -> None: ...
+
+
+class Context:
+    """One attempt, as its handler sees it. `windlass.current()` finds it from anywhere below the handler."""
+
+    def __init__(self, call: Call, sink: Sink) -> None:
+        self.call, self._sink = call, sink
+        self._stop: str | None = None
+        self._stopping: threading.Event | None = None
+        self.saw_stop = False  # whether the handler has looked since, and so may have left its work undone
+
+    @property
+    def run(self) -> str:
+        """The run's id, the same for all its attempts: the key for effects that must happen once."""
+        return self.call.run
+
+    @property
+    def job(self) -> str:
+        return self.call.job
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first."""
+        return self.call.attempt
+
+    @property
+    def token(self) -> str:
+        """Names the claim that this attempt works under. Whoever keeps it with the run's id can refuse a worker that has lost its lease."""
+        return self.call.token
+
+    @property
+    def tries_left(self) -> int:
+        """How many further attempts there can be after this one fails."""
+        return max(0, self.call.max_attempts - self.call.burnt - 1)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler should stop, whatever the reason. One that has seen this and returns has stopped, not succeeded."""
+        self.saw_stop = self._stop is not None
+        return self.saw_stop
+
+    @property
+    def why(self) -> str | None:
+        """Why it should stop: cancel, timeout, max_runtime, drain, abort or lost."""
+        return self._stop
+
+    def check(self) -> None:
+        """Raise Stopped if the handler should stop; for loops in plain functions."""
+        if self.cancelled:
+            raise Stopped(self._stop)
+
+    def pause(self, seconds: float) -> None:
+        """Wait in a plain function; raise Stopped as soon as it should stop."""
+        # Made here and not for every run. It is in place before the reason is read, and the reason before the event: one sees the other.
+        self._stopping = self._stopping or threading.Event()
+        if self._stop is None:
+            self._stopping.wait(seconds)
+        self.check()
+
+    @property
+    def logger(self) -> logging.Logger:
+        """What is logged here becomes the run's log."""
+        return logging.getLogger(f"{LOGGERS}.{self.call.job}")
+
+    def progress(self, fraction: float | None = None, message: str | None = None) -> None:
+        """Say how far it is, from 0 to 1, and what it does; cheap, the latest word counts."""
+        self._sink.progress(progress_text(fraction, message))
+
+    def beat(self) -> None:
+        """Renew the lease now. The worker does so by itself; this is for before a step that must not be lost."""
+        self._sink.beat()
+
+    def ask_to_stop(self, why: str) -> None:
+        """Called by the worker, from any thread."""
+        self._stop = why
+        if self._stopping is not None:
+            self._stopping.set()
+
+
+def progress_text(fraction: float | None, message: str | None) -> str:
+    """Progress as it is stored, brought within its bounds."""
+    if fraction is not None:
+        fraction = min(1.0, max(0.0, float(fraction))) if fraction == fraction else None  # NaN is not equal to itself
+    clean = None if message is None else str(message).replace("\0", "").encode("utf-8", "replace")[:1_000].decode("utf-8", "ignore")
+    return msgspec.json.encode(Progress(fraction, clean)).decode()
+
+
+def current() -> Context:
+    """The context of the handler that is running here; LookupError outside of one."""
+    return _current.get()
+
+
+def enter(context: Context) -> None:
+    """From here on, `current()` and the run's logger know the context; in this task or thread only."""
+    _current.set(context)
+
+
+class RunLog(logging.Handler):
+    """Takes what is logged below a handler into its run's log. Attach it to other loggers to have their lines there too."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        context = _current.get(None)
+        if context is not None:
+            try:
+                context._sink.line(self.format(record))
+            except Exception:
+                self.handleError(record)
+
+
+def capture_logs() -> None:
+    """Have the runs' loggers write into the runs' logs; once per process."""
+    logger = logging.getLogger(LOGGERS)
+    if not any(isinstance(handler, RunLog) for handler in logger.handlers):
+        handler = RunLog()
+        handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+        logger.addHandler(handler)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)

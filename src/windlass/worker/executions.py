@@ -1,0 +1,82 @@
+"""A run in this worker's hands, from its claim until its report is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Literal
+
+from windlass.model import Limits, Run
+from windlass.store.records import Held
+from windlass.worker.context import Call, Context
+from windlass.worker.handlers import Handler
+from windlass.worker.works import Work
+
+if TYPE_CHECKING:
+    from windlass.worker.loop import Worker
+
+Why = Literal["cancel", "timeout", "max_runtime", "drain", "abort", "lost"]
+LINES = Limits().lines
+
+
+class Execution:
+    """One attempt: what holds it, what it says, and why it should stop, if it should."""
+
+    __slots__ = (
+        "began", "context", "dropped", "finished", "handler", "held", "lease_ends", "lines", "logging", "n", "progress_text", "run",
+        "started", "task", "timers", "why", "work", "worker",
+    )  # fmt: skip
+
+    def __init__(self, worker: Worker, run: Run, handler: Handler, now: int, lease_ends: int) -> None:
+        self.worker, self.run, self.handler = worker, run, handler
+        self.held = Held(run.seq, run.token or "")
+        self.began, self.lease_ends = now, lease_ends
+        self.context = Context(Call(run.id, run.job, run.attempt, self.held.token, run.payload, run.max_attempts, run.burnt), self)
+        self.task: asyncio.Task[None] | None = None
+        self.work: Work | None = None
+        self.why: Why | None = None
+        self.started = self.finished = False
+        self.timers: list[asyncio.TimerHandle] = []
+        self.lines: list[tuple[int, str]] = []
+        self.n = self.dropped = 0
+        self.logging: asyncio.Lock | None = None  # lines are sent one batch after the other, and all before the report
+        self.progress_text: str | None = None
+
+    # What the handler says, from any thread
+
+    def line(self, text: str) -> None:
+        if self.n >= LINES - 1:  # the last one says how many were dropped
+            self.dropped += 1
+            return
+        self.n += 1
+        self.lines.append((self.n, text))
+        if len(self.lines) == 1:
+            self.worker.call_soon(self.worker.log_soon, self)
+
+    def progress(self, text: str) -> None:
+        self.progress_text = text
+        self.worker.heart.soon()
+
+    def beat(self) -> None:
+        self.worker.heart.now()
+
+    # What the worker does to it, on the loop's thread
+
+    def ask_to_stop(self) -> None:
+        """Pass the reason on, first to the flag that the handler can look at."""
+        self.context.ask_to_stop(self.why or "lost")
+        if self.work is not None:
+            self.work.ask_to_stop(self.why or "lost")
+        elif self.task is not None:
+            self.task.add_done_callback(lambda _: self.worker.never_ran(self))  # one that has not begun ends without a word
+            self.task.cancel(f"windlass: {self.why}")
+
+    def kill(self) -> bool:
+        """End it by force; False when only leaving it behind is possible."""
+        return self.work is not None and self.work.kill()
+
+    def settle(self) -> None:
+        """It has ended: no timer shall go off any more."""
+        self.finished = True
+        for timer in self.timers:
+            timer.cancel()
+        self.timers.clear()

@@ -1,0 +1,58 @@
+"""What a worker can run: a name, the code behind it, and how it is to be treated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from windlass.errors import BadInput
+from windlass.worker.context import Context
+from windlass.worker.outcomes import Backoff
+
+Kind = Literal["async", "thread", "process", "command"]
+
+
+class Place(Struct, frozen=True):
+    """Where another process finds a function."""
+
+    module: str
+    name: str  # qualified
+    path: str | None = None  # of a program that was started as a script, and so has no module name
+
+
+class Handler(Struct, frozen=True):
+    """The code of a job."""
+
+    name: str
+    kind: Kind
+    call: Callable[[Context], Any] | None = None  # decodes the payload itself; a coroutine function for "async"
+    encode: Callable[[Any], Any] | None = None  # what the function returned, as JSON values; raises what it refuses
+    place: Place | None = None  # for "process"
+    argv: tuple[str, ...] = ()  # for "command"; "{payload}" stands for the payload, which else comes on standard input
+    cwd: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+    memory: int | None = None  # MiB a process or command may have
+    recycle: int = 100  # runs after which a process is replaced
+    backoff: Backoff | None = None
+    on_abort: Literal["retry", "fail"] = "retry"
+
+
+class Unfit(BadInput):
+    """This worker cannot work on the run, and trying again would not help."""
+
+
+class BadPayload(Unfit):
+    """The payload does not fit the handler."""
+
+    code = "bad_payload"
+
+
+class UnknownHandler(Unfit):
+    """A worker that was told to end what it does not know has met such a run."""
+
+    code = "unknown_job"
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"No handler for the job {job!r}.", hint="Deploy the code that defines it, then rerun the run.")

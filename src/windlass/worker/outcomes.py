@@ -1,0 +1,122 @@
+"""How an attempt ends: a handler returns, raises, or says `Snooze` or `Fail`; each becomes one report."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from windlass import payload as json
+from windlass.errors import WindlassError
+from windlass.machine import Fail as FailReport
+from windlass.machine import Report, Succeed
+from windlass.machine import Snooze as SnoozeReport
+from windlass.model import Failure, Limits
+
+_OUTPUT = Limits().output
+_DETAIL = 6_000
+LONGEST = Limits().duration // 1000  # seconds
+
+Encode = Callable[[Any], Any]
+Backoff = Callable[[int, BaseException], float]
+
+
+class Snooze(Exception):
+    """Raise or return it to be called again after so many seconds. No try is burnt."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"Snoozed for {seconds} s.")
+        self.seconds = seconds
+
+
+class Fail(Exception):
+    """Raise or return it to end the attempt badly on purpose; `retry=False` ends the run, `delay` sets the seconds until the next try."""
+
+    def __init__(self, message: str, *, retry: bool = True, delay: float | None = None, code: str = "failed") -> None:
+        super().__init__(message)
+        self.retry, self.delay, self.code = retry, delay, code
+
+
+class Stopped(BaseException):
+    """Raised in a handler that runs in a process of its own when it is asked to stop."""
+
+
+class BadOutput(Exception):
+    """What the handler returned is not what its job promises, or cannot be stored."""
+
+
+class OutOfMemory(Exception):
+    """The handler needed more memory than its job allows."""
+
+
+def milliseconds(seconds: Any) -> int | None:
+    """A duration as it is stored; None for what is none, or longer than a store keeps."""
+    return round(max(0, seconds) * 1000) if isinstance(seconds, int | float) and seconds <= LONGEST else None
+
+
+def returned(value: Any, encode: Encode | None = None) -> Report:
+    """The report for what a handler returned."""
+    if isinstance(value, Snooze | Fail):
+        return raised(value)
+    try:
+        kept = value if encode is None else encode(value)
+        return Succeed() if kept is None else Succeed(output=json.encode(kept, most=_OUTPUT, what="The result"))
+    except (WindlassError, msgspec.ValidationError, TypeError, ValueError) as error:
+        return raised(BadOutput(f"The handler's result cannot be kept: {error}"))
+
+
+def raised(error: BaseException, *, attempt: int = 1, backoff: Backoff | None = None) -> Report:
+    """The report for what a handler raised."""
+    match error:
+        case Snooze():
+            return _snoozed(error)
+        case Fail():
+            failure = Failure(code=error.code, message=_text(error))
+            return FailReport(error=failure, retry=error.retry, delay=_delay(error.delay, error, attempt, backoff))
+        case _:
+            return FailReport(error=failure_of(error), delay=_delay(None, error, attempt, backoff))
+
+
+def _delay(said: float | None, error: BaseException, attempt: int, backoff: Backoff | None) -> int | None:
+    """Milliseconds; None: the formula decides, also where the wish cannot be kept, because the error itself must not be hidden."""
+    if said is None and backoff is not None:
+        with suppress(Exception):
+            said = backoff(attempt, error)
+    return milliseconds(said)
+
+
+def _snoozed(wish: Snooze) -> Report:
+    delay = milliseconds(wish.seconds)
+    if delay is None:
+        return FailReport(error=Failure(code="bad_delay", message=f"Snooze({wish.seconds!r:.40}) is not a number of seconds."))
+    return SnoozeReport(delay=delay)
+
+
+_CODES: dict[type[BaseException], str] = {MemoryError: "out_of_memory", OutOfMemory: "out_of_memory", BadOutput: "bad_output"}
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An exception as it is kept: its class, its text, and where it came from."""
+    code = _CODES.get(type(error)) or type(error).__qualname__[:128]
+    return Failure(code=code, message=_text(error) or code, detail=_detail(error))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "The error has no text: its __str__ raises."
+
+
+def _detail(error: BaseException) -> str | None:
+    if error.__traceback__ is None:
+        return None
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:
+        return None  # whatever it is made of, it must not keep the attempt from ending
+    # The end says where it broke; the beginning is the way there.
+    return text if len(text) <= _DETAIL else "...\n" + text[-_DETAIL:]

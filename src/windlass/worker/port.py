@@ -1,0 +1,41 @@
+"""What a worker needs of the world. The engine has it; so will a client over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, Protocol
+
+from windlass.engine import Outcome, Swept, Watch
+from windlass.errors import WindlassError
+from windlass.model import Receipt, Run, WorkerInfo
+from windlass.store.records import Held
+
+
+class Port(Protocol):
+    """Claim, beat, report: the engine's verbs for workers."""
+
+    async def register(self, worker: WorkerInfo) -> None: ...
+
+    async def claim(self, worker: WorkerInfo, *, count: int, lease: int) -> list[Run]: ...
+
+    async def start_many(self, held: Sequence[Held]) -> set[Held]: ...
+
+    async def beat(
+        self, held: Sequence[Held], *, lease: int, progress: Mapping[Held, str] | None = None
+    ) -> list[Literal["ok", "stop", "lost"]]: ...
+
+    async def log(self, run_id: str, token: str, lines: Sequence[tuple[int, str]], *, seq: int | None = None) -> None: ...
+
+    async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]: ...
+
+    async def wait(self, topics: Collection[str], timeout: float) -> set[str]: ...
+
+
+class House(Protocol):
+    """What somebody must do now and then; where there is a hub, it does."""
+
+    async def sweep(self, watch: Watch | None = None) -> Swept: ...
+
+    async def tidy(self) -> bool: ...
+
+    async def wait(self, topics: Collection[str], timeout: float) -> set[str]: ...
