@@ -343,13 +343,13 @@ def open_store(address: str, clock: Clock, *, blocking: bool, create: bool = Tru
     return sqlite.BlockingSqlite(place, clock) if blocking else sqlite.AsyncSqlite(place, clock)
 
 
-def migrate_store(address: str, clock: Clock) -> tuple[int, int]:
+def migrate_store(address: str, clock: Clock, *, patience: float = 30.0) -> tuple[int, int]:
     """Make the store, or bring its schema up to date; the versions before and after."""
     kind, place = located(address)
     if kind == "postgres":
         with _needing_psycopg():
             from windlass.store import postgres
-        return postgres.migrate(place, clock)
+        return postgres.migrate(place, clock, patience=patience)
     from windlass.store import sqlite
 
     return sqlite.migrate(place, clock)

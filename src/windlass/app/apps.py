@@ -66,7 +66,7 @@ class Base:
 
     @property
     def engine(self) -> Engine:
-        """The verbs below; opened when first asked for, and anew in a forked process."""
+        """The verbs below; opened when first asked for, and anew in a forked process (on SQLite: if it was closed before the fork)."""
         if self._opened is None or self._pid != os.getpid():
             with self._opening:
                 if self._opened is not None and self._pid != os.getpid():

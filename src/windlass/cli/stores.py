@@ -10,13 +10,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from windlass import config
 from windlass.cli.codes import OK
-from windlass.cli.shell import Shell
+from windlass.cli.shell import PATIENCE, Shell
 from windlass.errors import BadInput, StoreError
 
 
 def migrate(shell: Shell) -> int:
     """Make the store, or bring its schema up to date."""
-    before, after = config.migrate_store(shell.store, shell.clock)
+    before, after = config.migrate_store(shell.store, shell.clock, patience=PATIENCE)
     where = config.shown(shell.store)
     if shell.output.json:
         shell.output.document({"store": where, "before": before, "after": after})

@@ -134,7 +134,7 @@ class Claiming(Core):
         return progress
 
     async def log(self, run_id: str, token: str, lines: Sequence[tuple[int, str]], *, seq: int | None = None) -> None:
-        """Append lines numbered by their worker; a line sent again is kept once. Lines over the limit are dropped."""
+        """Append lines numbered by their worker; a line sent again is kept once. Those numbered above the limit are dropped."""
         checks.count(lines, "log lines", self.limits.lines_per_call)
         if not lines:
             return

@@ -374,13 +374,9 @@ order by e.xid, e.entry limit :count
 -- Only lines that are not there yet count against the limit, so that a worker may send its last ones again.
 -- name: add_lines
 insert into job_logs (run, attempt, n, at, text)
-select :seq, f.attempt, f.n, :now, f.text
-from (
-  select j.attempt, r.n, r.text, row_number() over (order by r.n) as nth
-  from job_runs j cross join {rows: r: n int, text text}
-  where j.seq = :seq and j.token = :token and j.state in ({live})
-    and not exists (select 1 from job_logs l where l.run = :seq and l.attempt = j.attempt and l.n = r.n)) as f
-where f.nth + (select count(*) from job_logs l where l.run = :seq) <= :most
+select :seq, j.attempt, r.n, :now, r.text
+from job_runs j cross join {rows: r: n int, text text}
+where j.seq = :seq and j.token = :token and j.state in ({live}) and r.n <= :most
 on conflict (run, attempt, n) do nothing
 
 -- name: lines

@@ -376,8 +376,8 @@ class _Migration(BlockingPostgres):
         self.after = await _version_of(session)
 
 
-def migrate(url: str, clock: Clock, steps: Sequence[str] | None = None) -> tuple[int, int]:
+def migrate(url: str, clock: Clock, steps: Sequence[str] | None = None, *, patience: float = PATIENCE) -> tuple[int, int]:
     """Apply the steps that are missing, each with its version in one transaction; the versions before and after."""
-    migration = _Migration(url, clock, steps=steps)
+    migration = _Migration(url, clock, steps=steps, patience=patience)
     run_sync(migration.close())
     return migration.before, migration.after

@@ -107,7 +107,7 @@ def _refuse_strangers(path: str) -> None:
     if held_here(path) - _OURS:
         raise StoreError(
             f"This process has {path} open, but not by windlass: by the standard `sqlite3` module, as a plain file, or from before a fork.",
-            hint="Close that first, or use the store in a process of its own, started by spawn: the two would break each other's locks.",
+            hint="Close that first (before a fork: app.close()), or start the process by spawn: the two would break each other's locks.",
         )
 
 
