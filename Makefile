@@ -31,8 +31,8 @@ help: ## Show this list
 setup: $(STAMP) ## Make .venv and install the locked dependencies
 
 .PHONY: up
-up: $(STAMP) ## Show windlass at work
-	$(BIN)/python -m windlass.demo
+up: $(STAMP) ## Show windlass at work until Ctrl-C; ARGS="--seconds 20" ends by itself
+	@$(BIN)/python examples/up.py $(ARGS)
 
 .PHONY: test
 test: $(STAMP) ## Run the tests; ARGS="..." goes to pytest

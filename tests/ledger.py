@@ -2,9 +2,10 @@
 
 Each line is a letter and words: `E id` a creation was answered, `E id key` one with a key; `S id token` before the effect of a
 handler, `X id token` after it; `R id token state` a report was answered; `C id` a cancel and `K id` a skip were answered;
-`P id payload` a patch was answered; `L id token n` a log line was taken; `O id` from here on retention may remove it. A line is
+`P id payload` a patch was answered; `L id token n` a log line was taken; `O id` from here on retention may remove it. Those lines are
 written only after the answer, so whatever is in the ledger must be in the store; what is in the store but not in the ledger
-happened while its caller died.
+happened while its caller died. Workers that are watched also write `S id token worker`, `T id token report` before a report is sent,
+`N id token code` when the answer is another than `R`, and `Z id token why` when a handler is told to stop.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.invariants import Snapshot
+from windlass.errors import OutcomeUnknown, StoreBusy, StoreFull, StoreUnreachable
 from windlass.machine import ENDED
 from windlass.model import Run, State
 
@@ -45,6 +47,23 @@ def read(path: Path) -> list[Line]:
     """What has been written; nothing if nobody came so far."""
     words = [line.split(" ") for line in path.read_text().splitlines()] if path.exists() else []
     return [Line(what, run, tuple(rest)) for what, run, *rest in words]
+
+
+class Tail:
+    """Reads a ledger while it is written; every look sees all whole lines so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset, self.lines = path, 0, list[Line]()
+
+    def look(self) -> list[Line]:
+        """All that has been written."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                whole, _, rest = file.read().rpartition(b"\n")
+                self._offset = file.tell() - len(rest)
+            self.lines += [Line(what, run, tuple(more)) for what, run, *more in map(str.split, whole.decode().splitlines())]
+        return self.lines
 
 
 def _of(lines: Iterable[Line], *letters: str) -> list[Line]:
@@ -98,7 +117,8 @@ def succeeded_without_effect(lines: Sequence[Line], now: Snapshot) -> set[str]:
 
 def forgotten(lines: Sequence[Line], now: Snapshot) -> list[Line]:
     """Answers that are no longer true: of reports, cancels, skips, patches and log lines."""
-    return [line for line in lines if line.run in now.by_id() and not _still_true(line, now.by_id()[line.run], now)]
+    runs = now.by_id()
+    return [line for line in lines if line.run in runs and not _still_true(line, runs[line.run], now)]
 
 
 def _still_true(line: Line, run: Run, now: Snapshot) -> bool:
@@ -115,6 +135,32 @@ def _still_true(line: Line, run: Run, now: Snapshot) -> bool:
             return any(kept.run == run.seq and kept.n == int(line.rest[1]) for kept in now.lines)
         case _:
             return True
+
+
+def results_of_others(now: Snapshot) -> set[str]:
+    """Runs that ended well with a result that was not made under their token, where every handler returns its token."""
+    return {run.id for run in now.runs.values() if run.state is State.SUCCEEDED and run.output != f'"{run.token}"'}
+
+
+def unfinished_executions(lines: Sequence[Line]) -> set[Line]:
+    """Calls of handlers that never got to their end."""
+    ends = {(line.run, line.rest[0]) for line in _of(lines, "X")}
+    return {line for line in _of(lines, "S") if (line.run, line.rest[0]) not in ends}
+
+
+AWAY = {error.code for error in (StoreBusy, StoreFull, StoreUnreachable, OutcomeUnknown)}
+
+
+def given_up(lines: Sequence[Line]) -> set[str]:
+    """Runs whose worker got no other answer to its report than that the store was away, and did not ask again."""
+    last = {(line.run, line.rest[0]): line.rest[1] for line in _of(lines, "T", "R", "N")}
+    return {run for (run, _), answer in last.items() if answer in AWAY}
+
+
+def reruns(lines: Sequence[Line]) -> int:
+    """How many calls of handlers there were beyond one for each run."""
+    calls = _of(lines, "S")
+    return len(calls) - len({line.run for line in calls})
 
 
 def check(lines: Sequence[Line], now: Snapshot) -> None:

@@ -16,7 +16,7 @@ from windlass.engine import checks
 from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob
 from windlass.machine import Command, step
 from windlass.model import Job, Lane, Limits, Options, Policy, Requires, Run, State, WorkerInfo
-from windlass.store.base import Hints, Joined, NoHints, Store, queue_topic, worker_topic
+from windlass.store.base import SWEEP, Hints, Joined, NoHints, Store, queue_topic, worker_topic
 from windlass.store.records import Change, Ready, Records, Written, policy_text, requires_text
 
 DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 3
@@ -77,6 +77,11 @@ def open_to(lane: Lane, worker: WorkerInfo) -> bool:
         and wanted.cores <= worker.cores
         and wanted.memory <= worker.memory
     )
+
+
+def _topics(ready: Iterable[Ready], now: int) -> set[str]:
+    """What is to be said of runs that are ready: to workers when they are, to sweepers when they are within their next pause."""
+    return {queue_topic(queue) if due_at <= now else SWEEP for queue, due_at in ready if due_at <= now + BACK_AT_LATEST}
 
 
 class Lanes:
@@ -143,15 +148,14 @@ class Core:
 
     async def wake_queues(self, ready: Iterable[Ready], now: int) -> None:
         """Tell those who wait for runs that are ready, and those who sweep of runs that are ready soon."""
-        await self.wake({queue_topic(queue) for queue, due_at in ready if due_at <= now + BACK_AT_LATEST})
+        await self.wake(_topics(ready, now))
 
     async def wake_after(self, changes: Iterable[Change], written: Written, now: int) -> None:
         """Tell those whom some moves concern, as far as they were written."""
         moved = [change.after for change in changes if change.after.seq in written.seqs]
         asked = {worker_topic(run.worker) for run in moved if run.state is State.CANCELLING and run.worker is not None}
         ready = [Ready(run.queue, run.due_at) for run in moved if run.state in (State.QUEUED, State.SCHEDULED)]
-        soon = {queue_topic(queue) for queue, due_at in (*ready, *written.released) if due_at <= now + BACK_AT_LATEST}
-        await self.wake(asked | soon)
+        await self.wake(asked | _topics((*ready, *written.released), now))
 
     # Jobs and lanes
 

@@ -46,7 +46,7 @@ LOOK_EVERY = 0.05
 
 
 def queue_topic(name: str) -> str:
-    """What is said when a queue may have work, now or within a second."""
+    """What is said when a queue may have work."""
     return QUEUES + name
 
 
