@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -28,10 +29,10 @@ from windlass.worker import Handler, Stopped, current
 from windlass.worker.commands import AsCommand
 from windlass.worker.context import Call
 from windlass.worker.handlers import Place
-from windlass.worker.processes import InProcess, Nursery
+from windlass.worker.processes import Begin, Child, InProcess, Nursery
 from windlass.worker.works import InThread, Work
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 OUTPUT = Limits().output
 app = App(":memory:")
 
@@ -460,12 +461,13 @@ def test_a_command_is_asked_to_stop_by_sigterm_and_may_tidy_up() -> None:
 
 def test_a_command_that_ignores_sigterm_is_killed_with_all_it_started() -> None:
     ready = Ready()
-    work = shell("trap '' TERM; sleep 600 & echo $! >&2; while :; do sleep 0.05; done", heard=ready)
+    script = "trap '' TERM; sleep 600 & trap 'echo no >&2' TERM; echo $! >&2; while :; do sleep 0.05; done"
+    work = shell(script, heard=ready)
     reports = started(work)
     ready.wait()
     work.ask_to_stop("cancel")
-    with pytest.raises(Empty):
-        reports.get(timeout=0.3)
+    until(lambda: "no" in ready.lines, "the command to refuse")
+    assert alive(int(ready.lines[0]))
     assert work.kill()
     assert error(reports.get(timeout=PATIENCE)).message == "The process was killed by SIGKILL."
     until(lambda: not alive(int(ready.lines[0])))
@@ -791,6 +793,18 @@ def test_a_process_that_dies_takes_what_it_forked_along(chatty: bool, nursery: N
     until(lambda: not alive(pid))
 
 
+def test_a_process_whose_worker_died_without_reading_its_last_words_ends_too() -> None:
+    child, place = Child(0), sleeps.handler.place
+    assert place is not None
+    try:
+        child.begin(Begin(place, call(), sys.path))
+        until(lambda: select.select([child._socket], [], [], 0)[0], "a word")
+        child._socket.close()
+        until(lambda: not alive(child.process.pid), "the process to end")
+    finally:
+        child.end()
+
+
 def test_idle_processes_end_when_the_worker_does(nursery: Nursery) -> None:
     pid, *_ = output(ran(process(where, nursery=nursery)))
     nursery.close()
@@ -837,8 +851,7 @@ def test_what_killed_a_process_is_in_the_attempt_and_the_next_one_may_succeed(on
 
 SCRIPT = """
 import os, subprocess, sys, time
-from tests.workers import working
-from windlass import App, Context, State
+from windlass import App, Context
 
 app = App(sys.argv[1])
 
@@ -866,7 +879,7 @@ if __name__ == "__main__":
         print(run.wait(10))
 """
 HOLD = """
-echo $$ > $FOLDER/command.new; mv $FOLDER/command.new $FOLDER/command; sleep 600; true
+echo $$ > $FOLDER/command.new; mv $FOLDER/command.new $FOLDER/command; exec sleep 600
 """
 NOTES = ("process", "command", "process-grandchild")
 

@@ -38,6 +38,7 @@ WALKS = {
     "next_due": {"job_runs_due": ""},
     "overdue": {"job_runs_look": "look_at"},
     "next_look": {"job_runs_look": ""},
+    "journal_created": {"job_runs_pkey": "seq"},  # on SQLite: from the last row that the statement before it has inserted
     "list_newest": {"job_runs_pkey": "seq"},
     "list_job": {"job_runs_job": "job"},
     "list_ended": {"job_runs_ended": "state"},

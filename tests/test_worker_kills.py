@@ -39,7 +39,7 @@ KILLS, PAUSES, STOPS, OUTAGES = (round(FACTOR * rounds) for rounds in (300, 50, 
 MANY = {"sqlite": round(FACTOR * 200_000), "postgres": round(FACTOR * 30_000)}
 LEASE = 0.4
 LAST_WORDS = 10_000  # characters of the workers' log shown with a failure
-BACKLOG = 30
+BACKLOG = 20
 KINDS, WEIGHTS = ("coroutine", "thread", "command", "process"), (60, 40, 2, 0.3)  # the later ones cost more
 COUNTS = {
     "unfinished": "select count(*) from job_runs where finished_at is null",
@@ -118,6 +118,8 @@ class Site:
         self.workers: dict[int, dict[str, Any]] = {}  # by process id, eldest first: what they were started with
         self._births: dict[int, int] = {}  # lines of the ledger that are older than a worker
         self.created = 0
+        self._done: set[str] = set()
+        self._looked_at = 0
 
     # Runs
 
@@ -132,11 +134,18 @@ class Site:
     def mixed(self, longest: float) -> NewRun:
         """A run of any kind, of any length."""
         kind = self.chance.choices(KINDS, WEIGHTS)[0]
-        return NewRun(kind, None if kind == "command" else {"seconds": self.chance.random() * longest})
+        return NewRun(kind, None if kind == "command" else {"seconds": self.chance.random() ** 2 * longest})
 
     def count(self, what: str) -> int:
         [[(number,)]] = run_sync(self.store.batch("read", [Statement(what)]))
         return int(number)
+
+    def undone(self) -> int:
+        """How many runs no handler has ended yet, as the ledger knows it."""
+        lines = self.tail.look()
+        self._done |= {line.run for line in lines[self._looked_at :] if line.what == "X"}
+        self._looked_at = len(lines)
+        return self.created - len(self._done)
 
     def drained(self, seconds: float = 60) -> None:
         until(lambda: not self.count("unfinished"), "every run has ended", seconds, every=0.1)
@@ -255,10 +264,10 @@ def all_work(site: Site) -> None:
     *_, newest = site.workers
 
     def loaded() -> bool:
-        site.enqueue(*(site.mixed(0.05) for _ in range(BACKLOG - site.count("unfinished"))))
+        site.enqueue(*(site.mixed(0.2) for _ in range(BACKLOG - site.undone())))
         return bool(site.calls(newest))
 
-    until(loaded, "the newest worker works")
+    until(loaded, "the newest worker works", every=0.01)
 
 
 def chosen_victim(site: Site) -> int:

@@ -158,6 +158,26 @@ def test_L6_cancelled_while_running_the_worker_is_told_and_its_success_changes_n
     assert moves(app, run)[-2:] == ["cancel", "confirm"]
 
 
+def test_L6_the_success_of_a_handler_that_does_not_listen_changes_nothing_either(app: App) -> None:
+    gate = Gate()
+
+    @app.job(name="mail")
+    def mail(ctx: Context) -> str:
+        gate.block(ctx.run)
+        return "done"
+
+    run = mail.enqueue()
+    with working(app) as at_work:
+        gate.reached()
+        run.cancel()
+        until(lambda: [execution.why for execution in at_work.worker.held()] == ["cancel"])
+        assert run.refresh().state is State.CANCELLING
+        gate.open()
+        cancelled = ended(run)
+    assert (cancelled.state, cancelled.output, cancelled.output_hash) == (State.CANCELLED, None, None)
+    assert moves(app, run)[-2:] == ["cancel", "confirm"]
+
+
 def test_L6_a_success_that_comes_after_the_end_changes_nothing(app: App) -> None:
     gate = Gate()
 

@@ -379,7 +379,7 @@ class App(Base):
         return run_sync(self.engine.runs(job=job, queue=queue, state=state, count=count))
 
     def work(self, *, burst: bool = False, **settings: Any) -> bool:
-        """Work until a signal says stop, or, with `burst`, until nothing is left; whether the process is worn out and wants to be replaced.
+        """Work until a signal says stop, or, with `burst`, until nothing is queued; whether the process is worn out.
 
         Takes what `worker` takes.
         """
@@ -468,7 +468,7 @@ class AsyncApp(Base):
         return await self.engine.runs(job=job, queue=queue, state=state, count=count)
 
     async def work(self, *, burst: bool = False, **settings: Any) -> bool:
-        """Work until a signal says stop, or, with `burst`, until nothing is left; whether the process is worn out and wants to be replaced.
+        """Work until a signal says stop, or, with `burst`, until nothing is queued; whether the process is worn out.
 
         Takes what `worker` takes.
         """

@@ -28,11 +28,11 @@ def content_hash(new: NewRun) -> str:
     return blake2b(content, digest_size=16).hexdigest()
 
 
-def _laid_over(job: Job, given: Any) -> Any:
+def _laid_over(template: dict[str, Any], given: Any) -> Any:
     """A payload over the job's template: members one by one for objects, else whole."""
     if given is None:
-        return job.payload
-    return {**job.payload, **given} if job.payload and isinstance(given, dict) else given
+        return template
+    return {**template, **given} if template and isinstance(given, dict) else given
 
 
 _Alike = tuple[str, str, Options | None, str | None]  # state, job, own options, retry_of: what a kind is worked out from
@@ -77,10 +77,9 @@ class Creating(Core):
         """
         checks.count(news, "runs", self.limits.create)
         checks.choice(undefined, "undefined", ("refuse", "wait"))
-        asked = [
-            _Asked(identity, new, self._checked(new), json.encode(new.payload, most=self.limits.payload))
-            for identity, new in zip(self.clock.new_ids(len(news)), news, strict=True)
-        ]
+        most = self.limits.payload
+        texts = [json.encode(new.payload, most=most) for new in news]
+        asked = list(map(_Asked, self.clock.new_ids(len(news)), news, map(self._checked, news), texts))
         if not asked:
             return []
         for _ in range(PATIENCE):
@@ -148,18 +147,24 @@ class Creating(Core):
     async def _made(self, asked: Sequence[_Asked], undefined: Literal["refuse", "wait"]) -> Creation:
         """Everything one batch needs, worked out from what this process knows now."""
         now, first = self.clock.now(), _first_by_key(asked)
-        kept = [(index, item) for index, item in enumerate(asked) if item.key is None or first[item.key] is item]
+        kept = (
+            [(index, item) for index, item in enumerate(asked) if item.key is None or first[item.key] is item]
+            if first
+            else [*enumerate(asked)]
+        )
         predecessors = await self._predecessors({before for item in asked for before in item.new.after})
         jobs = await self.definitions({item.new.job for item in asked}, undefined)
         rows: dict[_Alike, list[tuple[Any, ...]]] = defaultdict(list)
-        for index, item in kept:
-            identity, new, key, text = item
+        first_place = place(now)
+        for index, (identity, new, key, text) in kept:
             due_at = now if new.due_at is None else new.due_at
-            state = _WAITING if new.after else _SCHEDULED if due_at > now else _QUEUED
-            job = jobs[new.job][0]
-            if job.payload or new.payload is None:
-                text = json.dump(_laid_over(job, new.payload), most=self.limits.payload)
-            row = (identity, place(max(now, due_at), index), due_at, text, *(key or ()))
+            later = due_at > now
+            state = _WAITING if new.after else _SCHEDULED if later else _QUEUED
+            template = jobs[new.job][0].payload
+            if template or new.payload is None:
+                text = json.dump(_laid_over(template, new.payload), most=self.limits.payload)
+            position = place(due_at, index) if later else first_place + index
+            row = (identity, position, due_at, text) if key is None else (identity, position, due_at, text, *key)
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
         compared = {item.key for item in asked if item.key and item.new.key and item.new.key.on_duplicate == "compare"}
         return Creation(
@@ -173,7 +178,9 @@ class Creating(Core):
                 for _, item in kept
                 if item.new.after
                 for before in sorted(set(item.new.after))
-            ],
+            ]
+            if predecessors
+            else [],
         )
 
     async def _by_kind(

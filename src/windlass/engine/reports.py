@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE, Core
-from windlass.errors import Conflict, NotFound, OutcomeUnknown, WindlassError
+from windlass.errors import Conflict, NotFound, OutcomeUnknown, StoreError, WindlassError
 from windlass.machine import TOO_MANY_RETURNS, Fail, GiveBack, Report, Snooze, Succeed, cancelled, lease_lost, step, wrong_state
 from windlass.model import Receipt, Run, State
 from windlass.store.records import Change
@@ -126,6 +126,8 @@ class Reporting(Core):
         """The answer for a report that found its run otherwise than expected."""
         try:
             return await self._settled(run_id, report)
+        except StoreError:
+            raise  # no answer at all: the reports that were stored get the same answer when they come again
         except WindlassError as error:
             return error
 

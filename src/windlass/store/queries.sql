@@ -94,7 +94,12 @@ select n.seq, r.predecessor, r.rule from {rows: r: id text, predecessor int, rul
 where true
 on conflict (run, predecessor) do nothing
 
--- name: journal_created
+-- What the statement before it has inserted. SQLite numbers the rows of one statement without a gap.
+-- name: journal_created sqlite
+insert into job_journal (run, rev, at, move, state, attempt)
+select seq, rev, :now, 'create', state, attempt from job_runs where changes() > 0 and seq > last_insert_rowid() - changes() order by seq limit changes()
+
+-- name: journal_created postgres
 insert into job_journal (run, rev, at, move, state, attempt)
 select seq, rev, :now, 'create', state, attempt from job_runs where id {in_texts: ids} order by seq + 0
 

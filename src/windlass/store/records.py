@@ -43,7 +43,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "define": ("define",),
     "placeholder": ("define_placeholder",),
     "lanes": ("lock_lanes", "add_lanes"),
-    "create": (*_KEYS, "lock_predecessors", "refuse_create", "create", "add_waits", "journal_created", *_SETTLE),
+    "create": (*_KEYS, "lock_predecessors", "refuse_create", "create", "journal_created", "add_waits", *_SETTLE),
     "register": ("register",),
     "claim": ("remember_claim", "claim", "journal"),
     "start": ("start", "journal"),
@@ -273,13 +273,12 @@ class Records:
         if predecessors:
             statements.append(Statement("lock_predecessors", {"predecessors": guard["predecessors"]}))
         statements.append(Statement("refuse_create", guard))
-        statements += (Statement("create", kind._asdict() | {"r": pack(rows), "now": now}) for kind, rows in made.rows.items())
+        for kind, rows in made.rows.items():
+            statements.append(Statement("create", kind._asdict() | {"r": pack(rows), "now": now}))
+            statements.append(Statement("journal_created", {"ids": pack([row[0] for row in rows]), "now": now}))
         if predecessors:
             statements.append(Statement("add_waits", {"r": pack(made.waits)}))
-        ids = pack(made.ids)
-        statements.append(Statement("journal_created", {"ids": ids, "now": now}))
-        if predecessors:
-            statements += (Statement(name, {"ids": ids, "mark": mark, "now": now}) for name in _SETTLE)
+            statements += (Statement(name, {"ids": pack(made.ids), "mark": mark, "now": now}) for name in _SETTLE)
         if made.keys:
             statements.append(Statement("winners", {"r": keys, "now": now}))
         answers = await self._batch("create", *statements)

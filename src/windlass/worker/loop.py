@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from windlass.clock import Clock
 from windlass.engine import Outcome, Watch
-from windlass.errors import BadInput, Cancelled, OutcomeUnknown, StoreBusy, StoreError, StoreFull, StoreUnreachable, WindlassError
+from windlass.errors import BadInput, Cancelled, Conflict, OutcomeUnknown, StoreBusy, StoreError, StoreFull, StoreUnreachable, WindlassError
 from windlass.machine import Fail, GiveBack, Report, Succeed
 from windlass.model import Failure, Limits, Run, WorkerInfo
 from windlass.store.base import ALL_QUEUES, SWEEP, queue_topic, worker_topic
@@ -81,7 +81,8 @@ class Worker:
         self._running = self._stopping = self._heard = False
         self._fatal: BaseException | None = None
         self._room, self._work_done, self._quiet = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._served, self._wound_up, self._over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._wound_up, self._over = asyncio.Event(), asyncio.Event()
+        self._serving: asyncio.Task[bool] | None = None
         self._quiet.set()
 
     # Life
@@ -102,9 +103,9 @@ class Worker:
             self._keep(self._keep_reporting(), self._keep_fencing(), self._keep_listening())
             if self._house is not None:
                 self._keep(self._keep_sweeping(self._house), self._keep_tidy(self._house))
-            by_itself = await self._serve(until_idle)
-            self._served.set()
-            if not by_itself:
+            self._serving = self._loop.create_task(self._serve(until_idle))
+            await asyncio.wait({self._serving})
+            if self._serving.cancelled() or not self._serving.result():
                 await self._wound_up.wait()
         finally:
             await self._let_go()
@@ -137,21 +138,23 @@ class Worker:
         await self._over.wait()
 
     async def _wind_up(self, grace: int, drain: bool) -> None:
-        last = min(LAST_WORD, grace // 4) if drain else grace
-        with suppress(TimeoutError):  # what a claim in flight brings is to be given back
-            await asyncio.wait_for(self._served.wait(), grace / 1000)
-        if drain and not await self._quiet_within(grace - last):
+        end = self._loop.time() + grace / 1000
+        ask = end - min(LAST_WORD, grace // 4) / 1000 if drain else end
+        if self._serving is not None:
+            await asyncio.wait({self._serving}, timeout=max(0.0, ask - self._loop.time()))
+            self._serving.cancel()  # a claim that does not answer; one that did has brought what is to be given back
+        if not await self._quiet_by(ask):
             for execution in list(self._busy):
                 self._stop(execution, "drain")
-        if not await self._quiet_within(last):
+        if not await self._quiet_by(end):
             for execution in list(self._busy):
                 self._force(execution)
-            await self._quiet_within(LAST_WORD)
+            await self._quiet_by(end + LAST_WORD / 1000)
         self._wound_up.set()
 
-    async def _quiet_within(self, ms: int) -> bool:
+    async def _quiet_by(self, time: float) -> bool:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._quiet.wait(), ms / 1000)
+            await asyncio.wait_for(self._quiet.wait(), max(0.0, time - self._loop.time()))
         return self._quiet.is_set()
 
     def _keep(self, *loops: Coroutine[Any, Any, None]) -> None:
@@ -176,6 +179,8 @@ class Worker:
             self._force(execution)
         for timer in self._timers.values():
             timer.cancel()
+        if self._serving is not None:
+            self._tasks.add(self._serving)
         left = self._tasks - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -436,7 +441,10 @@ class Worker:
                 await self.port.beat(list(last_words), lease=self._lease, progress=last_words)
         outcomes = [Outcome(item.run.id, replace(report, token=item.held.token), item.held.seq) for item, report in batch]
         answers = await self._insist(partial(self.port.report_many, outcomes), always=True) or []
-        for (execution, _), answer in zip(batch, answers, strict=True):
+        for (execution, report), answer in zip(batch, answers, strict=True):
+            if isinstance(answer, Conflict):
+                self._done.append((execution, report))  # somebody was faster fifty times: say it again
+                continue
             if isinstance(answer, BadInput):
                 self._done.append((execution, Fail(error=Failure(code="bad_output", message=str(answer)))))
                 continue

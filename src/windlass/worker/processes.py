@@ -210,7 +210,7 @@ class Child:
             while True:
                 sources = {key.fd for key, _ in ready.select(timeout=LOOK_EVERY)}
                 # One that it has forked may keep the socket open for ever.
-                gone = not sources and wait_for(self.process, 0)
+                gone = self._socket.fileno() not in sources and wait_for(self.process, 0)
                 if output in sources:
                     data = os.read(output, CHUNK)
                     if not data:
@@ -283,9 +283,10 @@ class Nursery:
             idle, self._idle[memory] = self._idle[memory], []
         living = [child for child in idle if not wait_for(child.process, 0)]
         with self._lock:
-            self._idle[memory] += living[1:]
+            kept = [] if self._closed else living[1:]
+            self._idle[memory] += kept
         for child in idle:
-            if child not in living:
+            if child not in (*living[:1], *kept):
                 child.end()
         return living[0] if living else Child(memory)
 
