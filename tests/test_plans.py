@@ -177,7 +177,7 @@ def sqlite_accesses(text: str, plan: Iterable[tuple[int, int, int, str]]) -> lis
         match = _SQLITE_ACCESS.fullmatch(line)
         assert match or not line.startswith(("SCAN", "SEARCH")) or _SQLITE_SMALL.match(line), line
         if match and match[2] in tables:
-            stops = parent not in sorting and re.search(r"\blimit (:|1\b)|\bmin\(", text) is not None
+            stops = parent not in sorting and re.search(r"\blimit (:|1\b|changes\(\))|\bmin\(", text) is not None
             found.append(_sqlite_access(tables[match[2]], match, stops))
     return found
 

@@ -81,6 +81,13 @@ class Child:
             self._interruptible = False
 
     def _listen(self) -> None:
+        try:
+            with suppress(OSError):  # the worker was killed with words of ours unread
+                self._hear()
+        finally:
+            os.killpg(0, signal.SIGKILL)  # the worker is gone, and with it the right to work; what was started here goes too
+
+    def _hear(self) -> None:
         lines, orders = Lines(), msgspec.json.Decoder(Order)
         while data := self._parent.recv(CHUNK):
             for line in lines.feed(data):
@@ -94,7 +101,6 @@ class Child:
                         if self._context is not None:
                             self._context.ask_to_stop(why)
                             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-        os.killpg(0, signal.SIGKILL)  # the worker is gone, and with it the right to work; what was started here goes too
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._context is None:
