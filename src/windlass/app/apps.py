@@ -14,14 +14,14 @@ from contextvars import ContextVar
 from itertools import islice
 from typing import Any, Literal, Never, TypeVar, Unpack
 
-from windlass.app.handles import AsyncHandle, H, Handle, again
+from windlass.app.handles import AsyncHandle, H, Handle
 from windlass.app.jobs import AsyncJob, AsyncJobMaker, D, Definition, Job, JobMaker, Kind, from_command, from_function
 from windlass.app.options import CommandOptions, Duration, JobOptions, RunOptions, milliseconds, new_run
 from windlass.clock import Clock, SystemClock
 from windlass.config import MEMORY, load, located, open_store, shown
 from windlass.engine import Engine, Page
 from windlass.errors import BadInput
-from windlass.model import Limits, NewRun, State, WorkerInfo
+from windlass.model import Created, Limits, NewRun, State, WorkerInfo
 from windlass.store.base import Store, run_sync
 from windlass.worker import Worker
 
@@ -116,18 +116,45 @@ class Base:
                 await engine.define(name, options=self.jobs[name].defaults)
                 self._defined.add(name)
 
-    async def _create(self, news: Sequence[NewRun], handles: Sequence[Any], connection: Any = None) -> None:
+    async def _enqueued(self, handle: Callable[..., H], news: Sequence[NewRun], connection: Any = None) -> list[H]:
+        """Handles of these runs, which are stored now or, inside a transaction's block, at its end."""
+        reads = {name: self._reader(name) for name in {new.job for new in news}}
+        block = self._collecting() if connection is None else None
+        if block is None:
+            created = await self._stored(news, connection)
+            return [handle(self, new.job, reads[new.job], made.id, made.created) for new, made in zip(news, created, strict=True)]
+        handles = [handle(self, new.job, reads[new.job]) for new in news]
+        block.news += news
+        block.handles += handles
+        return handles
+
+    def _reader(self, job: str) -> Callable[[str | None], Any] | None:
+        return self.jobs[job].read if job in self.jobs else None
+
+    def _collecting(self) -> Block | None:
+        """The block that stores at its end what is enqueued now, if there is one."""
         block = self._within.get()
-        within = block if block is not None and block.open and connection is None else None
-        if within is not None and within.engine is None:
-            within.news += news
-            within.handles += handles
-            return
-        engine = self.engine
+        return block if block is not None and block.open and block.engine is None else None
+
+    async def _stored(self, news: Sequence[NewRun], connection: Any) -> list[Created]:
+        engine, block = self.engine, self._within.get()
         await self._define(engine, {new.job for new in news} - self._defined)
-        target = self._on(connection) if connection is not None else engine if within is None else within.engine or engine
-        for handle, created in zip(handles, await target.create(news), strict=True):
-            handle.known(created.id, created=created.created)
+        if connection is not None:
+            engine = self._on(connection)
+        elif block is not None and block.open and block.engine is not None:
+            engine = block.engine
+        return await engine.create(news)
+
+    async def _end(self, block: Block) -> None:
+        """Store what a block has collected, or leave it to the block around it."""
+        if not block.news:
+            return
+        if (around := self._collecting()) is not None:
+            around.news += block.news
+            around.handles += block.handles
+            return
+        for handle, made in zip(block.handles, await self._stored(block.news, None), strict=True):
+            handle.known(made.id, created=made.created)
 
     @contextlib.contextmanager
     def _block(self, connection: Any) -> Iterator[Block]:
@@ -165,10 +192,6 @@ class Base:
         if known is not None and known.signature is not None:
             payload = known.signature.payload((), payload if payload is not None else {})
         return new_run(job, payload, said, self.clock.now())
-
-    def _made(self, handle: Callable[..., H], new: NewRun) -> H:
-        job = self.jobs.get(new.job)
-        return handle(self, new.job, None if job is None else job.read)
 
     # Working
 
@@ -273,7 +296,7 @@ def _memory_of_machine() -> int:
     return 0
 
 
-def _drive(main: Coroutine[Any, Any, T]) -> T:
+def drive(main: Coroutine[Any, Any, T]) -> T:
     """As asyncio.run, which however waits for ever for a task that refuses to be cancelled."""
     loop = asyncio.new_event_loop()
     try:
@@ -284,6 +307,7 @@ def _drive(main: Coroutine[Any, Any, T]) -> T:
             task.cancel()
         if left:
             loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+            loop.set_exception_handler(lambda loop, context: None)  # those that remain were spoken of when they were left behind
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
@@ -343,19 +367,16 @@ class App(Base):
         """Store a run of a job by its name, which may be defined elsewhere."""
         return self.enqueue_one(self._by_name(job, payload, said), connection=connection)
 
-    def enqueue_one(self, new: NewRun, read: Callable[[str | None], Any] | None = None, *, connection: Any = None) -> Handle[Any]:
+    def enqueue_one(self, new: NewRun, *, connection: Any = None) -> Handle[Any]:
         """Store a run made by `job.new(...)`."""
-        handle: Handle[Any] = Handle(self, new.job, read) if read is not None else self._made(Handle, new)
-        run_sync(self._create([new], [handle], connection))
-        return handle
+        handles: list[Handle[Any]] = run_sync(self._enqueued(Handle, [new], connection))
+        return handles[0]
 
     def enqueue_many(self, news: Iterable[NewRun], *, connection: Any = None) -> list[Handle[Any]]:
         """Store runs made by `job.new(...)`, in slices of 10,000, each of them whole or not at all."""
         handles: list[Handle[Any]] = []
         for slice_ in self._slices(news):
-            made: list[Handle[Any]] = [self._made(Handle, new) for new in slice_]
-            run_sync(self._create(slice_, made, connection))
-            handles += made
+            handles += run_sync(self._enqueued(Handle, slice_, connection))
         return handles
 
     @contextlib.contextmanager
@@ -366,13 +387,12 @@ class App(Base):
         """
         with self._block(connection) as block:
             yield
-        if block.news:
-            run_sync(self._create(block.news, block.handles))
+        run_sync(self._end(block))
 
     def run(self, run_id: str) -> Handle[Any]:
         """The run with this id."""
         record = run_sync(self.engine.get(run_id))
-        return again(self._made(Handle, NewRun(record.job)), record.id)
+        return Handle(self, record.job, self._reader(record.job), record.id)
 
     def runs(self, *, job: str | None = None, queue: str | None = None, state: State | str | None = None, count: int = 100) -> Page:
         """A page of runs, newest first unless they are queued."""
@@ -383,7 +403,7 @@ class App(Base):
 
         Takes what `worker` takes.
         """
-        return _drive(self._work(burst, settings))
+        return drive(self._work(burst, settings))
 
     def close(self) -> None:
         """Let go of the store; it opens again when it is needed."""
@@ -430,21 +450,16 @@ class AsyncApp(Base):
         """Store a run of a job by its name, which may be defined elsewhere."""
         return await self.enqueue_one(self._by_name(job, payload, said), connection=connection)
 
-    async def enqueue_one(
-        self, new: NewRun, read: Callable[[str | None], Any] | None = None, *, connection: Any = None
-    ) -> AsyncHandle[Any]:
+    async def enqueue_one(self, new: NewRun, *, connection: Any = None) -> AsyncHandle[Any]:
         """Store a run made by `job.new(...)`."""
-        handle: AsyncHandle[Any] = AsyncHandle(self, new.job, read) if read is not None else self._made(AsyncHandle, new)
-        await self._create([new], [handle], connection)
-        return handle
+        handles: list[AsyncHandle[Any]] = await self._enqueued(AsyncHandle, [new], connection)
+        return handles[0]
 
     async def enqueue_many(self, news: Iterable[NewRun], *, connection: Any = None) -> list[AsyncHandle[Any]]:
         """Store runs made by `job.new(...)`, in slices of 10,000, each of them whole or not at all."""
         handles: list[AsyncHandle[Any]] = []
         for slice_ in self._slices(news):
-            made: list[AsyncHandle[Any]] = [self._made(AsyncHandle, new) for new in slice_]
-            await self._create(slice_, made, connection)
-            handles += made
+            handles += await self._enqueued(AsyncHandle, slice_, connection)
         return handles
 
     @contextlib.asynccontextmanager
@@ -455,13 +470,12 @@ class AsyncApp(Base):
         """
         with self._block(connection) as block:
             yield
-        if block.news:
-            await self._create(block.news, block.handles)
+        await self._end(block)
 
     async def run(self, run_id: str) -> AsyncHandle[Any]:
         """The run with this id."""
         record = await self.engine.get(run_id)
-        return again(self._made(AsyncHandle, NewRun(record.job)), record.id)
+        return AsyncHandle(self, record.job, self._reader(record.job), record.id)
 
     async def runs(self, *, job: str | None = None, queue: str | None = None, state: State | str | None = None, count: int = 100) -> Page:
         """A page of runs, newest first unless they are queued."""

@@ -32,10 +32,11 @@ class _Handle(Generic[R]):
 
     __slots__ = ("_home", "_id", "_read", "_run", "created", "job")
 
-    def __init__(self, home: Home, job: str, read: Callable[[str | None], Any] | None = None) -> None:
-        self._home, self.job, self._read = home, job, read
-        self._id: str | None = None
-        self.created = True  # False: its key was taken, and this is the run that holds it
+    def __init__(
+        self, home: Home, job: str, read: Callable[[str | None], Any] | None = None, run_id: str | None = None, created: bool = True
+    ) -> None:
+        self._home, self.job, self._read, self._id = home, job, read, run_id
+        self.created = created  # False: its key was taken, and this is the run that holds it
         self._run: Run | None = None
 
     @property
@@ -128,7 +129,7 @@ class Handle(_Handle[R]):
     def rerun(self) -> Handle[R]:
         """A new run with the same payload, once this one has ended."""
         created = run_sync(self._home.engine.rerun(self.id))
-        return again(Handle(self._home, self.job, self._read), created.id)
+        return Handle(self._home, self.job, self._read, created.id)
 
     def attempts(self) -> list[Attempt]:
         """All its attempts, oldest first."""
@@ -163,7 +164,7 @@ class AsyncHandle(_Handle[R]):
     async def rerun(self) -> AsyncHandle[R]:
         """A new run with the same payload, once this one has ended."""
         created = await self._home.engine.rerun(self.id)
-        return again(AsyncHandle(self._home, self.job, self._read), created.id)
+        return AsyncHandle(self._home, self.job, self._read, created.id)
 
     async def attempts(self) -> list[Attempt]:
         """All its attempts, oldest first."""
@@ -179,12 +180,6 @@ class AsyncHandle(_Handle[R]):
 
 
 H = TypeVar("H", bound=_Handle[Any])
-
-
-def again(handle: H, run_id: str) -> H:
-    """A handle of a run that is stored already."""
-    handle.known(run_id)
-    return handle
 
 
 async def _block(seconds: float) -> None:

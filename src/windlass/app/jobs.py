@@ -89,7 +89,7 @@ class Job(Definition[P, R]):
 
     def enqueue(self, *arguments: P.args, **named: P.kwargs) -> Handle[R]:
         """Store a run; it is durable when this returns. The arguments are those of the function."""
-        return self.app.enqueue_one(self.new(*arguments, **named), self.read)
+        return self.app.enqueue_one(self.new(*arguments, **named))
 
 
 class AsyncJob(Definition[P, R]):
@@ -99,7 +99,7 @@ class AsyncJob(Definition[P, R]):
 
     async def enqueue(self, *arguments: P.args, **named: P.kwargs) -> AsyncHandle[R]:
         """Store a run; it is durable when this returns. The arguments are those of the function."""
-        return await self.app.enqueue_one(self.new(*arguments, **named), self.read)
+        return await self.app.enqueue_one(self.new(*arguments, **named))
 
 
 class JobMaker(Protocol):

@@ -81,7 +81,8 @@ class Signature:
     @cached_property
     def _bare(self) -> inspect.Signature:
         parameters = [parameter.replace(annotation=self._hints.get(parameter.name, parameter.empty)) for parameter in self._parameters]
-        return inspect.Signature(parameters, return_annotation=self._hints.get("return", inspect.Signature.empty))
+        result = self._hints.get("return", inspect.Signature.empty)
+        return inspect.Signature(parameters, return_annotation=None if result is type(None) else result)
 
     @cached_property
     def _positional(self) -> tuple[str, ...]:
@@ -94,6 +95,11 @@ class Signature:
     @cached_property
     def _required(self) -> frozenset[str]:
         return frozenset(parameter.name for parameter in self._parameters if parameter.default is parameter.empty)
+
+    @cached_property
+    def _exact(self) -> dict[str, Any]:
+        """The parameters whose values are plain as they are."""
+        return {parameter.name: kind for parameter in self._parameters if (kind := self._hints.get(parameter.name)) in (str, int, bool)}
 
     @cached_property
     def _record(self) -> type[msgspec.Struct]:
@@ -129,13 +135,19 @@ class Signature:
 
     def payload(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
         """The payload for a call, checked against names and types; TypeError and BadInput say what does not fit."""
-        if not isinstance(named, Mapping):
+        if type(named) is not dict and not isinstance(named, Mapping):
             raise BadInput(f"The payload of {self._name!r} must be an object, not {named!r:.80}.", hint=f"It is {self._name}{self._bare}.")
         values = named if not arguments else dict(zip(self._positional, arguments, strict=False), **named)
         # Python's own binding is slow, so it is asked only for the words in which it refuses.
         bound = len(values) == len(arguments) + len(named) and self._named.issuperset(named) and self._required.issubset(values)
         if not bound:
             self._bare.bind(*arguments, **named)
+        exact = self._exact
+        for name, value in values.items():
+            if type(value) is not exact.get(name):
+                break
+        else:
+            return dict(values)  # texts and numbers that are what was promised need no second look
         try:
             kept: dict[str, Any] = plain(values)
             typed(kept, self._record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -13,6 +12,7 @@ from msgspec.structs import asdict
 
 from windlass import config
 from windlass.app import App, AsyncApp
+from windlass.app.apps import drive
 from windlass.cli.codes import OK
 from windlass.cli.output import clean, line
 from windlass.cli.reload import SUPERVISED, Supervisor
@@ -74,7 +74,7 @@ def run_worker(app: App | AsyncApp, settings: Settings, *, burst: bool) -> bool:
     said = {name: value for name, value in asdict(settings).items() if value is not None and name not in NOT_THE_WORKERS}
     said |= {name: said[name] / 1000 for name in SECONDS if name in said}
     if isinstance(app, AsyncApp):
-        return asyncio.run(app.work(burst=burst, **said))
+        return drive(app.work(burst=burst, **said))
     return app.work(burst=burst, **said)
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
@@ -39,13 +39,8 @@ _Alike = tuple[str, str, Options | None, str | None]  # state, job, own options,
 _WAITING, _SCHEDULED, _QUEUED = State.WAITING.value, State.SCHEDULED.value, State.QUEUED.value  # plain texts are hashed in no time
 
 
-class _Asked(NamedTuple):
-    """A creation with the id it will have, if its key is free."""
-
-    id: str
-    new: NewRun
-    key: tuple[str, str] | None
-    text: str  # of its payload alone
+# A creation with the id it will have if its key is free, its key, and the text of its payload alone.
+_Asked = tuple[str, NewRun, tuple[str, str] | None, str]
 
 
 class Transaction:
@@ -79,14 +74,14 @@ class Creating(Core):
         checks.choice(undefined, "undefined", ("refuse", "wait"))
         most = self.limits.payload
         texts = [json.encode(new.payload, most=most) for new in news]
-        asked = list(map(_Asked, self.clock.new_ids(len(news)), news, map(self._checked, news), texts))
+        asked = list(zip(self.clock.new_ids(len(news)), news, map(self._checked, news), texts, strict=True))
         if not asked:
             return []
         for _ in range(PATIENCE):
             made = await self._made(asked, undefined)
             winners = await self._store(made)
             if winners is not None:
-                return [self._answer(item, winners) for item in asked] if winners else [Created(item.id, created=True) for item in asked]
+                return [self._answer(item, winners) for item in asked] if winners else [Created(item[0], created=True) for item in asked]
             await self._refuse_other_content(made)
             self.forget_jobs()
         raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
@@ -147,13 +142,9 @@ class Creating(Core):
     async def _made(self, asked: Sequence[_Asked], undefined: Literal["refuse", "wait"]) -> Creation:
         """Everything one batch needs, worked out from what this process knows now."""
         now, first = self.clock.now(), _first_by_key(asked)
-        kept = (
-            [(index, item) for index, item in enumerate(asked) if item.key is None or first[item.key] is item]
-            if first
-            else [*enumerate(asked)]
-        )
-        predecessors = await self._predecessors({before for item in asked for before in item.new.after})
-        jobs = await self.definitions({item.new.job for item in asked}, undefined)
+        kept = [(index, item) for index, item in enumerate(asked) if not item[2] or first[item[2]] is item]
+        predecessors = await self._predecessors({before for _, new, _, _ in asked if new.after for before in new.after})
+        jobs = await self.definitions({new.job for _, new, _, _ in asked}, undefined)
         rows: dict[_Alike, list[tuple[Any, ...]]] = defaultdict(list)
         first_place = place(now)
         for index, (identity, new, key, text) in kept:
@@ -166,21 +157,19 @@ class Creating(Core):
             position = place(due_at, index) if later else first_place + index
             row = (identity, position, due_at, text) if key is None else (identity, position, due_at, text, *key)
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
-        compared = {item.key for item in asked if item.key and item.new.key and item.new.key.on_duplicate == "compare"}
+        compared = {key for _, new, key, _ in asked if key and new.key and new.key.on_duplicate == "compare"}
         return Creation(
             now=now,
-            ids=[item.id for _, item in kept],
+            ids=[item[0] for _, item in kept],
             rows=await self._by_kind(rows, jobs),
             keys=[_key_row(item, key in compared, now) for key, item in sorted(first.items())],
             definitions=sorted({(name, jobs[name][0].rev) for _, name, _, _ in rows}),
             waits=[
-                (item.id, predecessors[before], item.new.after_end)
-                for _, item in kept
-                if item.new.after
-                for before in sorted(set(item.new.after))
-            ]
-            if predecessors
-            else [],
+                (identity, predecessors[before], new.after_end)
+                for _, (identity, new, _, _) in kept
+                if new.after
+                for before in sorted(set(new.after))
+            ],
         )
 
     async def _by_kind(
@@ -211,9 +200,10 @@ class Creating(Core):
         return found
 
     def _answer(self, item: _Asked, winners: Mapping[tuple[str, str], Winner]) -> Created:
-        winner = winners[item.key] if item.key else None
-        if winner is None or winner.run == item.id:
-            return Created(item.id, created=True)
+        identity, _, key, _ = item
+        winner = winners[key] if key else None
+        if winner is None or winner.run == identity:
+            return Created(identity, created=True)
         return Created(winner.run, created=False, pruned=not winner.kept)
 
     async def _refuse_other_content(self, made: Creation) -> None:
@@ -235,21 +225,23 @@ def _ready(made: Creation) -> Iterator[Ready]:
             yield Ready(kind.queue, made.now if kind.state == _QUEUED else min(row[2] for row in rows))
 
 
-def _other_content(first: _Asked, again: _Asked) -> bool:
-    compare = again.new.key is not None and again.new.key.on_duplicate == "compare"
-    return compare and first is not again and content_hash(first.new) != content_hash(again.new)
+def _other_content(first: NewRun, again: NewRun) -> bool:
+    compare = again.key is not None and again.key.on_duplicate == "compare"
+    return compare and first is not again and content_hash(first) != content_hash(again)
 
 
 def _first_by_key(asked: Sequence[_Asked]) -> dict[tuple[str, str], _Asked]:
     """The creation that counts for each key; the others of the call are answered with it."""
     first: dict[tuple[str, str], _Asked] = {}
     for item in asked:
-        if item.key and _other_content(first.setdefault(item.key, item), item):
-            raise BadInput(f"The key {item.key[1]!r} is used twice in one call, with different content.", hint="Give each its own key.")
+        key = item[2]
+        if key and _other_content(first.setdefault(key, item)[1], item[1]):
+            raise BadInput(f"The key {key[1]!r} is used twice in one call, with different content.", hint="Give each its own key.")
     return first
 
 
 def _key_row(item: _Asked, compare: bool, now: int) -> KeyRow:
-    key = item.new.key or Key("")
+    identity, new, _, _ = item
+    key = new.key or Key("")
     until = now + key.period if key.period is not None else None
-    return KeyRow(key.scope, key.name, item.id, content_hash(item.new), int(key.lasts == "unfinished"), until, int(compare))
+    return KeyRow(key.scope, key.name, identity, content_hash(new), int(key.lasts == "unfinished"), until, int(compare))
