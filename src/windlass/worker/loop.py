@@ -534,8 +534,12 @@ class Worker:
         watch = Watch(self.clock)
         while not self._stopping:
             back_in = SWEEP_EVERY
-            with suppress(*AWAY):
+            try:
                 back_in = (await house.sweep(watch)).back_in
+            except (StoreUnreachable, OutcomeUnknown):
+                watch = Watch(self.clock)  # nobody could renew a lease meanwhile: watch anew before any is called lost
+            except AWAY:
+                pass
             await self._insist(partial(house.wait, {SWEEP}, max(back_in, 1) / 1000))
 
     async def _keep_tidy(self, house: House) -> None:
