@@ -22,7 +22,7 @@ BACKOFF_BASE, BACKOFF_CAP = 500, 60_000
 TOO_MANY_RETURNS = "max_returns_exceeded"
 
 
-class Command(Struct, frozen=True, kw_only=True):
+class Command(Struct, frozen=True, kw_only=True, gc=False):
     """Something asked of a run. One with a token is accepted only under the lease of that token."""
 
     name: ClassVar[str] = ""

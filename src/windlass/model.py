@@ -115,7 +115,7 @@ class NewRun(Struct, frozen=True):
     retry_of: str | None = None
 
 
-class Created(Struct, frozen=True):
+class Created(Struct, frozen=True, gc=False):
     """The answer to a creation: the run's id, and whether this call made it."""
 
     id: str
@@ -123,7 +123,7 @@ class Created(Struct, frozen=True):
     pruned: bool = False
 
 
-class Run(Struct, frozen=True, kw_only=False):
+class Run(Struct, frozen=True, gc=False):
     """One request to execute a job, with its current or last attempt. The fields are the columns of `job_runs`."""
 
     seq: int  # internal key; never shown
@@ -228,7 +228,7 @@ class WorkerInfo(Struct, frozen=True):
     slots: int = 1
 
 
-class Receipt(Struct, frozen=True):
+class Receipt(Struct, frozen=True, gc=False):
     """The answer to a report: what the run became."""
 
     run: str

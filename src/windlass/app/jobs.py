@@ -14,7 +14,7 @@ from windlass.app.signatures import Signature
 from windlass.errors import BadInput
 from windlass.model import NewRun, Options
 from windlass.worker import Context, Handler, Place
-from windlass.worker.context import Call
+from windlass.worker.context import NOWHERE, Call
 
 if TYPE_CHECKING:
     from windlass.app.apps import App, AsyncApp, Base
@@ -58,21 +58,10 @@ class Definition(Generic[P, R]):
             raise BadInput(f"{self.name!r} is a command; it cannot be called.", hint="Enqueue it, and wait for its result.")
         function = self.function
         if self.signature.takes_context and not (arguments and isinstance(arguments[0], Context)):
-            return function(Context(Call("here", self.name, 1, "none", "{}", 1, 0), _Nowhere()), *arguments, **named)
+            return function(Context(Call("here", self.name, 1, "none", "{}", 1, 0), NOWHERE), *arguments, **named)
         return function(*arguments, **named)
 
     function: Callable[..., Any]
-
-
-class _Nowhere:
-    def line(self, text: str) -> None:
-        pass
-
-    def progress(self, text: str) -> None:
-        pass
-
-    def beat(self) -> None:
-        pass
 
 
 def command_payload(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -97,6 +97,11 @@ class Signature:
         return frozenset(parameter.name for parameter in self._parameters if parameter.default is parameter.empty)
 
     @cached_property
+    def _in_order(self) -> bool:
+        """Whether a call is just all arguments by position."""
+        return len(self._positional) == len(self._required) == len(self._parameters)
+
+    @cached_property
     def _exact(self) -> dict[str, Any]:
         """The parameters whose values are plain as they are."""
         return {parameter.name: kind for parameter in self._parameters if (kind := self._hints.get(parameter.name)) in (str, int, bool)}
@@ -157,7 +162,7 @@ class Signature:
             ) from error
         return kept
 
-    def arguments(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self, payload: str) -> tuple[Sequence[Any], dict[str, Any]]:
         """The arguments of a call, by position and by name."""
         try:
             record = self._read(payload)
@@ -165,7 +170,10 @@ class Signature:
             raise BadPayload(
                 f"The payload does not fit {self._name}{self._bare}: {error}.", hint="Enqueue it again as it should be."
             ) from error
-        given = [(name, value) for name in record.__struct_fields__ if (value := getattr(record, name)) is not UNSET]
+        values = msgspec.structs.astuple(record)
+        if self._in_order:
+            return values, {}
+        given = [(name, value) for name, value in zip(record.__struct_fields__, values, strict=True) if value is not UNSET]
         alone: list[Any] = []
         positional = True
         for at, (name, value) in enumerate(given):

@@ -16,7 +16,7 @@ _current: ContextVar[Context] = ContextVar("windlass_context")
 LOGGERS = "windlass.job"
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, gc=False):
     """What a handler is told about the run it works on."""
 
     run: str
@@ -36,6 +36,19 @@ class Sink(Protocol):
     def progress(self, text: str) -> None: ...
 
     def beat(self) -> None: ...
+
+
+class _Nowhere:
+    """Where the words of a handler go whose run is over."""
+
+    def line(self, text: str) -> None: ...
+
+    def progress(self, text: str) -> None: ...
+
+    def beat(self) -> None: ...
+
+
+NOWHERE = _Nowhere()
 
 
 class Context:
@@ -107,6 +120,10 @@ class Context:
     def beat(self) -> None:
         """Renew the lease now. The worker does so by itself; this is for before a step that must not be lost."""
         self._sink.beat()
+
+    def close(self) -> None:
+        """Called by the worker when the attempt is over: whoever still has the context talks to nobody."""
+        self._sink = NOWHERE
 
     def ask_to_stop(self, why: str) -> None:
         """Called by the worker, from any thread."""

@@ -77,12 +77,13 @@ class Worker:
         self._done: deque[tuple[Execution, Report]] = deque()
         self._chatty: dict[Execution, None] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._running = self._stopping = self._heard = False
         self._fatal: BaseException | None = None
         self._room, self._work_done, self._quiet = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._wound_up, self._over = asyncio.Event(), asyncio.Event()
         self._serving: asyncio.Task[bool] | None = None
+        self._idle: asyncio.Future[set[str] | None] | None = None  # the wait for a hint
         self._quiet.set()
 
     # Life
@@ -130,6 +131,8 @@ class Worker:
             return
         _LOG.info("Stopping: %s %d runs.", "finishing" if drain else "aborting", len(self._busy))
         self._room.set()
+        if self._idle is not None:
+            self._idle.cancel()
         if not drain:
             for execution in list(self._busy):
                 self._stop(execution, "abort")
@@ -164,12 +167,14 @@ class Worker:
             self._tasks.add(task)
             task.add_done_callback(self._kept)
 
-    def _kept(self, task: asyncio.Task[Any]) -> None:
+    def _kept(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fatal = self._fatal or error
             self._stopping = True
             self._room.set()
+            if self._idle is not None:
+                self._idle.cancel()
             self._wound_up.set()
 
     async def _let_go(self) -> None:
@@ -179,8 +184,7 @@ class Worker:
             self._force(execution)
         for timer in self._timers.values():
             timer.cancel()
-        if self._serving is not None:
-            self._tasks.add(self._serving)
+        self._tasks |= {task for task in (self._serving, self._idle) if task is not None}
         left = self._tasks - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -231,19 +235,9 @@ class Worker:
     async def _hint(self) -> None:
         """Wait until there may be something to claim, or the worker shall stop."""
         patience = LOOK_AGAIN if self._heard else LONGEST_WAIT
-        hint = asyncio.ensure_future(self._insist(lambda: self.port.wait(self._topics, patience)))
-        stop = asyncio.ensure_future(self._stop_asked())
-        try:
-            await asyncio.wait((hint, stop), return_when=asyncio.FIRST_COMPLETED)
-            self._heard = hint.done() and bool(hint.result())
-        finally:
-            for task in (hint, stop):
-                task.cancel()
-            await asyncio.gather(hint, stop, return_exceptions=True)
-
-    async def _stop_asked(self) -> None:
-        while not self._stopping:
-            await self._change()
+        self._idle = asyncio.ensure_future(self._insist(partial(self.port.wait, self._topics, patience)))
+        await asyncio.wait({self._idle})
+        self._heard = not self._idle.cancelled() and bool(self._idle.result())
 
     @cached_property
     def _topics(self) -> frozenset[str]:
@@ -416,6 +410,7 @@ class Worker:
 
     def _forget(self, execution: Execution) -> None:
         """Nothing more is to be done about it."""
+        execution.let_go()
         self._held.pop(execution.held, None)
         self._chatty.pop(execution, None)
         self._room.set()
@@ -439,7 +434,7 @@ class Worker:
         if last_words := {item.held: text for item, _ in batch if (text := item.progress_text) is not None}:
             with suppress(*AWAY):
                 await self.port.beat(list(last_words), lease=self._lease, progress=last_words)
-        outcomes = [Outcome(item.run.id, replace(report, token=item.held.token), item.held.seq) for item, report in batch]
+        outcomes = [Outcome(item.run.id, _signed(report, item.held.token), item.held.seq) for item, report in batch]
         answers = await self._insist(partial(self.port.report_many, outcomes), always=True) or []
         for (execution, report), answer in zip(batch, answers, strict=True):
             if isinstance(answer, Conflict):
@@ -551,6 +546,13 @@ class Worker:
 
 def _unknown(context: Any) -> Any:
     raise UnknownHandler(context.job)
+
+
+def _signed(report: Report, token: str) -> Report:
+    """The report under a token. Most are of one kind, for which there is a shorter way."""
+    if type(report) is Succeed:
+        return Succeed(token=token, output=report.output, output_hash=report.output_hash)
+    return replace(report, token=token)
 
 
 def _said(report: Report) -> str | None:
