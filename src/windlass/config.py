@@ -15,6 +15,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from windlass.clock import Clock
+from windlass.durations import A_DURATION as A_DURATION
+from windlass.durations import duration as duration
+from windlass.durations import spelled as spelled
 from windlass.errors import BadInput, StoreError, StoreUnreachable
 from windlass.model import Limits
 from windlass.store.base import Store
@@ -59,31 +62,7 @@ def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
 # Reading values. Each reader takes what TOML can say and raises ValueError with what it wanted.
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
-_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
-_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE = re.compile(r"([0-9]{1,12}) ?(M|MiB|G|GiB)")
-A_DURATION = 'a duration: seconds, or a text such as "500ms", "30s", "5m", "2h", "1h30m"'
-
-
-def duration(value: Any) -> int:
-    """The milliseconds of a duration: seconds as a number, or a text with units."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    text = f"{value}s" if number else value.strip() if isinstance(value, str) else ""
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-        text += "s"
-    if not _DURATION.fullmatch(text):
-        raise ValueError(A_DURATION)
-    total = round(sum(float(count) * _UNITS[unit] for count, unit in _PART.findall(text)))
-    if total > Limits().duration:
-        raise ValueError("a duration of at most ten years")
-    return total
-
-
-def spelled(ms: int) -> str:
-    """A duration in the largest unit that says it exactly."""
-    unit = next(unit for unit in ("d", "h", "m", "s", "ms") if ms % _UNITS[unit] == 0 and (ms or unit == "s"))
-    return f"{ms // _UNITS[unit]}{unit}"
 
 
 def _text(value: Any) -> str:

@@ -113,6 +113,7 @@ class NewRun(Struct, frozen=True):
     after: tuple[str, ...] = ()  # ids of the runs it waits for
     after_end: Literal["success", "any"] = "success"
     retry_of: str | None = None
+    schedule: int | None = None
 
 
 class Created(Struct, frozen=True, gc=False):
@@ -161,6 +162,7 @@ class Run(Struct, frozen=True, gc=False):
     output: str | None = None
     output_hash: str | None = None
     progress: str | None = None  # JSON text, the handler's last word on how far it is; kept at the end
+    schedule: int | None = None  # what made it; None: somebody asked for it
 
     @property
     def priority(self) -> int:
@@ -214,6 +216,49 @@ class Progress(Struct, frozen=True, omit_defaults=True):
 
     fraction: float | None = None  # from 0 to 1
     message: str | None = None
+
+
+Missed = Literal["skip", "latest", "all"]
+Overlap = Literal["allow", "skip", "queue", "cancel"]
+
+
+class Schedule(Struct, frozen=True):
+    """A rule that makes runs of a job. The fields are the columns of `job_schedules`."""
+
+    id: int
+    key: str
+    job: str
+    kind: str  # once, interval, cron
+    expr: str
+    zone: str
+    anchor: int  # from which intervals are counted
+    payload: dict[str, Any]  # laid over the job's template
+    options: Options
+    missed: Missed  # what becomes of instants that nobody was there for
+    most: int  # of them are caught up, the latest ones
+    max_age: int | None  # milliseconds; older ones are skipped
+    overlap: Overlap  # what happens when the run before has not ended
+    jitter: int  # milliseconds, up to which a run comes later than its instant
+    enabled: bool
+    said: str | None  # what code said of it last, as a hash; None: a person made it
+    next_at: int | None
+    last_at: int | None
+    last_run: str | None
+    fired: int
+    skipped: int
+    rev: int
+    created_at: int
+    updated_at: int
+
+
+class Skipped(Struct, frozen=True):
+    """Instants that did not become runs, and why."""
+
+    first_at: int
+    last_at: int
+    number: int
+    reason: str
+    at: int
 
 
 class WorkerInfo(Struct, frozen=True):

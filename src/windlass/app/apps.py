@@ -11,17 +11,19 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextvars import ContextVar
+from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, Never, TypeVar, Unpack
 
 from windlass.app.handles import AsyncHandle, H, Handle
 from windlass.app.jobs import AsyncJob, AsyncJobMaker, D, Definition, Job, JobMaker, Kind, from_command, from_function
+from windlass.app.schedules import AsyncScheduleMaker, Planned, ScheduleMaker, ScheduleOptions, planned
 from windlass.app.options import CommandOptions, Duration, JobOptions, RunOptions, milliseconds, new_run
 from windlass.clock import Clock, SystemClock
 from windlass.config import MEMORY, load, located, open_store, shown
 from windlass.engine import Engine, Page
 from windlass.errors import BadInput
-from windlass.model import Created, Limits, NewRun, State, WorkerInfo
+from windlass.model import Created, Limits, NewRun, Schedule, State, WorkerInfo
 from windlass.store.base import Store, run_sync
 from windlass.worker import Worker
 
@@ -53,6 +55,7 @@ class Base:
         self.clock: Clock = clock or SystemClock()
         self.limits = limits or Limits()
         self.jobs: dict[str, Definition[..., Any]] = {}
+        self.planned: dict[str, Planned] = {}  # schedules that code defines, by key
         self._defined: set[str] = set()
         self._opening, self._pid = threading.Lock(), 0
         self._opened: Engine | None = None
@@ -106,6 +109,15 @@ class Base:
             raise BadInput(f"There are two jobs called {job.name!r}.", hint="Give one of them another name: @app.job(name='...').")
         self.jobs[job.name] = job
         return job
+
+    def _plan(self, plan: Planned) -> None:
+        if plan.key in self.planned:
+            raise BadInput(f"There are two schedules with the key {plan.key!r}.", hint="Give one of them another: key='...'.")
+        self.planned[plan.key] = plan
+
+    async def _schedule(self, engine: Engine, plan: Planned, *, by_code: bool) -> Schedule:
+        await self._define(engine, {plan.job} - self._defined)
+        return await engine.schedule(plan.key, plan.job, **plan.words, by_code=by_code)
 
     # Creating
 
@@ -232,6 +244,8 @@ class Base:
                 job.signature.check()
         async with self._ports(lease_ms) as (port, heart):
             await self._define(port, handlers)
+            for plan in self.planned.values():
+                await self._schedule(port, plan, by_code=True)
             yield Worker(port, handlers, self.clock, info, heart=heart, house=port, lease=lease_ms, grace=grace_ms, on_unknown=on_unknown)
 
     def _chosen(self, names: tuple[str, ...] | None) -> list[Definition[..., Any]]:
@@ -363,6 +377,38 @@ class App(Base):
         """Make a command a job. It gets the payload as JSON on standard input, or where an argument says {payload}."""
         return self._add(from_command(Job[..., Any], self, name, argv, said, cwd, environment, memory_limit))
 
+    def cron(self, expression: str, **said: Unpack[ScheduleOptions]) -> ScheduleMaker:
+        """Have a job run by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""
+
+        def make(job: Any) -> Any:
+            made = job if isinstance(job, Job) else self.job()(job)
+            self._plan(planned(made, cron=expression, every=None, at=None, said=said))
+            return made
+
+        return make
+
+    def every(self, interval: str | Duration, **said: Unpack[ScheduleOptions]) -> ScheduleMaker:
+        """Have a job run again and again: `@app.every("15m")`, on a job or on a function."""
+
+        def make(job: Any) -> Any:
+            made = job if isinstance(job, Job) else self.job()(job)
+            self._plan(planned(made, cron=None, every=interval, at=None, said=said))
+            return made
+
+        return make
+
+    def schedule(
+        self,
+        job: Job[..., Any] | str,
+        *,
+        cron: str | None = None,
+        every: str | Duration | None = None,
+        at: datetime | str | None = None,
+        **said: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Store a schedule now, at run time; the same key again updates it."""
+        return run_sync(self._schedule(self.engine, planned(job, cron=cron, every=every, at=at, said=said), by_code=False))
+
     def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **said: Unpack[RunOptions]) -> Handle[Any]:
         """Store a run of a job by its name, which may be defined elsewhere."""
         return self.enqueue_one(self._by_name(job, payload, said), connection=connection)
@@ -445,6 +491,38 @@ class AsyncApp(Base):
     ) -> AsyncJob[..., Any]:
         """Make a command a job. It gets the payload as JSON on standard input, or where an argument says {payload}."""
         return self._add(from_command(AsyncJob[..., Any], self, name, argv, said, cwd, environment, memory_limit))
+
+    def cron(self, expression: str, **said: Unpack[ScheduleOptions]) -> AsyncScheduleMaker:
+        """Have a job run by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""
+
+        def make(job: Any) -> Any:
+            made = job if isinstance(job, AsyncJob) else self.job()(job)
+            self._plan(planned(made, cron=expression, every=None, at=None, said=said))
+            return made
+
+        return make
+
+    def every(self, interval: str | Duration, **said: Unpack[ScheduleOptions]) -> AsyncScheduleMaker:
+        """Have a job run again and again: `@app.every("15m")`, on a job or on a function."""
+
+        def make(job: Any) -> Any:
+            made = job if isinstance(job, AsyncJob) else self.job()(job)
+            self._plan(planned(made, cron=None, every=interval, at=None, said=said))
+            return made
+
+        return make
+
+    async def schedule(
+        self,
+        job: AsyncJob[..., Any] | str,
+        *,
+        cron: str | None = None,
+        every: str | Duration | None = None,
+        at: datetime | str | None = None,
+        **said: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Store a schedule now, at run time; the same key again updates it."""
+        return await self._schedule(self.engine, planned(job, cron=cron, every=every, at=at, said=said), by_code=False)
 
     async def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **said: Unpack[RunOptions]) -> AsyncHandle[Any]:
         """Store a run of a job by its name, which may be defined elsewhere."""

@@ -108,16 +108,22 @@ class Creating(Core):
             winners, released = await self.records.create(made, self.clock.nonce())
         except (OutcomeUnknown, Conflict):
             return await self._found(made)
-        await self.wake_queues([*_ready(made), *released], made.now)
+        await self.wake_queues([*self.ready(made), *released], made.now)
         return winners
 
     async def _found(self, made: Creation) -> dict[tuple[str, str], Winner] | None:
         stored = await self.records.seqs(made.ids)
         if not stored:
             return None
-        await self.wake_queues(_ready(made), made.now)
+        await self.wake_queues(self.ready(made), made.now)
         ours = {(row.scope, row.key): Winner(row.run, None) for row in made.keys if row.run in stored}
         return await self.records.winners(made.keys, made.now) | ours
+
+    def ready(self, made: Creation) -> Iterator[Ready]:
+        """Where and when the next of each kind is ready."""
+        for kind, rows in made.rows.items():
+            if kind.state != _WAITING:
+                yield Ready(kind.queue, made.now if kind.state == _QUEUED else min(row[2] for row in rows))
 
     def _checked(self, new: NewRun) -> tuple[str, str] | None:
         """The scope and the name of its key, if what is asked for can be stored."""
@@ -155,7 +161,9 @@ class Creating(Core):
             if template or new.payload is None:
                 text = json.dump(_laid_over(template, new.payload), most=self.limits.payload)
             position = place(due_at, index) if later else first_place + index
-            row = (identity, position, due_at, text) if key is None else (identity, position, due_at, text, *key)
+            row: tuple[Any, ...] = (identity, position, due_at, text) if key is None else (identity, position, due_at, text, *key)
+            if new.schedule is not None:
+                row = (*row, new.schedule)  # always behind a key
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
         compared = {key for _, new, key, _ in asked if key and new.key and new.key.on_duplicate == "compare"}
         return Creation(
@@ -216,13 +224,6 @@ class Creating(Core):
                     f"The key {row.key!r} is held by run {winner.run}, which was asked for with other content.",
                     hint="Use a new key for a new request; repeat the first request exactly to get its run.",
                 )
-
-
-def _ready(made: Creation) -> Iterator[Ready]:
-    """Where and when the next of each kind is ready."""
-    for kind, rows in made.rows.items():
-        if kind.state != _WAITING:
-            yield Ready(kind.queue, made.now if kind.state == _QUEUED else min(row[2] for row in rows))
 
 
 def _other_content(first: NewRun, again: NewRun) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from windlass.clock import Clock
-from windlass.engine.core import BACK_AT_LATEST, Core
+from windlass.engine.core import BACK_AT_LATEST
+from windlass.engine.schedules import Scheduling
 from windlass.errors import OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
 from windlass.model import Run, State
@@ -23,6 +24,7 @@ TIDY_ABOVE, TIDY_SHARE = 10_000, 0.02
 class Swept(Struct, frozen=True):
     """What a sweep did, and in how many milliseconds it wants to come back."""
 
+    fired: int = 0
     dispatched: int = 0
     lapsed: int = 0
     pruned: int = 0
@@ -51,25 +53,26 @@ class Watch:
         return ticks - self._since
 
 
-class Sweeping(Core):
+class Sweeping(Scheduling):
     """The verbs of time."""
 
     _prune_at = 0
 
     async def sweep(self, watch: Watch | None = None) -> Swept:
-        """Dispatch what is due, lapse what is lost, prune what is old.
+        """Lapse what is lost, fire schedules, dispatch what is due, prune what is old.
 
         Without a watch, leases are judged by the store's time alone, which cannot tell a dead worker from a process that
         slept or a clock that was set. A process that sweeps regularly keeps a Watch and hands it in each time.
         """
         steady = None if watch is None else watch.steady_for()
         lapsed = await self.lapse(steady)
+        fired = await self.fire_all()
         dispatched = await self.dispatch()
         pruned = 0
         if self.clock.monotonic() >= self._prune_at:
             pruned, self._prune_at = await self.prune(), self.clock.monotonic() + PRUNE_EVERY
         waits = [at - self.clock.now() for at in await self.records.next_times()]
-        return Swept(dispatched, lapsed, pruned, max(0, min([BACK_AT_LATEST, *waits])))
+        return Swept(fired, dispatched, lapsed, pruned, max(0, min([BACK_AT_LATEST, *waits])))
 
     async def dispatch(self, count: int = SLICE * SLICES) -> int:
         """Queue the runs whose time has come, oldest first; how many this call moved."""

@@ -83,9 +83,9 @@ where (select count(*) from {rows: d: name text, rev int} join jobs on jobs.name
     where k.compare = 1 and h.run <> k.run and h.hash is distinct from k.hash)
 
 -- name: create
-insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of)
-select r.id, 1, :state, :job, :queue, :lane, :band, r.position, r.payload, r.due_at, :now, :max_attempts, cast(:max_runtime as {int}), :policy, :retry_of
-from {rows: r: id text, position int, due_at int, payload text, scope text, key text}
+insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of, schedule)
+select r.id, 1, :state, :job, :queue, :lane, :band, r.position, r.payload, r.due_at, :now, :max_attempts, cast(:max_runtime as {int}), :policy, :retry_of, r.schedule
+from {rows: r: id text, position int, due_at int, payload text, scope text, key text, schedule int}
 where r.key is null or r.id = (select k.run from job_keys k where k.scope = r.scope and k.key = r.key)
 
 -- name: add_waits
@@ -454,3 +454,61 @@ select r.key from {rows: r: scope text, key text}
 
 -- name: drop_keys
 delete from job_keys where scope {among: scopes} and key {among: keys} and coalesce(until, :now + 1) <= :now
+
+-- Schedules ------------------------------------------------------------------------------------------------------
+
+-- name: add_schedule
+insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options, missed, most, max_age, overlap, jitter, enabled, said, next_at, rev, created_at, updated_at)
+values (:key, :job, :kind, :expr, :zone, :anchor, :payload, :options, :missed, :most, :max_age, :overlap, :jitter, :enabled, :said, :next_at, 1, :now, :now)
+on conflict (key) do nothing
+
+-- name: edit_schedule
+update job_schedules
+set job = :job, kind = :kind, expr = :expr, zone = :zone, anchor = :anchor, payload = :payload, options = :options, missed = :missed, most = :most,
+  max_age = :max_age, overlap = :overlap, jitter = :jitter, enabled = :enabled, said = :said, next_at = :next_at, rev = rev + 1, updated_at = :now
+where id = :id and rev = :rev and fired + skipped = :seen
+returning id
+
+-- name: drop_skips
+delete from job_skips where schedule = :id
+
+-- name: drop_schedule
+delete from job_schedules where id = :id returning id
+
+-- name: schedule_by_key
+select {schedule} from job_schedules where key = :key
+
+-- name: schedules_after
+select {schedule} from job_schedules where key > :after order by key limit :count
+
+-- name: schedules_due
+select {schedule} from job_schedules where next_at <= :now order by next_at, created_at, id limit :count
+
+-- name: next_schedule
+select min(next_at) from job_schedules where next_at is not null
+
+-- name: schedule_skips
+select first_at, last_at, number, reason, at from job_skips where schedule = :id order by id desc limit :count
+
+-- The runs of these schedules that have not ended, to judge an overlap by.
+-- name: unfinished_of_schedules
+select schedule, id, state from job_runs where schedule {in: ids} and finished_at is null order by schedule, seq
+
+-- A schedule moves on only from the instant that was seen, and from the words that were read.
+-- name: advance_schedules
+update job_schedules
+set next_at = r.next_at, last_at = coalesce(r.due_at, job_schedules.last_at), last_run = coalesce(r.run, job_schedules.last_run),
+  fired = fired + r.fired, skipped = skipped + r.skipped, mark = :mark
+from {rows: r: id int, rev int, seen int, next_at int, due_at int, run text, fired int, skipped int}
+where job_schedules.id {probe: r.id} and job_schedules.next_at = r.seen and job_schedules.rev = r.rev
+returning job_schedules.id
+
+-- Said when another process was faster, or somebody has edited a schedule: then none of the batch happens, and it is read again.
+-- name: refuse_fire
+insert into schema_version (version, applied_at)
+select 1, :now where (select count(*) from job_schedules where id {in: ids} and mark = :mark) <> :expected
+
+-- name: add_skips
+insert into job_skips (schedule, first_at, last_at, number, reason, at)
+select r.schedule, r.first_at, r.last_at, r.number, r.reason, :now
+from {rows: r: schedule int, first_at int, last_at int, number int, reason text}

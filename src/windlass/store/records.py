@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from windlass.machine import ENDED
-from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Options, Policy, Requires, Run, State, WorkerInfo
+from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Options, Policy, Requires, Run, Schedule, Skipped, State, WorkerInfo
 from windlass.store import sql
 from windlass.store.base import Row, Statement, Store, Value
 
@@ -32,6 +32,10 @@ _WRITTEN_BACK = (
 )  # fmt: skip
 _PATCHED = ("seq", "rev", "state", "payload", "queue", "lane", "band", "position", "due_at", "max_attempts")
 
+
+_SCHEDULE_WRITTEN = (
+    "key", "job", "kind", "expr", "zone", "anchor", "missed", "most", "max_age", "overlap", "jitter", "said", "next_at",
+)  # fmt: skip
 
 _FOLLOW = ("lock_followers", "doom", "release", "journal_followers")
 _SETTLE = ("doom_created", "release_created", "journal_settled")
@@ -62,6 +66,9 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
         *(f"prune_{table}" for table in ("journal", "attempts", "logs", "waits", "followed", "runs")),
     ),
     "drop_keys": ("drop_keys",),
+    "schedule": ("add_schedule", "edit_schedule"),
+    "unschedule": ("drop_skips", "drop_schedule"),
+    "fire": ("advance_schedules", "refuse_fire", "add_skips", *_KEYS, "lock_predecessors", "refuse_create", "create", "journal_created", "add_waits", *_SETTLE),
 }
 """The statements that write, by the verb whose batch they are in. Every place between two of them is a fault point."""
 
@@ -136,6 +143,19 @@ class Creation(NamedTuple):
     waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
 
 
+class Advance(NamedTuple):
+    """How a schedule moves on from the instant that was seen."""
+
+    id: int
+    rev: int
+    seen: int
+    next_at: int | None
+    due_at: int | None
+    run: str | None
+    fired: int
+    skipped: int
+
+
 class Ready(NamedTuple):
     """Where a run waits for a worker, and from when."""
 
@@ -205,6 +225,17 @@ def _job_of(row: Row) -> Job:
     return Job(identity, name, handler, msgspec.json.decode(payload), _options(options), *rest)
 
 
+def _schedule_of(row: Row) -> Schedule:
+    values = dict(zip(Schedule.__struct_fields__, row, strict=True))
+    opened = {"payload": msgspec.json.decode(values["payload"]), "options": _options(values["options"]), "enabled": bool(values["enabled"])}
+    return Schedule(**values | opened)
+
+
+def _schedule_values(schedule: Schedule) -> dict[str, Value]:
+    values: dict[str, Value] = {name: getattr(schedule, name) for name in _SCHEDULE_WRITTEN}
+    return values | {"payload": pack(schedule.payload), "options": pack(schedule.options), "enabled": int(schedule.enabled)}
+
+
 def _attempt_of(run_id: str, row: Row) -> Attempt:
     n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, error = row
     return Attempt(run_id, n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, _error_of(error))
@@ -261,13 +292,13 @@ class Records:
 
     # Creation
 
-    async def create(self, made: Creation, mark: str) -> Stored:
+    async def create(self, made: Creation, mark: str, *, verb: str = "create", before: Sequence[Statement] = ()) -> Stored:
         """Insert the runs whose keys are theirs, and say whose they are; Conflict when any of it can no longer be as planned."""
         now, keys = made.now, pack(made.keys)
         predecessors = sorted({wait[1] for wait in made.waits})
         guard: dict[str, Value] = {"d": pack(made.definitions), "k": keys, "predecessors": pack(predecessors), "now": now}
         guard |= {"definitions": len(made.definitions), "keys": len(made.keys), "expected": len(predecessors)}
-        statements: list[Statement] = []
+        statements: list[Statement] = list(before)
         if made.keys:
             statements += (Statement(name, {"r": keys, "now": now}) for name in _KEYS)
         if predecessors:
@@ -281,7 +312,7 @@ class Records:
             statements += (Statement(name, {"ids": pack(made.ids), "mark": mark, "now": now}) for name in _SETTLE)
         if made.keys:
             statements.append(Statement("winners", {"r": keys, "now": now}))
-        answers = await self._batch("create", *statements)
+        answers = await self._batch(verb, *statements)
         return Stored(_winners(answers[-1]) if made.keys else {}, _released(statements, answers))
 
     async def winners(self, keys: Sequence[KeyRow], now: int) -> dict[tuple[str, str], Winner]:
@@ -409,8 +440,8 @@ class Records:
         await self._batch("look_later", Statement("look_later", {"r": packed}))
 
     async def next_times(self) -> list[int]:
-        """When the next run is due and when the next lease wants a look, as far as there are any."""
-        found = await self._batch("read", Statement("next_due"), Statement("next_look"))
+        """When the next run is due, the next lease wants a look and the next schedule fires, as far as there are any."""
+        found = await self._batch("read", Statement("next_due"), Statement("next_look"), Statement("next_schedule"))
         return [rows[0][0] for rows in found if rows[0][0] is not None]
 
     # Reading
@@ -460,6 +491,51 @@ class Records:
             values |= {"seen": seen, "upto": upto, "xid": str(xid)}
         rows = await self._read("tail", **values)
         return [(key, order, Entry(run, rev, at, move, _STATES[state], *rest)) for key, order, run, rev, at, move, state, *rest in rows]
+
+    # Schedules
+
+    async def add_schedule(self, schedule: Schedule, now: int) -> None:
+        await self._batch("schedule", Statement("add_schedule", _schedule_values(schedule) | {"now": now}))
+
+    async def edit_schedule(self, schedule: Schedule, seen: Schedule, now: int) -> bool:
+        """Write a schedule if nothing has happened to it since it was seen."""
+        guard: dict[str, Value] = {"id": seen.id, "rev": seen.rev, "seen": seen.fired + seen.skipped, "now": now}
+        return bool((await self._batch("schedule", Statement("edit_schedule", _schedule_values(schedule) | guard)))[0])
+
+    async def drop_schedule(self, identity: int) -> bool:
+        dropped = await self._batch("unschedule", Statement("drop_skips", {"id": identity}), Statement("drop_schedule", {"id": identity}))
+        return bool(dropped[1])
+
+    async def schedule(self, key: str) -> Schedule | None:
+        found = await self._read("schedule_by_key", key=key)
+        return _schedule_of(found[0]) if found else None
+
+    async def schedules_after(self, key: str, count: int) -> list[Schedule]:
+        return [_schedule_of(row) for row in await self._read("schedules_after", after=key, count=count)]
+
+    async def schedules_due(self, now: int, count: int) -> list[Schedule]:
+        return [_schedule_of(row) for row in await self._read("schedules_due", now=now, count=count)]
+
+    async def skips(self, identity: int, count: int) -> list[Skipped]:
+        return [Skipped(*row) for row in await self._read("schedule_skips", id=identity, count=count)]
+
+    async def unfinished(self, schedules: Sequence[int]) -> dict[int, list[tuple[str, State]]]:
+        """The runs of these schedules that have not ended, oldest first."""
+        found: dict[int, list[tuple[str, State]]] = {}
+        for schedule, run, state in await self._read("unfinished_of_schedules", ids=pack(schedules)) if schedules else ():
+            found.setdefault(schedule, []).append((run, _STATES[state]))
+        return found
+
+    async def fire(self, made: Creation, advances: Sequence[Advance], skips: Sequence[tuple[Any, ...]], mark: str) -> Stored:
+        """Move schedules on and make their runs, all together; Conflict when one of them is no longer as it was read."""
+        ids = pack([advance.id for advance in advances])
+        before = [
+            Statement("advance_schedules", {"r": pack(sorted(advances)), "mark": mark}),
+            Statement("refuse_fire", {"ids": ids, "mark": mark, "expected": len(advances), "now": made.now}),
+        ]
+        if skips:
+            before.append(Statement("add_skips", {"r": pack(skips), "now": made.now}))
+        return await self.create(made, mark, verb="fire", before=before)
 
     # Log lines
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from windlass import machine
-from windlass.model import Run
+from windlass.model import Run, Schedule
 
 _BLOCK = re.compile(r"^-- (name|fragment): (\w+)(?: (\w+))?\n(.*?)(?=^-- (?:name|fragment): |\Z)", re.S | re.M)
 _COMMENT = re.compile(r"^\s*--.*\n", re.M)
@@ -62,6 +62,7 @@ def _text(value: str) -> Fragment:
 _COMMON: dict[str, Fragment] = {
     "from": _states,
     "run": lambda alias: ", ".join(f"{alias + '.' if alias else ''}{name}" for name in Run.__struct_fields__),
+    "schedule": lambda _: ", ".join(Schedule.__struct_fields__),
     "ended": lambda _: ", ".join(f"'{state}'" for state in machine.ENDED),
     "live": lambda _: ", ".join(f"'{state}'" for state in machine.LIVE),
 }

@@ -1,0 +1,90 @@
+"""Schedules as the application writes them: `@app.cron(...)`, `@app.every(...)`, `app.schedule(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, overload
+
+from msgspec import Struct
+
+from windlass.app.jobs import AsyncJob, Definition, Job
+from windlass.app.options import Duration, milliseconds, refuse_unknown
+from windlass.errors import BadInput
+from windlass.model import Missed, Overlap
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """What a schedule may say besides its rule. Durations are seconds."""
+
+    key: str
+    zone: str
+    payload: Mapping[str, Any]
+    missed: Missed
+    most: int
+    max_age: Duration
+    overlap: Overlap
+    jitter: Duration
+    enabled: bool
+
+
+class Planned(Struct, frozen=True):
+    """A schedule that code defines, as the engine is told of it."""
+
+    key: str
+    job: str
+    words: dict[str, Any]
+
+
+class ScheduleMaker(Protocol):
+    """What `@app.cron(...)` is: it takes a job, or a function that it makes one."""
+
+    @overload
+    def __call__(self, job: Job[P, R], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, job: Callable[P, Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, job: Callable[P, R], /) -> Job[P, R]: ...
+
+
+class AsyncScheduleMaker(Protocol):
+    """The same for an AsyncApp."""
+
+    @overload
+    def __call__(self, job: AsyncJob[P, R], /) -> AsyncJob[P, R]: ...
+    @overload
+    def __call__(self, job: Callable[P, Awaitable[R]], /) -> AsyncJob[P, R]: ...
+    @overload
+    def __call__(self, job: Callable[P, R], /) -> AsyncJob[P, R]: ...
+
+
+def planned(
+    job: Definition[..., Any] | str, *, cron: str | None, every: str | Duration | None, at: datetime | str | None, said: ScheduleOptions
+) -> Planned:
+    """A schedule in the engine's words; what it will call the job with is checked now."""
+    refuse_unknown(said, ScheduleOptions, "A schedule")
+    name = job if isinstance(job, str) else job.name
+    payload = dict(said.get("payload", {}))
+    if isinstance(job, Definition) and job.signature is not None:
+        payload = job.signature.payload((), payload)
+    words: dict[str, Any] = {"cron": cron, "every": _interval(every), "at": _instant(at), "payload": payload}
+    words |= {word: said[word] for word in ("zone", "missed", "most", "overlap", "enabled") if word in said}  # type: ignore[literal-required]
+    words |= {word: milliseconds(said[word], word) for word in ("max_age", "jitter") if word in said}  # type: ignore[literal-required]
+    return Planned(said.get("key", name), name, words)
+
+
+def _interval(every: str | Duration | None) -> str | None:
+    if isinstance(every, timedelta):
+        every = every.total_seconds()
+    return None if every is None else str(every)
+
+
+def _instant(at: datetime | str | None) -> str | None:
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise BadInput(f"at must have a time zone, not {at!r:.80}.", hint="Write datetime(..., tzinfo=ZoneInfo('Europe/Paris')).")
+        return at.isoformat()
+    return at

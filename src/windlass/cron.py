@@ -1,0 +1,425 @@
+"""When a rule is due: pure functions from instants to instants, with no clock and no store.
+
+An instant is milliseconds since 1970 in UTC; inside it is seconds, since no cron rule is due between two. A wall time
+is what the clocks of a zone show, counted as if they had never been changed; `_instant` and `_offset` lead from one to the other.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import count, islice, pairwise, takewhile
+from typing import NamedTuple
+from zoneinfo import ZoneInfo, available_timezones
+
+from cronsim import CronSim, CronSimError
+from msgspec import Struct
+
+from windlass.durations import duration, spelled
+from windlass.errors import BadInput
+from windlass.model import Limits
+
+KINDS = ("once", "interval", "cron")
+
+LONGEST = 256  # characters of an expression
+SHORTEST_INTERVAL = 1_000
+FAR_FUTURE = 7_258_118_400_000  # the year 2200; nothing is due later
+_DAY = 86_400
+# No date comes back later than after 40 years: 29 February on a given weekday, across a year such as 2100.
+_HORIZON = 50 * 366 * _DAY
+# By 2040 zones have only their standing rules, so what is not due in the years after it is never due.
+_STANDING = 2_208_988_800_000
+_NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_FIELDS: Mapping[str, str] = {
+    "minute": "0 to 59",
+    "hour": "0 to 23",
+    "day of month": "1 to 31, L for the last day, LW for the last weekday",
+    "month": "1 to 12, or JAN to DEC",
+    "day of week": "0 to 7 (0 and 7 are Sunday), SUN to SAT, 5L for the last Friday, 1#2 for the second Monday",
+}
+
+
+class Rule(Struct, frozen=True):
+    """When something is due. `parse` makes it, so that one that exists can be followed."""
+
+    kind: str  # once, interval, cron
+    expr: str
+    zone: str = "UTC"
+
+
+class Shown(NamedTuple):
+    """What the clocks of a zone show at an instant."""
+
+    local: str  # ISO 8601 with the offset
+    clock_changes: bool  # on that day, in that zone
+
+
+def parse(kind: str, expr: str | float | datetime, zone: str | None = None) -> Rule:
+    """The rule that is meant, or BadInput with the place of the error; a rule that is never due is refused too."""
+    if kind not in KINDS:
+        raise BadInput(f"There is no kind of schedule {kind!r:.40}.", hint=f"There are: {', '.join(KINDS)}.")
+    if zone is not None:
+        _check_zone(zone)
+    if isinstance(expr, str) and len(expr) > LONGEST:
+        raise BadInput(f"The expression has {len(expr):,} characters; at most {LONGEST} are read.", hint="Split it into several schedules.")
+    return _READERS[kind](expr, zone)
+
+
+def next_after(rule: Rule, after_ms: int, anchor_ms: int = 0) -> int | None:
+    """The first due instant strictly after another, or None; intervals are counted from the anchor, which is the first."""
+    return next(_due(rule, after_ms, FAR_FUTURE, anchor_ms), None)
+
+
+def between(rule: Rule, after_ms: int, until_ms: int, anchor_ms: int = 0, limit: int = 1_000) -> tuple[list[int], int]:
+    """The first `limit` due instants in (after, until], oldest first, and how many there are in all."""
+    found = list(islice(_due(rule, after_ms, until_ms, anchor_ms), limit))
+    return found, len(found) if len(found) < limit else _number(rule, after_ms, until_ms, anchor_ms)
+
+
+def latest(rule: Rule, after_ms: int, until_ms: int, anchor_ms: int = 0, limit: int = 1) -> list[int]:
+    """The last `limit` due instants in (after, until], oldest first."""
+    until_ms, span = min(until_ms, FAR_FUTURE), 60_000 * limit
+    while until_ms - span > after_ms and _number(rule, until_ms - span, until_ms, anchor_ms) < limit:
+        span *= 2
+    return list(deque(_due(rule, max(after_ms, until_ms - span), until_ms, anchor_ms), maxlen=limit))
+
+
+def describe(rule: Rule) -> str:
+    """The rule in words."""
+    match rule.kind:
+        case "once":
+            return f"Once, at {_shown(_once(rule.expr, rule.zone), rule.zone).local}"
+        case "interval":
+            return f"Every {_in_words(duration(rule.expr))}"
+        case _:
+            words = CronSim(_compiled(rule.expr, rule.zone).fields, _dated(0)).explain()
+            return f"{re.sub(r'([0-9]+)th', _ordinal, words)} ({rule.zone})"
+
+
+def shown(rule: Rule, instant_ms: int) -> Shown:
+    """What the clocks of the rule's zone show at an instant, and whether they are changed on that day."""
+    return _shown(instant_ms, rule.zone)
+
+
+# The instants of a rule
+
+
+def _due(rule: Rule, after_ms: int, until_ms: int, anchor_ms: int) -> Iterator[int]:
+    """All due instants in (after, until], oldest first."""
+    match rule.kind:
+        case "once":
+            instants = (at for at in [_once(rule.expr, rule.zone)] if at > after_ms)
+        case "interval":
+            every = duration(rule.expr)
+            instants = (anchor_ms + index * every for index in count(max(0, (after_ms - anchor_ms) // every + 1)))
+        case _:
+            instants = (at * 1_000 for at in _due_by_cron(_compiled(rule.expr, rule.zone), _whole_seconds(after_ms)))
+    return takewhile(min(until_ms, FAR_FUTURE).__ge__, instants)
+
+
+def _number(rule: Rule, after_ms: int, until_ms: int, anchor_ms: int) -> int:
+    """How many due instants there are in (after, until], without going through all of them."""
+    until_ms = min(until_ms, FAR_FUTURE)
+    match rule.kind:
+        case "once":
+            return after_ms < _once(rule.expr, rule.zone) <= until_ms
+        case "interval":
+            first, every = next_after(rule, after_ms, anchor_ms), duration(rule.expr)
+            return 0 if first is None or first > until_ms else (until_ms - first) // every + 1
+        case _:
+            return _number_by_cron(_compiled(rule.expr, rule.zone), _whole_seconds(after_ms), _whole_seconds(until_ms))
+
+
+def _whole_seconds(instant_ms: int) -> int:
+    # The range keeps datetime from overflowing; nothing is due outside of it.
+    return min(max(instant_ms, -1), FAR_FUTURE) // 1_000
+
+
+# Reading
+
+
+def _read_once(expr: object, zone: str | None) -> Rule:
+    text = expr.isoformat() if isinstance(expr, datetime) else expr.strip() if isinstance(expr, str) else ""
+    try:
+        aware = datetime.fromisoformat(text).tzinfo is not None
+    except ValueError as error:
+        raise BadInput(f"{expr!r:.80} is no instant: {error}.", hint="Write it as 2030-01-31T09:00:00+01:00.") from None
+    if zone is None and not aware:
+        raise BadInput(f"{text!r} has no zone.", hint=f"Write {text}Z or {text}+01:00, or name a zone.")
+    rule = Rule("once", text, zone or "UTC")
+    if not 0 <= _once(text, rule.zone) <= FAR_FUTURE:
+        raise BadInput(f"{text!r} is out of range.", hint="Name an instant from 1970 to 2199.")
+    return rule
+
+
+def _read_interval(expr: object, zone: str | None) -> Rule:
+    try:
+        every = duration(expr)
+    except ValueError as wanted:
+        raise BadInput(f"The interval is {expr!r:.80}; it must be {wanted}.", hint="Write 15m, 1h30m or 1d.") from None
+    if not SHORTEST_INTERVAL <= every <= Limits().duration:
+        raise BadInput(f"The interval {expr!r:.80} is below a second.", hint="The shortest interval is 1s.")
+    return Rule("interval", expr.strip() if isinstance(expr, str) else spelled(every), zone or "UTC")
+
+
+def _read_cron(expr: object, zone: str | None) -> Rule:
+    if not isinstance(expr, str):
+        raise BadInput(f"The cron expression is {expr!r:.80}; it must be a text.", hint='Write five fields, such as "0 3 * * *".')
+    rule = Rule("cron", " ".join(expr.split()), zone or "UTC")
+    _check_fields(expr)
+    try:
+        first = next_after(rule, _STANDING)
+    except CronSimError:
+        first = None  # it has seen by itself that no month has such a day
+    if first is None:
+        raise BadInput(
+            f"{rule.expr!r} is never due: no day or time is all that it asks for.", hint="Check the day, the month and the hour."
+        )
+    return rule
+
+
+_READERS: Mapping[str, Callable[[object, str | None], Rule]] = {"once": _read_once, "interval": _read_interval, "cron": _read_cron}
+
+
+def _check_fields(expr: str) -> None:
+    """Refuse what is not five fields that can be read, and name the place."""
+    named = expr.strip().lower()
+    if named.startswith("@"):
+        if named not in _NICKNAMES:
+            hint = 'Use an interval, such as "15m".' if named.startswith("@every") else f"There are: {', '.join(_NICKNAMES)}."
+            raise BadInput(f"There is no cron nickname {expr.strip()!r:.40}.", hint=hint)
+        return
+    fields = list(re.finditer(r"\S+", expr))
+    if len(fields) != len(_FIELDS):
+        given = f"{len(fields)} field{'s' * (len(fields) != 1)}"
+        raise BadInput(f"The cron expression {expr!r} has {given}; it must have five.", hint=f"They are: {', '.join(_FIELDS)}.")
+    for index, (name, values) in enumerate(_FIELDS.items()):
+        position = fields[index].start()
+        for part in fields[index].group().split(","):
+            if not _reads(index, part):
+                raise BadInput(
+                    f"The {name} {part!r} at character {position + 1} of {expr!r} cannot be read.",
+                    hint=f"Field {index + 1}, the {name}, takes {values}; also *, lists (1,2), ranges (1-5, low to high) and steps (*/2).",
+                )
+            position += len(part) + 1
+
+
+def _reads(index: int, part: str) -> bool:
+    """Whether cronsim reads a part of a field, all other fields being free."""
+    fields = ["*"] * len(_FIELDS)
+    fields[index] = part
+    try:
+        CronSim(" ".join(fields), _dated(0))
+    except CronSimError:
+        return False
+    return part.isascii()  # "ſun" in capitals is SUN
+
+
+def _check_zone(name: str) -> None:
+    if name in _zones():
+        return
+    lower = {zone.rpartition("/")[2].lower(): zone for zone in sorted(_zones())} | {zone.lower(): zone for zone in _zones()}
+    near = difflib.get_close_matches(str(name)[:64].lower(), list(lower), n=1, cutoff=0.7)
+    hint = f"Did you mean {lower[near[0]]}?" if near else "Name a zone as the tz database does: UTC, Europe/Paris, America/New_York."
+    raise BadInput(f"There is no zone {name!r:.80}.", hint=hint)
+
+
+@lru_cache(maxsize=1)
+def _zones() -> frozenset[str]:
+    # "localtime" is another zone on every machine, and "Factory" is none.
+    return frozenset(available_timezones() - {"localtime", "Factory", "posixrules"})
+
+
+# Cron
+
+
+class _Cron(NamedTuple):
+    fields: str
+    by_elapsed_time: bool
+    zone: ZoneInfo
+
+
+@lru_cache(maxsize=4096)
+def _compiled(expr: str, zone: str) -> _Cron:
+    fields = _NICKNAMES.get(expr.lower(), expr)
+    minute, hour, *_ = fields.split()
+    return _Cron(fields, minute.startswith("*") or hour.startswith("*"), _zone(zone))
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError):  # it was there when the rule was made
+        raise BadInput(
+            f"There is no zone {name!r:.80} on this machine.", hint="Update tzdata, or give the schedule another zone."
+        ) from None
+
+
+def _due_by_cron(cron: _Cron, after: int) -> Iterator[int]:
+    return (_due_by_elapsed_time if cron.by_elapsed_time else _due_by_wall_time)(cron, after)
+
+
+def _due_by_elapsed_time(cron: _Cron, after: int) -> Iterator[int]:
+    """Every instant at which the clocks show what matches, whether or not they have shown it before."""
+    start: int | None = after + 1
+    give_up = after + _HORIZON
+    while start is not None and start < give_up:
+        offset, change = _offset(cron.zone, start), None
+        for wall in _matches(cron.fields, start + offset):
+            if (change := _first_change(cron.zone, start, wall - offset)) is not None:
+                break  # from there on the clocks show other wall times
+            yield wall - offset
+            start, give_up = wall - offset, wall + _HORIZON
+        start = change
+
+
+def _due_by_wall_time(cron: _Cron, after: int) -> Iterator[int]:
+    """The instant of every wall time that matches. Those skipped by one change have the same instant, which counts once."""
+    for wall in _matches(cron.fields, after + _offset(cron.zone, after) + 1):
+        instant = _instant(cron.zone, wall)
+        if instant > after:  # else it was shown before, and is now shown again
+            yield instant
+            after = instant
+
+
+def _matches(fields: str, wall: int) -> Iterator[int]:
+    """The wall times that match, from this one on. cronsim is told of no zone, so that it meets no change."""
+    return (int(found.timestamp()) for found in CronSim(fields, _dated(wall - 1)))
+
+
+def _number_by_cron(cron: _Cron, after: int, until: int) -> int:
+    """How many instants there are in (after, until]: one by one within a day of a change, by whole days elsewhere."""
+    total = 0
+    while after < until:
+        change = _first_change(cron.zone, after - _DAY, until + _DAY)
+        quiet, walked = (until, until) if change is None else (min(max(after, change - _DAY), until), min(change + _DAY, until))
+        offset = _offset(cron.zone, after)
+        if quiet > after:
+            total += _number_of_matches(cron.fields, after + offset, quiet + offset)
+        total += sum(1 for _ in takewhile(walked.__ge__, _due_by_cron(cron, quiet))) if walked > quiet else 0
+        after = walked
+    return total
+
+
+def _number_of_matches(fields: str, after: int, until: int) -> int:
+    """How many wall times in (after, until] match."""
+    first_day, end = (after // _DAY + 1) * _DAY, (until + 1) // _DAY * _DAY
+    if first_day >= end:
+        return _walked(fields, after, until)
+    minute, hour, *day = fields.split()
+    days = _walked(" ".join(["0", "0", *day]), first_day - 1, end - 1)
+    return _walked(fields, after, first_day - 1) + days * _number_in_a_day(minute, hour) + _walked(fields, end - 1, until)
+
+
+def _walked(fields: str, after: int, until: int) -> int:
+    return sum(1 for _ in takewhile(until.__ge__, _matches(fields, after + 1)))
+
+
+@lru_cache(maxsize=1024)
+def _number_in_a_day(minute: str, hour: str) -> int:
+    return _walked(f"{minute} {hour} * * *", -1, _DAY - 1)
+
+
+# Zones
+
+
+def _dated(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _seconds(length: timedelta | None) -> int:
+    assert length is not None
+    return length.days * _DAY + length.seconds
+
+
+def _offset(zone: ZoneInfo, instant: int) -> int:
+    """Seconds by which the clocks of a zone are ahead of UTC at an instant."""
+    return _seconds(datetime.fromtimestamp(instant, zone).utcoffset())
+
+
+def _instant(zone: ZoneInfo, wall: int) -> int:
+    """The first instant at which the clocks show a wall time; of one that they skip, the instant at which they skip it."""
+    shown = _dated(wall).replace(tzinfo=zone)
+    before = _seconds(shown.utcoffset())
+    if _offset(zone, wall - before) == before:
+        return wall - before
+    after = _seconds(shown.replace(fold=1).utcoffset())
+    change = _first_change(zone, wall - after, wall - before)
+    assert change is not None
+    return change
+
+
+def _first_change(zone: ZoneInfo, after: int, until: int) -> int | None:
+    """The first instant in (after, until] from which on the clocks have another offset."""
+    years = range(_dated(after).year, _dated(until).year + 1)
+    return next((change for year in years for change in _changes(zone, year) if after < change <= until), None)
+
+
+@lru_cache(maxsize=8192)
+def _changes(zone: ZoneInfo, year: int) -> tuple[int, ...]:
+    """All changes of the offset in a year of UTC. Two changes are never less than a week apart."""
+    start, end = (int(datetime(at, 1, 1, tzinfo=UTC).timestamp()) for at in (year, year + 1))
+    days = pairwise(range(start - 1, end, _DAY))
+    return tuple(_change(zone, low, high) for low, high in days if _offset(zone, low) != _offset(zone, high))
+
+
+def _change(zone: ZoneInfo, low: int, high: int) -> int:
+    """The one change in (low, high]."""
+    before = _offset(zone, low)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _offset(zone, middle) == before else (low, middle)
+    return high
+
+
+# Once, intervals, words
+
+
+@lru_cache(maxsize=4096)
+def _once(expr: str, zone: str) -> int:
+    given = datetime.fromisoformat(expr)
+    ms, wall = given.microsecond // 1_000, int(given.replace(microsecond=0, tzinfo=given.tzinfo or UTC).timestamp())
+    if given.tzinfo is None and -_DAY <= wall <= FAR_FUTURE // 1_000 + _DAY:
+        instant = _instant(_zone(zone), wall)
+        skipped = instant + _offset(_zone(zone), instant) != wall
+        return instant * 1_000 + (0 if skipped else ms)
+    return wall * 1_000 + ms
+
+
+def _shown(instant_ms: int, zone: str) -> Shown:
+    seconds, ms = divmod(instant_ms, 1_000)
+    shown = datetime.fromtimestamp(seconds, _zone(zone)).replace(microsecond=ms * 1_000)
+    midnight = int(shown.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=UTC).timestamp())
+    start, end = (_instant(_zone(zone), wall) for wall in (midnight, midnight + _DAY))
+    change = _first_change(_zone(zone), start - 1, end - 1)
+    return Shown(shown.isoformat(timespec="milliseconds" if ms else "seconds"), change is not None)
+
+
+_WORDS = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000, "millisecond": 1}
+
+
+def _in_words(ms: int) -> str:
+    parts = []
+    for word, length in _WORDS.items():
+        count, ms = divmod(ms, length)
+        if count:
+            parts.append(f"{count:,} {word}{'s' * (count != 1)}")
+    return parts[0].removeprefix("1 ") if len(parts) == 1 else " ".join(parts)
+
+
+def _ordinal(number: re.Match[str]) -> str:
+    """cronsim says 21th."""
+    ending = {"1": "st", "2": "nd", "3": "rd"}.get(number[1][-1], "th")
+    return number[1] + ("th" if number[1] in ("11", "12", "13") else ending)

@@ -1,0 +1,280 @@
+"""Rules that make runs: kept, edited, fired by whoever sweeps, without a leader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from windlass import cron
+from windlass import payload as json
+from windlass.engine import checks
+from windlass.engine.core import PATIENCE
+from windlass.engine.create import Creating
+from windlass.engine.edits import Editing
+from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, WindlassError
+from windlass.firing import Fire, Skip, plan, rule_of
+from windlass.model import Created, Key, Missed, NewRun, Options, Overlap, Schedule, Skipped, State
+from windlass.store.records import Advance
+
+SLICE, PASSES = 500, 200
+KEEP_FIRES = 30 * 24 * 3600 * 1000
+"""Milliseconds for which a fire is remembered by its key. That a schedule moves on from one instant only once protects longer."""
+
+SCOPE = "schedule"
+MOST = 100
+EDITABLE = ("job", "expr", "zone", "payload", "options", "missed", "most", "max_age", "overlap", "jitter", "enabled")
+
+
+class Preview(Struct, frozen=True):
+    """One coming instant."""
+
+    at: int
+    local: str
+    clock_changes: bool
+
+
+class Scheduling(Creating, Editing):
+    """The verbs of schedules."""
+
+    async def schedule(
+        self,
+        key: str,
+        job: str,
+        *,
+        cron: str | None = None,
+        every: str | float | None = None,
+        at: str | None = None,
+        zone: str = "UTC",
+        payload: dict[str, Any] | None = None,
+        options: Options | None = None,
+        missed: Missed = "latest",
+        most: int = MOST,
+        max_age: int | None = None,
+        overlap: Overlap = "allow",
+        jitter: int = 0,
+        enabled: bool = True,
+        by_code: bool = False,
+    ) -> Schedule:
+        """Store a rule under a key; the same key again updates it and keeps its id. Runs already made stay as they are.
+
+        `by_code` says that a program defines it: what a person has edited since stands until the program says something else.
+        """
+        kind, expr = _kind(cron, every, at)
+        now = self.clock.now()
+        wanted = self._checked_schedule(
+            Schedule(
+                0, key, job, kind, expr, zone, now, payload or {}, options or Options(), missed, most, max_age, overlap, jitter, enabled,
+                None, None, None, None, 0, 0, 0, now, now,
+            )
+        )  # fmt: skip
+        said = _said(wanted) if by_code else None
+        for _ in range(PATIENCE):
+            seen = await self.records.schedule(key)
+            if seen is None:
+                await self.records.add_schedule(_planned(replace(wanted, said=said), now), now)
+            elif by_code and seen.said == said:
+                return seen
+            elif await self.records.edit_schedule(_edited(seen, replace(wanted, said=said), now), seen, now):
+                return await self.get_schedule(key)
+        raise Conflict(f"Schedule {key!r} kept changing; it was not stored.", hint="Try again.")
+
+    def _checked_schedule(self, schedule: Schedule) -> Schedule:
+        checks.name(schedule.key, "A schedule's key")
+        checks.name(schedule.job, "A job's name")
+        checks.options(schedule.options, self.limits)
+        json.encode(schedule.payload, most=self.limits.payload, what="The schedule's payload")
+        checks.kind(schedule.payload, "payload", dict)
+        checks.choice(schedule.missed, "missed", ("skip", "latest", "all"))
+        checks.choice(schedule.overlap, "overlap", ("allow", "skip", "queue", "cancel"))
+        checks.integer(schedule.most, "most", 1, 10_000)
+        checks.maybe(schedule.max_age, "max_age", 1, self.limits.duration)
+        checks.integer(schedule.jitter, "jitter", 0, self.limits.duration)
+        rule = cron.parse(schedule.kind, schedule.expr, schedule.zone)
+        return replace(schedule, expr=rule.expr, zone=rule.zone)
+
+    async def get_schedule(self, key: str) -> Schedule:
+        """The schedule with this key."""
+        checks.name(key, "A schedule's key")
+        found = await self.records.schedule(key)
+        if found is None:
+            raise NotFound(f"There is no schedule {key!r}.", hint="`windlass schedules list` shows those there are.")
+        return found
+
+    async def schedules(self, *, after: str = "", count: int = 100) -> list[Schedule]:
+        """Schedules by key."""
+        checks.integer(count, "count", 1, self.limits.page)
+        return await self.records.schedules_after(after, count)
+
+    async def set_schedule(self, key: str, **fields: Any) -> Schedule:
+        """Edit a schedule. One whose rule or switch changes looks ahead from now; otherwise its next instant stays."""
+        unknown = sorted(fields.keys() - set(EDITABLE))
+        if unknown or not fields:
+            raise BadInput(
+                f"Cannot modify {', '.join(unknown) or 'nothing'} of a schedule.", hint=f"These can be set: {', '.join(EDITABLE)}."
+            )
+        for _ in range(PATIENCE):
+            seen, now = await self.get_schedule(key), self.clock.now()
+            wanted = self._checked_schedule(replace(seen, **fields))
+            if await self.records.edit_schedule(_edited(seen, wanted, now), seen, now):
+                return await self.get_schedule(key)
+        raise Conflict(f"Schedule {key!r} kept changing; it was not edited.", hint="Try again.")
+
+    async def remove_schedule(self, key: str) -> None:
+        """Forget a schedule. Its runs stay."""
+        await self.records.drop_schedule((await self.get_schedule(key)).id)
+
+    async def trigger(self, key: str) -> Created:
+        """Make a run of a schedule now; its instants are not touched."""
+        schedule = await self.get_schedule(key)
+        return (await self.create([NewRun(schedule.job, schedule.payload, schedule.options)], undefined="wait"))[0]
+
+    async def skips(self, key: str, *, count: int = 100) -> list[Skipped]:
+        """What was due and did not become a run, latest first."""
+        checks.integer(count, "count", 1, self.limits.page)
+        return await self.records.skips((await self.get_schedule(key)).id, count)
+
+    async def preview(self, key: str, *, start: int | None = None, count: int = 20) -> list[Preview]:
+        """The coming instants of a schedule, from now or from a time."""
+        checks.integer(count, "count", 1, self.limits.page)
+        schedule = await self.get_schedule(key)
+        found, _ = cron.between(rule_of(schedule), self.clock.now() if start is None else start, checks.FAR_FUTURE, schedule.anchor, count)
+        return [Preview(at, *cron.shown(rule_of(schedule), at)) for at in found]
+
+    async def outage(self, key: str, start: int, end: int) -> Fire:
+        """What a schedule would do at the end of a downtime."""
+        schedule = await self.get_schedule(key)
+        first = cron.next_after(rule_of(schedule), start, schedule.anchor)
+        return Fire(None, (), None) if first is None else plan(replace(schedule, next_at=first), end)
+
+    # Firing
+
+    async def fire_all(self) -> int:
+        """Fire what is due, oldest first, until nothing is behind; how many runs this call made."""
+        fired = 0
+        for _ in range(PASSES):
+            made, looked = await self._fire(SLICE)
+            fired += made
+            if not looked:
+                break
+        return fired
+
+    async def fire(self, count: int = SLICE) -> int:
+        """Look at the schedules that are due once: each makes at most one run, the oldest that is due; how many runs were made."""
+        made, _ = await self._fire(count)
+        return made
+
+    async def _fire(self, count: int) -> tuple[int, int]:
+        """How many runs were made, and how many schedules were due."""
+        now = self.clock.now()
+        due = await self.records.schedules_due(now, min(count, SLICE))
+        if not due:
+            return 0, 0
+        try:
+            return await self._fire_these(due, now), len(due)
+        except (Conflict, OutcomeUnknown):
+            pass  # another process was faster, or somebody edits one: then each by itself, so that one does not hold up the others
+        except WindlassError as error:
+            if len(due) == 1:
+                raise error
+        made = 0
+        for schedule in due:
+            try:
+                made += await self._fire_these([schedule], now)
+            except (Conflict, OutcomeUnknown):
+                continue  # the next look tells
+        return made, len(due)
+
+    async def _fire_these(self, schedules: Sequence[Schedule], now: int) -> int:
+        jealous = [schedule.id for schedule in schedules if schedule.overlap != "allow"]
+        unfinished = await self.records.unfinished(jealous)
+        news: list[NewRun] = []
+        plans: list[tuple[Schedule, Fire]] = []
+        doomed: list[str] = []
+        for schedule in schedules:
+            fire, new, stop = _overlapped(schedule, plan(schedule, now), unfinished.get(schedule.id, []))
+            plans.append((schedule, fire))
+            doomed += stop
+            if new is not None:
+                news.append(new)
+        for run in doomed:
+            await self._replace(run)
+        return await self._store_fires(plans, news)
+
+    async def _replace(self, run: str) -> None:
+        try:
+            await self.cancel(run, reason="replaced by a later run of its schedule")
+        except WindlassError as error:
+            if error.status >= 500:
+                raise  # else it has ended meanwhile
+
+    async def _store_fires(self, plans: Sequence[tuple[Schedule, Fire]], news: Sequence[NewRun]) -> int:
+        texts = [json.encode(new.payload, most=self.limits.payload) for new in news]
+        asked = list(zip(self.clock.new_ids(len(news)), news, map(self._checked, news), texts, strict=True))
+        made = await self._made(asked, "wait")
+        runs = {new.schedule: identity for identity, new, _, _ in asked}
+        advances = [_advance(schedule, fire, runs.get(schedule.id)) for schedule, fire in plans]
+        skips = [(schedule.id, *skip) for schedule, fire in plans for skip in fire.skips]
+        stored = await self.records.fire(made, advances, skips, self.clock.nonce())
+        await self.wake_queues([*self.ready(made), *stored.released], made.now)
+        return len(news)
+
+
+def _kind(cron_text: str | None, every: str | float | None, at: str | None) -> tuple[Literal["once", "interval", "cron"], str]:
+    said = [(kind, value) for kind, value in (("cron", cron_text), ("interval", every), ("once", at)) if value is not None]
+    if len(said) != 1:
+        raise BadInput("A schedule has one rule.", hint="Give one of cron='0 3 * * *', every='15m', at='2027-01-31T09:00Z'.")
+    kind, value = said[0]
+    return kind, str(value)  # type: ignore[return-value]  # one of the three
+
+
+def _said(schedule: Schedule) -> str:
+    """Equal for definitions that say the same."""
+    content = [getattr(schedule, name) for name in ("kind", *EDITABLE)]
+    return blake2b(msgspec.json.encode(content, order="deterministic"), digest_size=16).hexdigest()
+
+
+def _planned(schedule: Schedule, now: int) -> Schedule:
+    """With its next instant worked out from now."""
+    next_at = cron.next_after(rule_of(schedule), now, schedule.anchor) if schedule.enabled else None
+    return replace(schedule, next_at=next_at)
+
+
+def _edited(seen: Schedule, wanted: Schedule, now: int) -> Schedule:
+    """The wanted words over what has happened. Only another rule, or being switched on, looks ahead anew."""
+    kept = replace(wanted, id=seen.id, key=seen.key, anchor=seen.anchor, next_at=seen.next_at)
+    same = all(getattr(seen, name) == getattr(wanted, name) for name in ("kind", "expr", "zone", "enabled"))
+    if same:
+        return kept
+    return _planned(replace(kept, anchor=seen.anchor if seen.kind == wanted.kind and seen.expr == wanted.expr else now), now)
+
+
+def _overlapped(schedule: Schedule, fire: Fire, unfinished: Sequence[tuple[str, State]]) -> tuple[Fire, NewRun | None, list[str]]:
+    """What is left of a fire when the runs before it have not ended: the fire, its run, and the runs that are to be cancelled."""
+    if fire.due_at is None:
+        return fire, None, []
+    busy = [run for run, _ in unfinished]
+    waiting = any(state is State.WAITING for _, state in unfinished)
+    if busy and (schedule.overlap == "skip" or (schedule.overlap == "queue" and waiting)):
+        skip = Skip(fire.due_at, fire.due_at, 1, "overlap")
+        return fire._replace(due_at=None, skips=(*fire.skips, skip)), None, []
+    after = tuple(busy) if schedule.overlap in ("queue", "cancel") else ()
+    return fire, _run_of(schedule, fire.due_at, after), busy if schedule.overlap == "cancel" else []
+
+
+def _run_of(schedule: Schedule, due_at: int, after: tuple[str, ...]) -> NewRun:
+    name = f"{schedule.id}@{due_at}"
+    key = Key(name, "time", KEEP_FIRES, scope=SCOPE)
+    late = int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big") % (schedule.jitter + 1)  # the same in every process
+    return NewRun(schedule.job, schedule.payload, schedule.options, due_at + late, key, after, "any", schedule=schedule.id)
+
+
+def _advance(schedule: Schedule, fire: Fire, run: str | None) -> Advance:
+    skipped = sum(skip.number for skip in fire.skips)
+    return Advance(
+        schedule.id, schedule.rev, schedule.next_at or 0, fire.next_at, fire.due_at, run, int(run is not None), skipped
+    )

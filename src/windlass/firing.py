@@ -1,0 +1,61 @@
+"""What a schedule does at a moment: fires one instant, skips some, and knows the next. Pure, as the machine is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from windlass import cron
+from windlass.model import Schedule
+
+ON_TIME = 60_000
+"""Milliseconds by which a fire may be late and still counts as on time: a sweep that was busy is no downtime."""
+
+
+class Skip(NamedTuple):
+    """Instants that do not become runs."""
+
+    first_at: int
+    last_at: int
+    number: int
+    reason: str
+
+
+class Fire(NamedTuple):
+    """What is to be done now: at most one run, the skips, and when to look again."""
+
+    due_at: int | None
+    skips: tuple[Skip, ...]
+    next_at: int | None
+
+
+def rule_of(schedule: Schedule) -> cron.Rule:
+    """The schedule's rule of time."""
+    return cron.Rule(schedule.kind, schedule.expr, schedule.zone)
+
+
+def plan(schedule: Schedule, now: int) -> Fire:
+    """What a schedule that is due does. One run at a time, the oldest first; what is behind it waits for the next look."""
+    assert schedule.next_at is not None
+    if schedule.next_at > now:
+        return Fire(None, (), schedule.next_at)
+    rule, anchor, first = rule_of(schedule), schedule.anchor, schedule.next_at
+    kept = _kept(schedule, rule, now)
+    end = kept[0] - 1 if kept else now
+    skipped, number = cron.between(rule, first - 1, end, anchor, 1)
+    last = cron.latest(rule, first - 1, end, anchor, 1)
+    skips = (Skip(skipped[0], last[0], number, "missed"),) if skipped else ()
+    return Fire(kept[0] if kept else None, skips, cron.next_after(rule, kept[0] if kept else now, anchor))
+
+
+def _kept(schedule: Schedule, rule: cron.Rule, now: int) -> list[int]:
+    """The instants up to now that become runs, by the word for missed ones, oldest first."""
+    assert schedule.next_at is not None
+    after, late = schedule.next_at - 1, schedule.next_at <= now - ON_TIME
+    match schedule.missed:
+        case "skip":
+            return cron.latest(rule, max(after, now - ON_TIME), now, schedule.anchor, schedule.most)
+        case "latest":
+            kept = cron.latest(rule, after, now, schedule.anchor, 1 if late else schedule.most)
+        case _:
+            kept = cron.latest(rule, after, now, schedule.anchor, schedule.most)
+    return [at for at in kept if schedule.max_age is None or at > now - schedule.max_age]
