@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from datetime import datetime
 from itertools import islice
@@ -227,6 +228,10 @@ class Base:
         What is not said is taken from WINDLASS_* variables and windlass.toml. Durations are seconds.
         """
         set_ = load().filled()
+        if on_unknown == "fail" and (jobs is not None or set_.jobs is not None):
+            raise BadInput(
+                "A worker that takes some jobs only cannot fail those it does not know.", hint="Leave out jobs, or on_unknown='fail'."
+            )
         lease_ms = milliseconds(lease, "lease") if lease is not None else set_.lease or 30_000
         grace_ms = milliseconds(grace, "grace") if grace is not None else set_.grace or 30_000
         chosen = self._chosen(tuple(jobs) if jobs is not None else set_.jobs)
@@ -311,8 +316,9 @@ def _memory_of_machine() -> int:
 
 
 def drive(main: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run, which however waits for ever for a task that refuses to be cancelled."""
-    loop = asyncio.new_event_loop()
+    """As asyncio.run, which however waits for ever for a task or a thread that does not end."""
+    loop, threads = asyncio.new_event_loop(), ThreadPoolExecutor(thread_name_prefix="asyncio")
+    loop.set_default_executor(threads)
     try:
         return loop.run_until_complete(main)
     finally:
@@ -323,7 +329,7 @@ def drive(main: Coroutine[Any, Any, T]) -> T:
             loop.run_until_complete(asyncio.wait(left, timeout=1.0))
             loop.set_exception_handler(lambda loop, context: None)  # those that remain were spoken of when they were left behind
         loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
+        threads.shutdown(wait=False, cancel_futures=True)
         loop.close()
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import errno
+import logging
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 
@@ -25,10 +27,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return asked.code if isinstance(asked.code, int) else FAILED
     arguments.words = words
     try:
-        return _run(arguments)
+        code = _run(arguments)
     except BrokenPipeError:
         _forget_output()
-        return BROKEN_PIPE
+        code = BROKEN_PIPE
+    if argv is None:
+        _leave_threads_behind(code)
+    return code
+
+
+def _leave_threads_behind(code: int) -> None:
+    """Python waits at its end for every thread in a pool, also for one that a handler has left hanging: then end without it."""
+    if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:

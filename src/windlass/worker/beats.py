@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from windlass.clock import Clock
-from windlass.errors import WindlassError
+from windlass.errors import BadInput, WindlassError
 from windlass.model import WorkerInfo
 from windlass.store.base import run_sync
 from windlass.worker.executions import Execution
@@ -96,6 +96,12 @@ class Heart:
         try:
             progress = {execution.held: text for execution, text in said.items()}
             answers = run_sync(self._port.beat([execution.held for execution in due], lease=self._lease, progress=progress))
+        except BadInput as error:
+            _LOG.error("What handlers tell of their progress was refused, and is dropped: %s", error)
+            for execution in due:
+                execution.progress_text = None
+            self._nudge.set()
+            return
         except WindlassError as error:
             _LOG.warning("The leases of %d runs could not be renewed: %s", len(due), error)
             self._ended.wait(self._again)  # the worker stops what it can no longer hold

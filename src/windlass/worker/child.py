@@ -60,6 +60,7 @@ class Child:
             order, context = self._orders.get()
             self._say(Begun())
             report = self._attempt(order, context)
+            context.close()  # a thread it has left running must not speak for the next
             for stream in (sys.stdout, sys.stderr):
                 with suppress(ValueError, OSError):  # the handler may have closed it
                     stream.flush()

@@ -9,11 +9,12 @@ from typing import Protocol
 
 import msgspec
 
-from windlass.model import Progress
+from windlass.model import Limits, Progress
 from windlass.worker.outcomes import Stopped
 
 _current: ContextVar[Context] = ContextVar("windlass_context")
 LOGGERS = "windlass.job"
+MOST = Limits().progress
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -136,8 +137,11 @@ def progress_text(fraction: float | None, message: str | None) -> str:
     """Progress as it is stored, brought within its bounds."""
     if fraction is not None:
         fraction = min(1.0, max(0.0, float(fraction))) if fraction == fraction else None  # NaN is not equal to itself
-    clean = None if message is None else str(message).replace("\0", "").encode("utf-8", "replace")[:1_000].decode("utf-8", "ignore")
-    return msgspec.json.encode(Progress(fraction, clean)).decode()
+    clean = None if message is None else str(message)[:1_000].encode("utf-8", "replace").decode()
+    text = msgspec.json.encode(Progress(fraction, clean))
+    if clean is not None and len(text) > MOST:  # what JSON must write out takes up to six times the room
+        text = msgspec.json.encode(Progress(fraction, clean[: MOST // 8] + "..."))
+    return text.decode().replace("\\u0000", "\\ufffd")
 
 
 def current() -> Context:

@@ -5,6 +5,7 @@ windlass and little else, because it is paid for at every start.
 """
 
 import os
+import signal
 import sys
 
 _DIE_WITH_PARENT, _SIGKILL = 1, 9
@@ -26,6 +27,8 @@ def bind(memory: int, parent: int) -> None:
 
 if __name__ == "__main__":
     bind(int(sys.argv[1]), int(sys.argv[2]))
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and what is ignored is passed on
     try:
         os.execvp(sys.argv[3], sys.argv[3:])  # noqa: S606 - no shell is what is wanted
     except OSError as error:

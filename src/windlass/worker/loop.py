@@ -108,12 +108,24 @@ class Worker:
             await asyncio.wait({self._serving})
             if self._serving.cancelled() or not self._serving.result():
                 await self._wound_up.wait()
+        except asyncio.CancelledError:
+            await self._cut_short()
+            raise
         finally:
             await self._let_go()
             self._over.set()
             _LOG.info("Worker %s has ended.", self.info.name)
         if self._fatal is not None:
             raise self._fatal
+
+    async def _cut_short(self) -> None:
+        """Whoever ran the worker was cancelled: there is time to give back what runs, and no more."""
+        self._stopping = True
+        for execution in list(self._busy):
+            self._stop(execution, "drain")
+        if self._serving is not None:
+            self._serving.cancel()
+        await self._quiet_by(self._loop.time() + LAST_WORD / 1000)
 
     def _introduction(self) -> tuple[str, int, str, str]:
         info = self.info
@@ -206,19 +218,21 @@ class Worker:
             if not room:
                 await self._change()
                 continue
-            asked, asked_at = min(room, BATCH), self.clock.monotonic()
-            runs = await self._insist(partial(self.port.claim, self.info, count=asked, lease=self._lease)) or []
+            asked = min(room, BATCH)
+            runs, asked_at = await self._insist(partial(self._claim, asked)) or ([], 0)
             for run in runs:
                 self._take(run, asked_at)
             if len(runs) == asked or self._stopping:
                 continue
-            if not until_idle:
-                await self._hint()
-            elif not self._quiet.is_set():
-                await self._change()
-            elif not runs:
+            if until_idle and not runs and self._quiet.is_set():
                 return True
+            await self._hint(or_an_end=until_idle)
         return False
+
+    async def _claim(self, count: int) -> tuple[list[Run], int]:
+        """What there is to do, and when it was asked for: from then on its lease is counted."""
+        asked_at = self.clock.monotonic()
+        return await self.port.claim(self.info, count=count, lease=self._lease), asked_at
 
     def _free(self) -> int:
         """How many more runs there is room for. Reports that are not stored yet leave room for others, but not without bound."""
@@ -232,12 +246,17 @@ class Worker:
         self._room.clear()
         await self._room.wait()
 
-    async def _hint(self) -> None:
-        """Wait until there may be something to claim, or the worker shall stop."""
+    async def _hint(self, *, or_an_end: bool) -> None:
+        """Wait until there may be something to claim, or the worker shall stop; or until a run has ended."""
         patience = LOOK_AGAIN if self._heard else LONGEST_WAIT
-        self._idle = asyncio.ensure_future(self._insist(partial(self.port.wait, self._topics, patience)))
-        await asyncio.wait({self._idle})
-        self._heard = not self._idle.cancelled() and bool(self._idle.result())
+        self._room.clear()
+        self._idle = hint = asyncio.ensure_future(self._insist(partial(self.port.wait, self._topics, patience)))
+        end = asyncio.ensure_future(self._room.wait()) if or_an_end else None
+        await asyncio.wait({hint} if end is None else {hint, end}, return_when=asyncio.FIRST_COMPLETED)
+        self._heard = hint.done() and not hint.cancelled() and bool(hint.result())
+        for task in (hint, end):
+            if task is not None:
+                task.cancel()
 
     @cached_property
     def _topics(self) -> frozenset[str]:
@@ -342,9 +361,9 @@ class Worker:
         execution.why = why
         execution.ask_to_stop()
         grace = execution.run.policy.grace
-        # A cancel's grace ends in the store as well: force comes a little before.
-        wait = max(grace - 1_000, grace // 2) / 1000
-        execution.timers.append(self._loop.call_later(wait, self._force, execution))
+        # A cancel's grace ends in the store as well: force comes a little before. A lost lease leaves what is left of it.
+        wait = max(grace - 1_000, grace // 2) if why != "lost" else min(grace, self._lease // 6)
+        execution.timers.append(self._loop.call_later(wait / 1000, self._force, execution))
 
     def _force(self, execution: Execution) -> None:
         if execution.finished:
@@ -432,7 +451,7 @@ class Worker:
             if execution.n:
                 await self._log(execution, last=True)
         if last_words := {item.held: text for item, _ in batch if (text := item.progress_text) is not None}:
-            with suppress(*AWAY):
+            with suppress(*AWAY, BadInput):
                 await self.port.beat(list(last_words), lease=self._lease, progress=last_words)
         outcomes = [Outcome(item.run.id, _signed(report, item.held.token), item.held.seq) for item, report in batch]
         answers = await self._insist(partial(self.port.report_many, outcomes), always=True) or []
@@ -467,7 +486,8 @@ class Worker:
 
     async def _start(self, due: list[Any]) -> None:
         with suppress(*AWAY):  # the report says it as well
-            await self.port.start_many(due)
+            for at in range(0, len(due), BATCH):
+                await self.port.start_many(due[at : at + BATCH])
 
     def log_soon(self, execution: Execution) -> None:
         """Write down what a handler logs, in small batches."""

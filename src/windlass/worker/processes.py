@@ -21,7 +21,7 @@ from windlass.model import Failure
 from windlass.worker.context import Call, Context, Sink
 from windlass.worker.handlers import Handler, Place
 
-CHUNK = 65_536
+CHUNK, PIPE = 65_536, 16  # bytes, and as many of them as a pipe is ever made to hold
 LONGEST_LINE = 8 * 1024
 LOOK_EVERY = 0.5  # seconds of silence after which it is looked whether a process lives
 PATIENCE = 5.0  # seconds for a process to end by itself once nobody talks to it
@@ -258,11 +258,11 @@ def _received(source: socket.socket) -> bytes:
 
 
 def rest_of(output: int) -> bytes:
-    """What is in a pipe now, without waiting for more."""
+    """What is in a pipe now, without waiting for more; somebody may write without end, so no more than a pipe holds."""
     os.set_blocking(output, False)
-    parts = []
+    parts: list[bytes] = []
     with contextlib.suppress(BlockingIOError, OSError):
-        while data := os.read(output, CHUNK):
+        while len(parts) < PIPE and (data := os.read(output, CHUNK)):
             parts.append(data)
     with contextlib.suppress(OSError):
         os.set_blocking(output, True)
