@@ -42,20 +42,18 @@ def plan(schedule: Schedule, now: int) -> Fire:
     kept = _kept(schedule, rule, now)
     end = kept[0] - 1 if kept else now
     skipped, number = cron.between(rule, first - 1, end, anchor, 1)
-    last = cron.latest(rule, first - 1, end, anchor, 1)
-    skips = (Skip(skipped[0], last[0], number, "missed"),) if skipped else ()
+    skips = (Skip(skipped[0], cron.latest(rule, first - 1, end, anchor)[0], number, "missed"),) if skipped else ()
     return Fire(kept[0] if kept else None, skips, cron.next_after(rule, kept[0] if kept else now, anchor))
 
 
 def _kept(schedule: Schedule, rule: cron.Rule, now: int) -> list[int]:
     """The instants up to now that become runs, by the word for missed ones, oldest first."""
     assert schedule.next_at is not None
-    after, late = schedule.next_at - 1, schedule.next_at <= now - ON_TIME
-    match schedule.missed:
-        case "skip":
-            return cron.latest(rule, max(after, now - ON_TIME), now, schedule.anchor, schedule.most)
-        case "latest":
-            kept = cron.latest(rule, after, now, schedule.anchor, 1 if late else schedule.most)
-        case _:
-            kept = cron.latest(rule, after, now, schedule.anchor, schedule.most)
-    return [at for at in kept if schedule.max_age is None or at > now - schedule.max_age]
+    after, most = schedule.next_at - 1, schedule.most
+    if schedule.max_age is not None:
+        after = max(after, now - schedule.max_age)
+    if schedule.missed == "skip":
+        after = max(after, now - ON_TIME)
+    if schedule.missed == "latest" and schedule.next_at <= now - ON_TIME:
+        most = 1
+    return cron.latest(rule, after, now, schedule.anchor, most)

@@ -18,8 +18,8 @@ from typing import Any, Literal, Never, TypeVar, Unpack
 
 from windlass.app.handles import AsyncHandle, H, Handle
 from windlass.app.jobs import AsyncJob, AsyncJobMaker, D, Definition, Job, JobMaker, Kind, from_command, from_function
-from windlass.app.schedules import AsyncScheduleMaker, Planned, ScheduleMaker, ScheduleOptions, planned
 from windlass.app.options import CommandOptions, Duration, JobOptions, RunOptions, milliseconds, new_run
+from windlass.app.schedules import AsyncScheduleMaker, Planned, ScheduleMaker, ScheduleOptions, planned
 from windlass.clock import Clock, SystemClock
 from windlass.config import MEMORY, load, located, open_store, shown
 from windlass.engine import Engine, Page

@@ -71,8 +71,8 @@ def planned(
     if isinstance(job, Definition) and job.signature is not None:
         payload = job.signature.payload((), payload)
     words: dict[str, Any] = {"cron": cron, "every": _interval(every), "at": _instant(at), "payload": payload}
-    words |= {word: said[word] for word in ("zone", "missed", "most", "overlap", "enabled") if word in said}  # type: ignore[literal-required]
-    words |= {word: milliseconds(said[word], word) for word in ("max_age", "jitter") if word in said}  # type: ignore[literal-required]
+    words |= {word: said[word] for word in ("zone", "missed", "most", "overlap", "enabled") if word in said}
+    words |= {word: milliseconds(said[word], word) for word in ("max_age", "jitter") if word in said}
     return Planned(said.get("key", name), name, words)
 
 

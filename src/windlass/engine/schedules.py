@@ -16,7 +16,7 @@ from windlass.engine import checks
 from windlass.engine.core import PATIENCE
 from windlass.engine.create import Creating
 from windlass.engine.edits import Editing
-from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, WindlassError
+from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, StoreError, WindlassError
 from windlass.firing import Fire, Skip, plan, rule_of
 from windlass.model import Created, Key, Missed, NewRun, Options, Overlap, Schedule, Skipped, State
 from windlass.store.records import Advance
@@ -75,11 +75,13 @@ class Scheduling(Creating, Editing):
         said = _said(wanted) if by_code else None
         for _ in range(PATIENCE):
             seen = await self.records.schedule(key)
+            if seen is None and await self.records.add_schedule(_planned(replace(wanted, said=said), now), now):
+                return await self.get_schedule(key)
             if seen is None:
-                await self.records.add_schedule(_planned(replace(wanted, said=said), now), now)
-            elif by_code and seen.said == said:
+                continue
+            if by_code and seen.said == said:
                 return seen
-            elif await self.records.edit_schedule(_edited(seen, replace(wanted, said=said), now), seen, now):
+            if await self.records.edit_schedule(_edited(seen, replace(wanted, said=said), now), seen, now):
                 return await self.get_schedule(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not stored.", hint="Try again.")
 
@@ -179,8 +181,8 @@ class Scheduling(Creating, Editing):
         except (Conflict, OutcomeUnknown):
             pass  # another process was faster, or somebody edits one: then each by itself, so that one does not hold up the others
         except WindlassError as error:
-            if len(due) == 1:
-                raise error
+            if len(due) == 1 or isinstance(error, StoreError):
+                raise
         made = 0
         for schedule in due:
             try:
@@ -275,6 +277,4 @@ def _run_of(schedule: Schedule, due_at: int, after: tuple[str, ...]) -> NewRun:
 
 def _advance(schedule: Schedule, fire: Fire, run: str | None) -> Advance:
     skipped = sum(skip.number for skip in fire.skips)
-    return Advance(
-        schedule.id, schedule.rev, schedule.next_at or 0, fire.next_at, fire.due_at, run, int(run is not None), skipped
-    )
+    return Advance(schedule.id, schedule.rev, schedule.next_at or 0, fire.next_at, fire.due_at, run, int(run is not None), skipped)

@@ -461,6 +461,7 @@ delete from job_keys where scope {among: scopes} and key {among: keys} and coale
 insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options, missed, most, max_age, overlap, jitter, enabled, said, next_at, rev, created_at, updated_at)
 values (:key, :job, :kind, :expr, :zone, :anchor, :payload, :options, :missed, :most, :max_age, :overlap, :jitter, :enabled, :said, :next_at, 1, :now, :now)
 on conflict (key) do nothing
+returning id
 
 -- name: edit_schedule
 update job_schedules
@@ -498,7 +499,7 @@ select schedule, id, state from job_runs where schedule {in: ids} and finished_a
 -- name: advance_schedules
 update job_schedules
 set next_at = r.next_at, last_at = coalesce(r.due_at, job_schedules.last_at), last_run = coalesce(r.run, job_schedules.last_run),
-  fired = fired + r.fired, skipped = skipped + r.skipped, mark = :mark
+  fired = job_schedules.fired + r.fired, skipped = job_schedules.skipped + r.skipped, mark = :mark
 from {rows: r: id int, rev int, seen int, next_at int, due_at int, run text, fired int, skipped int}
 where job_schedules.id {probe: r.id} and job_schedules.next_at = r.seen and job_schedules.rev = r.rev
 returning job_schedules.id

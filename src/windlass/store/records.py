@@ -68,7 +68,18 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "drop_keys": ("drop_keys",),
     "schedule": ("add_schedule", "edit_schedule"),
     "unschedule": ("drop_skips", "drop_schedule"),
-    "fire": ("advance_schedules", "refuse_fire", "add_skips", *_KEYS, "lock_predecessors", "refuse_create", "create", "journal_created", "add_waits", *_SETTLE),
+    "fire": (
+        "advance_schedules",
+        "refuse_fire",
+        "add_skips",
+        *_KEYS,
+        "lock_predecessors",
+        "refuse_create",
+        "create",
+        "journal_created",
+        "add_waits",
+        *_SETTLE,
+    ),
 }
 """The statements that write, by the verb whose batch they are in. Every place between two of them is a fault point."""
 
@@ -494,8 +505,9 @@ class Records:
 
     # Schedules
 
-    async def add_schedule(self, schedule: Schedule, now: int) -> None:
-        await self._batch("schedule", Statement("add_schedule", _schedule_values(schedule) | {"now": now}))
+    async def add_schedule(self, schedule: Schedule, now: int) -> bool:
+        """Whether the key was free."""
+        return bool((await self._batch("schedule", Statement("add_schedule", _schedule_values(schedule) | {"now": now})))[0])
 
     async def edit_schedule(self, schedule: Schedule, seen: Schedule, now: int) -> bool:
         """Write a schedule if nothing has happened to it since it was seen."""
