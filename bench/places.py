@@ -19,7 +19,7 @@ from windlass.testing.servers import PostgresServer
 
 # As PostgreSQL comes: fsync on, and the memory it takes unless told otherwise.
 _SERVER = {"shared_buffers": "128MB"}
-_TABLES = ("job_runs", "job_journal")
+_TABLES = ("job_runs", "job_journal", "job_schedules")
 
 
 class Times(Protocol):

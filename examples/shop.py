@@ -67,6 +67,14 @@ def thumbnail(ctx: Context, picture: str, width: int = 320) -> str:
     return f"{pixels.hex()[:8]}.png"
 
 
+@app.every("20s", overlap="skip")
+@app.job(name="restock")
+async def restock(ctx: Context) -> None:
+    """Work by the clock. However many workers there are, one run is made every 20 seconds, and none while the last one is still at it."""
+    ctx.logger.info("counting what is left")
+    await asyncio.sleep(1)
+
+
 def place_order(order: int, card: str, to: str) -> Handle[None]:
     """Charge, print the label, follow the parcel, say thanks: each begins when the one before it has succeeded."""
     paid = charge.enqueue(order, card)

@@ -127,7 +127,19 @@ def with_tables(dialect: str, **more: str) -> dict[str, Query]:
 
 CLEAR = {
     f"clear_{table}": f"delete from {table}"
-    for table in ("job_waits", "job_attempts", "job_journal", "job_logs", "job_keys", "job_runs", "job_lanes", "jobs", "workers")
+    for table in (
+        "job_waits",
+        "job_attempts",
+        "job_journal",
+        "job_logs",
+        "job_keys",
+        "job_runs",
+        "job_lanes",
+        "jobs",
+        "workers",
+        "job_skips",
+        "job_schedules",
+    )
 }
 """Statements that empty a store, for tests that use one for many examples."""
 

@@ -39,7 +39,8 @@ from windlass.store.records import Held, fault_points
 ROOT = Path(__file__).parent.parent
 EVIL = "[red]a[/red]\x1b[2J\x1b]0;b\x07\x9b31m\u202e\x7f"
 COMMANDS = (
-    "migrate", "work", "enqueue", "runs", "jobs", "show", "logs", "why", "cancel", "rerun", "backup", "restore", "config", "faults",
+    "migrate", "work", "enqueue", "runs", "jobs", "show", "logs", "why", "cancel", "rerun", "schedules", "backup", "restore", "config",
+    "faults",
 )  # fmt: skip
 
 
@@ -1034,10 +1035,10 @@ def _alike(text: str) -> str:
     """A line of output without what is different each time."""
     for pattern, word in (
         (r"[0-9a-f]{8}-[0-9a-f-]{27}", "ID"),
-        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d\.\d{3}", "TIME"),
+        (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?|\d\d:\d\d:\d\d\.\d{3}", "TIME"),
         (r"\b(now|\d+s ago)\b", "AGO"),
         (r"\b\d+m?s\b", "SPAN"),
-        (r"\bin \d+m\b", "LATER"),
+        (r"\bin (\d+[mhd]|SPAN)\b", "LATER"),
         (r"version \d+", "VERSION"),
         (r"\s+", " "),
     ):

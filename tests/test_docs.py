@@ -12,6 +12,7 @@ import pytest
 
 from tests.pages import ROOT, Command, Follower, blocks_of, commands_in, program_of, runs
 from windlass.app.options import CommandOptions, JobOptions, RunOptions
+from windlass.app.schedules import ScheduleOptions
 
 README = ROOT / "README.md"
 PAGES = sorted([README, ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -94,6 +95,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     [
         ("jobs.md", "All options of a job", set(JobOptions.__optional_keys__)),
         ("enqueueing.md", "All options of a run", set(RunOptions.__optional_keys__)),
+        ("schedules.md", "All options of a schedule", set(ScheduleOptions.__optional_keys__)),
     ],
 )
 def test_tables_of_options_name_all_there_are(page: str, heading: str, options: set[str]) -> None:

@@ -26,9 +26,9 @@ from windlass.store.sqlite import BlockingSqlite
 from windlass.testing.servers import PostgresServer
 
 RUNS = 50_000
-GROWING = {"job_runs", "job_journal", "job_attempts", "job_logs", "job_waits", "job_keys"}
+GROWING = {"job_runs", "job_journal", "job_attempts", "job_logs", "job_waits", "job_keys", "job_schedules", "job_skips"}
 
-POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor"}
+POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor", "key"}
 """Columns that lead to one row, or to the few that belong to one run: looking such a value up costs the same in any table."""
 
 WALKS = {
@@ -49,8 +49,18 @@ WALKS = {
     "tail": {"job_journal_xid": "xid", "job_journal_pkey": "entry"},
     "prunable": {"job_runs_ended": "state"},
     "expired_keys": {"job_keys_until": "until"},
+    "schedules_after": {"job_schedules_key_key": "key", "sqlite_autoindex_job_schedules_1": "key"},
+    "schedules_due": {"job_schedules_next": "next_at"},
+    "next_schedule": {"job_schedules_next": ""},
+    "schedule_skips": {"job_skips_schedule": "schedule"},
 }
 """Statements that follow an index in its order and stop at their limit: the index, and how its key must begin."""
+
+PAIRS = {
+    "drop_skips": ("schedule", "schedule"),
+    "unfinished_of_schedules": ("schedule", "finished_at"),  # a schedule has many runs, of which few have not ended
+}
+"""Statements that look up all that belongs to a schedule: how the index is entered, and what else must be asked of it."""
 
 WHOLE = {
     "held": ("job_runs_look", "only leases that are held now, and a claim asks only when it is repeated"),
@@ -74,13 +84,15 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("payload", "options"), "{}"),
     **dict.fromkeys(("seen", "upto"), "1:1:"),
     **dict.fromkeys(("max_runtime", "policy", "retry_of")),
+    **dict.fromkeys(("key", "kind", "expr", "zone", "missed", "overlap", "said"), "a"),
+    **dict.fromkeys(("anchor", "max_age", "jitter", "enabled", "next_at", "rev"), 1),
     "max_attempts": 3,
     "queue": "a",
     "state": "failed",
     "xid": "1",
 }
 """One value for each parameter. Plans are generic, so only the kind of value counts."""
-TEXT_AFTER = {"jobs_all"}
+TEXT_AFTER = {"jobs_all", "schedules_after"}
 
 
 class Access(NamedTuple):
@@ -119,6 +131,9 @@ def complaint(statement: str, access: Access) -> str | None:
     if walk is not None:
         entered = " ".join((*access.equal, access.bounded))
         return None if access.stops and entered.startswith(walk) else "walks without an end"
+    if statement in PAIRS and access.table in ("job_skips", "job_runs"):
+        first, second = PAIRS[statement]
+        return None if access.equal[:1] == (first,) and second in access.text else "reads more than it needs"
     return None if access.equal and access.equal[0] in POINTS else "does not look its rows up"
 
 
@@ -140,6 +155,12 @@ insert into job_attempts (run, n, id, outcome, answer, finished_at)
 insert into job_logs (run, attempt, n, at, text) select seq, 1, 1, 1, 'line' from job_runs;
 insert into job_keys (scope, key, run, unfinished, until)
   select 'key', 'key' || seq, id, seq % 2, case when seq % 2 = 0 then seq end from job_runs;
+insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options, missed, most, overlap, jitter, enabled, next_at, rev,
+  created_at, updated_at)
+  select 'key' || n, 'job', 'interval', '1h', 'UTC', 0, '{{}}', '{{}}', 'all', 1, 'allow', 0, 1, case when n % 5 > 0 then n end, 1, n, n
+  from numbers;
+insert into job_skips (schedule, first_at, last_at, number, reason, at) select id, 1, 1, 1, 'missed', 1 from job_schedules;
+update job_runs set schedule = seq % 50 + 1 where seq % 2 = 0;
 """
 _NUMBERS = {
     "sqlite": f"""create temp table numbers as
@@ -324,4 +345,4 @@ def test_postgres_looks_rows_up(post: dict[str, list[Access]], name: str) -> Non
 
 
 def test_every_exception_is_a_statement() -> None:
-    assert set(WALKS) | set(WHOLE) | set(NOT_PLANNED) | TEXT_AFTER <= set(NAMES)
+    assert set(WALKS) | set(PAIRS) | set(WHOLE) | set(NOT_PLANNED) | TEXT_AFTER <= set(NAMES)

@@ -38,7 +38,20 @@ FORGE_LEASE = 60_000
 SHARED = ("file", "postgres")
 """The stores that several processes can have open."""
 
-TABLES = ("jobs", "job_lanes", "job_runs", "job_waits", "job_attempts", "job_journal", "job_logs", "job_keys", "workers", "schema_version")
+TABLES = (
+    "jobs",
+    "job_lanes",
+    "job_runs",
+    "job_waits",
+    "job_attempts",
+    "job_journal",
+    "job_logs",
+    "job_keys",
+    "job_schedules",
+    "job_skips",
+    "workers",
+    "schema_version",
+)
 
 
 def begun(run: Run) -> int:

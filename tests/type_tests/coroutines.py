@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, assert_type
 
 from windlass import AsyncApp, AsyncHandle, AsyncJob, Context, Handle
-from windlass.model import Attempt, NewRun, Run
+from windlass.model import Attempt, NewRun, Run, Schedule
 from windlass.testing import AsyncInMemory, in_memory
 
 app = AsyncApp()
@@ -30,7 +30,23 @@ async def with_context(context: Context, to: str) -> dict[str, int]:
 def plain_with_context(context: Context, *, to: str) -> None: ...
 
 
+@app.cron("@daily")
+async def nightly(to: str = "ann") -> int:
+    return len(to)
+
+
+@app.every("1h", payload={"to": "ann"})
+def hourly(context: Context, to: str) -> bytes:
+    return to.encode()
+
+
 async def main() -> None:
+    assert_type(await hourly.enqueue("bob"), AsyncHandle[bytes])
+    assert_type(await nightly.enqueue("bob"), AsyncHandle[int])
+    assert_type(await app.every("1h")(plain).enqueue("ann"), AsyncHandle[bytes])
+    assert_type(await app.schedule(plain, cron="@daily"), Schedule)
+    await app.schedule(plain, cron=5)  # type: ignore[arg-type]
+    app.every("1h", zoen="UTC")  # type: ignore[call-arg]
     assert_type(await awaited.enqueue("ann", copies=2), AsyncHandle[int])
     assert_type(await plain.enqueue(to="ann"), AsyncHandle[bytes])
     assert_type(await with_context.enqueue("ann"), AsyncHandle[dict[str, int]])

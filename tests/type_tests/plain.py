@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from windlass import App, Context, Handle, Job, Key, Snooze, State
-from windlass.model import Attempt, LogLine, NewRun, Run
+from windlass.model import Attempt, LogLine, NewRun, Run, Schedule
 from windlass.testing import InMemory, in_memory
 
 app = App()
@@ -103,6 +103,40 @@ app.job(on_abort="stop")  # type: ignore[arg-type]
 app.command("list", ["ls"], name="other")  # type: ignore[misc]
 app.enqueue("anything", {"a": 1}, priority=5, delay=1)
 app.enqueue("anything", dealy=5)  # type: ignore[call-arg]
+
+# A schedule takes a function or a job, and leaves a job
+
+
+@app.cron("0 3 * * *", zone="Europe/Paris", missed="all", max_age=timedelta(hours=2))
+def nightly(to: str = "ann") -> int:
+    return len(to)
+
+
+@app.every(timedelta(minutes=15), overlap="skip", payload={"to": "ann"})
+@app.job(name="polled")
+async def polled(to: str) -> Order:
+    return Order(len(to))
+
+
+@app.every("1h", payload={"to": "ann"})
+async def hourly(context: Context, to: str) -> Order:
+    return Order(len(to))
+
+
+assert_type(nightly.enqueue("bob"), Handle[int])
+assert_type(hourly.enqueue("bob"), Handle[Order])
+hourly.enqueue(1)  # type: ignore[arg-type]
+assert_type(polled.enqueue("bob"), Handle[Order])
+assert_type(app.every("1h")(plain).enqueue("ann"), Handle[int])
+assert_type(app.schedule(plain, every=90, payload={"to": "ann"}, key="k"), Schedule)
+assert_type(app.schedule("anything", at=datetime(2030, 1, 1, tzinfo=UTC)), Schedule)
+nightly.enqueue(1)  # type: ignore[arg-type]
+app.cron(5)  # type: ignore[arg-type]
+app.every("1h", overlap="never")  # type: ignore[arg-type]
+app.every("1h", missed="some")  # type: ignore[arg-type]
+app.every("1h", zoen="UTC")  # type: ignore[call-arg]
+app.schedule(plain, evry="1h")  # type: ignore[call-arg]
+app.schedule(5, every="1h")  # type: ignore[arg-type]
 
 # What comes back
 

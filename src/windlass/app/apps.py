@@ -19,7 +19,7 @@ from typing import Any, Literal, Never, TypeVar, Unpack
 from windlass.app.handles import AsyncHandle, H, Handle
 from windlass.app.jobs import AsyncJob, AsyncJobMaker, D, Definition, Job, JobMaker, Kind, from_command, from_function
 from windlass.app.options import CommandOptions, Duration, JobOptions, RunOptions, milliseconds, new_run
-from windlass.app.schedules import AsyncScheduleMaker, Planned, ScheduleMaker, ScheduleOptions, planned
+from windlass.app.schedules import AsyncScheduleMaker, Planned, ScheduleMaker, ScheduleOptions, check_rule, planned
 from windlass.clock import Clock, SystemClock
 from windlass.config import MEMORY, load, located, open_store, shown
 from windlass.engine import Engine, Page
@@ -115,6 +115,9 @@ class Base:
         if plan.key in self.planned:
             raise BadInput(f"There are two schedules with the key {plan.key!r}.", hint="Give one of them another: key='...'.")
         self.planned[plan.key] = plan
+
+    def _known(self, job: Definition[..., Any] | str) -> Definition[..., Any] | str:
+        return self.jobs.get(job, job) if isinstance(job, str) else job
 
     async def _schedule(self, engine: Engine, plan: Planned, *, by_code: bool) -> Schedule:
         await self._define(engine, {plan.job} - self._defined)
@@ -385,6 +388,7 @@ class App(Base):
 
     def cron(self, expression: str, **said: Unpack[ScheduleOptions]) -> ScheduleMaker:
         """Have a job run by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""
+        check_rule("cron", expression, said)
 
         def make(job: Any) -> Any:
             made = job if isinstance(job, Job) else self.job()(job)
@@ -395,6 +399,7 @@ class App(Base):
 
     def every(self, interval: str | Duration, **said: Unpack[ScheduleOptions]) -> ScheduleMaker:
         """Have a job run again and again: `@app.every("15m")`, on a job or on a function."""
+        check_rule("interval", interval, said)
 
         def make(job: Any) -> Any:
             made = job if isinstance(job, Job) else self.job()(job)
@@ -413,7 +418,7 @@ class App(Base):
         **said: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Store a schedule now, at run time; the same key again updates it."""
-        return run_sync(self._schedule(self.engine, planned(job, cron=cron, every=every, at=at, said=said), by_code=False))
+        return run_sync(self._schedule(self.engine, planned(self._known(job), cron=cron, every=every, at=at, said=said), by_code=False))
 
     def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **said: Unpack[RunOptions]) -> Handle[Any]:
         """Store a run of a job by its name, which may be defined elsewhere."""
@@ -500,6 +505,7 @@ class AsyncApp(Base):
 
     def cron(self, expression: str, **said: Unpack[ScheduleOptions]) -> AsyncScheduleMaker:
         """Have a job run by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""
+        check_rule("cron", expression, said)
 
         def make(job: Any) -> Any:
             made = job if isinstance(job, AsyncJob) else self.job()(job)
@@ -510,6 +516,7 @@ class AsyncApp(Base):
 
     def every(self, interval: str | Duration, **said: Unpack[ScheduleOptions]) -> AsyncScheduleMaker:
         """Have a job run again and again: `@app.every("15m")`, on a job or on a function."""
+        check_rule("interval", interval, said)
 
         def make(job: Any) -> Any:
             made = job if isinstance(job, AsyncJob) else self.job()(job)
@@ -528,7 +535,7 @@ class AsyncApp(Base):
         **said: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Store a schedule now, at run time; the same key again updates it."""
-        return await self._schedule(self.engine, planned(job, cron=cron, every=every, at=at, said=said), by_code=False)
+        return await self._schedule(self.engine, planned(self._known(job), cron=cron, every=every, at=at, said=said), by_code=False)
 
     async def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **said: Unpack[RunOptions]) -> AsyncHandle[Any]:
         """Store a run of a job by its name, which may be defined elsewhere."""

@@ -131,6 +131,8 @@ def from_function(
 ) -> D:
     """A job from a function."""
     refuse_unknown(said, JobOptions, "A job")
+    if isinstance(function, Definition):
+        raise BadInput(f"{function.name!r} is a job already.", hint="Write @app.cron or @app.every above @app.job(), not below.")
     if not callable(function):
         raise BadInput(f"@app.job() was put on {function!r:.80}, which is not a function.", hint="Put it directly on a function.")
     name = said.get("name") or function.__qualname__.rpartition("<locals>.")[2]  # without the module, which may move or be __main__

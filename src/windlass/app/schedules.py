@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 from msgspec import Struct
 
+from windlass import cron as cron_rules
 from windlass.app.jobs import AsyncJob, Definition, Job
 from windlass.app.options import Duration, milliseconds, refuse_unknown
 from windlass.errors import BadInput
 from windlass.model import Missed, Overlap
+from windlass.worker import Context
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,6 +47,10 @@ class ScheduleMaker(Protocol):
     @overload
     def __call__(self, job: Job[P, R], /) -> Job[P, R]: ...
     @overload
+    def __call__(self, job: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, job: Callable[Concatenate[Context, P], R], /) -> Job[P, R]: ...
+    @overload
     def __call__(self, job: Callable[P, Awaitable[R]], /) -> Job[P, R]: ...
     @overload
     def __call__(self, job: Callable[P, R], /) -> Job[P, R]: ...
@@ -56,9 +62,18 @@ class AsyncScheduleMaker(Protocol):
     @overload
     def __call__(self, job: AsyncJob[P, R], /) -> AsyncJob[P, R]: ...
     @overload
+    def __call__(self, job: Callable[Concatenate[Context, P], Awaitable[R]], /) -> AsyncJob[P, R]: ...
+    @overload
+    def __call__(self, job: Callable[Concatenate[Context, P], R], /) -> AsyncJob[P, R]: ...
+    @overload
     def __call__(self, job: Callable[P, Awaitable[R]], /) -> AsyncJob[P, R]: ...
     @overload
     def __call__(self, job: Callable[P, R], /) -> AsyncJob[P, R]: ...
+
+
+def check_rule(kind: str, expr: Any, said: ScheduleOptions) -> None:
+    """Refuse a rule that cannot be followed where it is written, not when a worker starts."""
+    cron_rules.parse(kind, expr.total_seconds() if isinstance(expr, timedelta) else expr, said.get("zone"))
 
 
 def planned(
@@ -67,7 +82,10 @@ def planned(
     """A schedule in the engine's words; what it will call the job with is checked now."""
     refuse_unknown(said, ScheduleOptions, "A schedule")
     name = job if isinstance(job, str) else job.name
-    payload = dict(said.get("payload", {}))
+    payload = said.get("payload", {})
+    if not isinstance(payload, Mapping):
+        raise BadInput(f"The payload of a schedule must be an object, not {payload!r:.80}.", hint="Give {'name': value}.")
+    payload = dict(payload)
     if isinstance(job, Definition) and job.signature is not None:
         payload = job.signature.payload((), payload)
     words: dict[str, Any] = {"cron": cron, "every": _interval(every), "at": _instant(at), "payload": payload}

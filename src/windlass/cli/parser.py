@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from windlass import __version__, config
-from windlass.cli import about, runs, stores, work
+from windlass.cli import about, runs, schedules, stores, work
 from windlass.cli.codes import MEANINGS
 from windlass.cli.shell import Shell
 from windlass.config import LEVELS
@@ -46,6 +46,17 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _age(text: str) -> int | None:
+    return None if text == "none" else _duration(text)
+
+
+def _downtime(text: str) -> tuple[int, int]:
+    start, dots, end = text.partition("..")
+    if not dots or (span := (_instant(start), _instant(end)))[0] >= span[1]:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a span of time such as 2026-01-31T09:00..2026-01-31T18:00")
+    return span
+
+
 class _Parser(argparse.ArgumentParser):
     def __init__(self, **how: Any) -> None:
         super().__init__(**how, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -62,8 +73,8 @@ def _common() -> _Parser:
 class _Commands:
     """Adds commands, each with its examples."""
 
-    def __init__(self, parser: _Parser) -> None:
-        self._subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    def __init__(self, parser: argparse.ArgumentParser, *, dest: str = "command") -> None:
+        self._subparsers = parser.add_subparsers(title="commands", dest=dest, metavar="COMMAND", required=True, parser_class=_Parser)
 
     def add(self, name: str, command: Command, examples: str, *, about: str | None = None) -> argparse.ArgumentParser:
         what = about or (command.__doc__ or "").strip().rstrip(".")
@@ -92,6 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_enqueue(commands)
     _add_lists(commands)
     _add_one_run(commands)
+    _add_schedules(commands)
     _add_copies(commands)
     _add_about(commands)
     return parser
@@ -215,6 +227,90 @@ def _add_one_run(commands: _Commands) -> None:
     parser.add_argument("--reason", help="why; it is kept with the run")
     parser = commands.add("rerun", runs.rerun, "windlass rerun ID", about="Make a new run from an ended one, and print its id")
     parser.add_argument("id", metavar="ID")
+
+
+def _add_schedules(commands: _Commands) -> None:
+    parser = commands.add(
+        "schedules",
+        schedules.list_all,
+        """
+        windlass schedules list
+        windlass schedules add nightly report --cron '0 3 * * *' --zone Europe/Paris
+        windlass schedules preview nightly --count 20
+        """,
+        about="List, make, change and preview the rules that make runs",
+    )
+    below = _Commands(parser, dest="action")
+    _add_schedule_lists(below)
+    parser = below.add(
+        "add",
+        schedules.add,
+        """
+        windlass schedules add nightly report --cron '0 3 * * *' --zone Europe/Paris
+        windlass schedules add poll fetch --every 15m --overlap skip --payload '{"from": "hub"}'
+        windlass schedules add launch mail --at 2030-01-31T09:00 --zone Asia/Tokyo
+        """,
+    )
+    parser.add_argument("key", metavar="KEY", help="what it is called; the same key again updates it")
+    parser.add_argument("job", metavar="JOB", help="the job it makes runs of")
+    _schedule_words(parser, required=True)
+    parser = below.add(
+        "set",
+        schedules.change,
+        """
+        windlass schedules set nightly --cron '30 3 * * *'
+        windlass schedules set poll --missed all --most 10 --max-age 2h
+        windlass schedules set poll --max-age none
+        """,
+    )
+    parser.add_argument("key", metavar="KEY")
+    parser.add_argument("--job", default=argparse.SUPPRESS, help="another job")
+    _schedule_words(parser, required=False)
+    for name, command in (("enable", schedules.enable), ("disable", schedules.disable), ("trigger", schedules.trigger)):
+        below.add(name, command, f"windlass schedules {name} nightly").add_argument("key", metavar="KEY")
+    below.add("remove", schedules.remove, "windlass schedules remove nightly").add_argument("key", metavar="KEY")
+
+
+def _add_schedule_lists(commands: _Commands) -> None:
+    parser = commands.add("list", schedules.list_all, "windlass schedules list\nwindlass schedules list --json")
+    parser.add_argument("--limit", type=_count, default=100, metavar="N", help="at most so many (default: 100)")
+    parser.add_argument("--after", default="", metavar="KEY", help="only those behind this key")
+    parser = commands.add(
+        "preview",
+        schedules.preview,
+        """
+        windlass schedules preview nightly
+        windlass schedules preview nightly --count 20 --from 2027-03-25
+        windlass schedules preview nightly --down 2026-12-24T18:00..2027-01-02T08:00
+        """,
+    )
+    parser.add_argument("key", metavar="KEY")
+    parser.add_argument("--count", type=_count, default=10, metavar="N", help="so many instants (default: 10)")
+    parser.add_argument("--from", dest="start", type=_instant, metavar="TIME", help="from this time on (default: now)")
+    parser.add_argument("--down", type=_downtime, metavar="FROM..TO", help="what would happen if nothing had run from one time to another")
+    parser = commands.add("skips", schedules.skips, "windlass schedules skips nightly\nwindlass schedules skips nightly --json")
+    parser.add_argument("key", metavar="KEY")
+    parser.add_argument("--limit", type=_count, default=20, metavar="N", help="at most so many (default: 20)")
+
+
+def _schedule_words(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    # Suppressed where not said: what is left out must stay as it is.
+    rule = parser.add_mutually_exclusive_group(required=required)
+    rule.add_argument("--cron", default=argparse.SUPPRESS, metavar="EXPR", help="five fields, such as '0 3 * * *', or @daily")
+    rule.add_argument("--every", default=argparse.SUPPRESS, metavar="TIME", help="an interval, such as 15m or 1h30m")
+    rule.add_argument("--at", default=argparse.SUPPRESS, metavar="TIME", help="once; without an offset it is a time in the zone")
+
+    def say(name: str, **how: Any) -> None:
+        parser.add_argument(name, default=argparse.SUPPRESS, **how)
+
+    say("--zone", help="whose clocks count, such as Europe/Paris (default: UTC)")
+    say("--payload", dest="overrides", metavar="JSON", help="an object, laid over the job's template")
+    say("--missed", choices=("skip", "latest", "all"), help="what becomes of instants when nothing ran (default: latest)")
+    say("--most", type=int, metavar="N", help="of those, so many are caught up at most (default: 100)")
+    say("--max-age", type=_age, metavar="TIME", help="none is caught up that is older than this; none: however old")
+    say("--overlap", choices=("allow", "skip", "queue", "cancel"), help="when the run before has not ended (default: allow)")
+    say("--jitter", type=_duration, metavar="TIME", help="start up to so much later, each run differently")
+    say("--disabled", dest="enabled", action="store_false", help="do not fire until it is enabled")
 
 
 def _add_copies(commands: _Commands) -> None:

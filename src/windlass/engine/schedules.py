@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, Literal
@@ -18,16 +19,19 @@ from windlass.engine.create import Creating
 from windlass.engine.edits import Editing
 from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, StoreError, WindlassError
 from windlass.firing import Fire, Skip, plan, rule_of
-from windlass.model import Created, Key, Missed, NewRun, Options, Overlap, Schedule, Skipped, State
-from windlass.store.records import Advance
+from windlass.model import Created, Key, Limits, Missed, NewRun, Options, Overlap, Schedule, Skipped, State
+from windlass.store.records import Advance, KeyRow
 
-SLICE, PASSES = 500, 200
+_LOG = logging.getLogger("windlass.schedules")
+
+SLICE, PASSES, TOGETHER = 500, 200, 5
 KEEP_FIRES = 30 * 24 * 3600 * 1000
 """Milliseconds for which a fire is remembered by its key. That a schedule moves on from one instant only once protects longer."""
 
 SCOPE = "schedule"
 MOST = 100
-EDITABLE = ("job", "expr", "zone", "payload", "options", "missed", "most", "max_age", "overlap", "jitter", "enabled")
+PREDECESSORS = Limits().predecessors
+EDITABLE = ("kind", "job", "expr", "zone", "payload", "options", "missed", "most", "max_age", "overlap", "jitter", "enabled")
 
 
 class Preview(Struct, frozen=True):
@@ -81,7 +85,7 @@ class Scheduling(Creating, Editing):
                 continue
             if by_code and seen.said == said:
                 return seen
-            if await self.records.edit_schedule(_edited(seen, replace(wanted, said=said), now), seen, now):
+            if await self.records.edit_schedule(_edited(seen, replace(wanted, said=said or seen.said), now), seen, now):
                 return await self.get_schedule(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not stored.", hint="Try again.")
 
@@ -144,7 +148,7 @@ class Scheduling(Creating, Editing):
         """The coming instants of a schedule, from now or from a time."""
         checks.integer(count, "count", 1, self.limits.page)
         schedule = await self.get_schedule(key)
-        found, _ = cron.between(rule_of(schedule), self.clock.now() if start is None else start, checks.FAR_FUTURE, schedule.anchor, count)
+        found = cron.upcoming(rule_of(schedule), self.clock.now() if start is None else start, schedule.anchor, count)
         return [Preview(at, *cron.shown(rule_of(schedule), at)) for at in found]
 
     async def outage(self, key: str, start: int, end: int) -> Fire:
@@ -159,9 +163,9 @@ class Scheduling(Creating, Editing):
         """Fire what is due, oldest first, until nothing is behind; how many runs this call made."""
         fired = 0
         for _ in range(PASSES):
-            made, looked = await self._fire(SLICE)
+            made, moved = await self._fire(SLICE)
             fired += made
-            if not looked:
+            if not moved:
                 break
         return fired
 
@@ -171,25 +175,49 @@ class Scheduling(Creating, Editing):
         return made
 
     async def _fire(self, count: int) -> tuple[int, int]:
-        """How many runs were made, and how many schedules were due."""
+        """How many runs were made, and how many schedules have moved on."""
         now = self.clock.now()
-        due = await self.records.schedules_due(now, min(count, SLICE))
-        if not due:
-            return 0, 0
-        try:
-            return await self._fire_these(due, now), len(due)
-        except (Conflict, OutcomeUnknown):
-            pass  # another process was faster, or somebody edits one: then each by itself, so that one does not hold up the others
-        except WindlassError as error:
-            if len(due) == 1 or isinstance(error, StoreError):
-                raise
-        made = 0
-        for schedule in due:
+        due: list[Schedule] = []
+        for _ in range(TOGETHER):
+            due = await self.records.schedules_due(now, min(count, SLICE))
+            if not due:
+                return 0, 0
             try:
-                made += await self._fire_these([schedule], now)
+                return await self._fire_these(due, now), len(due)
             except (Conflict, OutcomeUnknown):
-                continue  # the next look tells
-        return made, len(due)
+                self.forget_jobs()  # another process was faster, or somebody edits one: what is still due is read again
+            except StoreError:
+                raise
+            except WindlassError:
+                break  # one of them cannot fire
+        # Then each by itself, so that one does not hold up the others.
+        made = [await self._fire_one(schedule, now) for schedule in due]
+        return sum(number for number in made if number), sum(number is not None for number in made)
+
+    async def _fire_one(self, schedule: Schedule, now: int) -> int | None:
+        """How many runs it made; None when it has not moved on. What is wrong with one must not keep the others from firing."""
+        try:
+            return await self._fire_these([schedule], now)
+        except (Conflict, OutcomeUnknown):
+            return None  # the next look tells
+        except StoreError:
+            raise
+        except WindlassError as error:
+            _LOG.error("Schedule %s cannot fire: %s", schedule.key, error)
+            return await self._pass_over(schedule, now, error.code)
+
+    async def _pass_over(self, schedule: Schedule, now: int, reason: str) -> int | None:
+        """Leave a trace of an instant that cannot become a run, and go on with the next."""
+        try:
+            fire = plan(schedule, now)
+        except WindlassError:
+            return None  # its rule cannot be followed on this machine; another one may
+        if fire.due_at is not None:
+            fire = fire._replace(due_at=None, skips=(*fire.skips, Skip(fire.due_at, fire.due_at, 1, reason)))
+        try:
+            return await self._store_fires([(schedule, fire)], [])
+        except (Conflict, OutcomeUnknown):
+            return None
 
     async def _fire_these(self, schedules: Sequence[Schedule], now: int) -> int:
         jealous = [schedule.id for schedule in schedules if schedule.overlap != "allow"]
@@ -198,14 +226,23 @@ class Scheduling(Creating, Editing):
         plans: list[tuple[Schedule, Fire]] = []
         doomed: list[str] = []
         for schedule in schedules:
-            fire, new, stop = _overlapped(schedule, plan(schedule, now), unfinished.get(schedule.id, []))
+            planned = await self._unless_fired(schedule, plan(schedule, now))
+            fire, new, stop = _overlapped(schedule, planned, unfinished.get(schedule.id, []))
             plans.append((schedule, fire))
             doomed += stop
             if new is not None:
                 news.append(new)
-        for run in doomed:
+        made = await self._store_fires(plans, news)
+        for run in doomed:  # only now: a process that was too slow would cancel the run that another has just made
             await self._replace(run)
-        return await self._store_fires(plans, news)
+        return made
+
+    async def _unless_fired(self, schedule: Schedule, fire: Fire) -> Fire:
+        """A clock that was set back, or a rule that was changed meanwhile, can make an instant due again that has its run."""
+        if fire.due_at is None or schedule.last_at is None or fire.due_at > schedule.last_at:
+            return fire
+        key = KeyRow(SCOPE, f"{schedule.id}@{fire.due_at}", "", "", 0, None, 0)
+        return fire._replace(due_at=None) if await self.records.winners([key], self.clock.now()) else fire
 
     async def _replace(self, run: str) -> None:
         try:
@@ -234,9 +271,14 @@ def _kind(cron_text: str | None, every: str | float | None, at: str | None) -> t
     return kind, str(value)  # type: ignore[return-value]  # one of the three
 
 
+def edited(schedule: Schedule) -> bool:
+    """Whether a person has changed what code says of it."""
+    return schedule.said is not None and schedule.said != _said(schedule)
+
+
 def _said(schedule: Schedule) -> str:
     """Equal for definitions that say the same."""
-    content = [getattr(schedule, name) for name in ("kind", *EDITABLE)]
+    content = [getattr(schedule, name) for name in EDITABLE]
     return blake2b(msgspec.json.encode(content, order="deterministic"), digest_size=16).hexdigest()
 
 
@@ -264,7 +306,7 @@ def _overlapped(schedule: Schedule, fire: Fire, unfinished: Sequence[tuple[str, 
     if busy and (schedule.overlap == "skip" or (schedule.overlap == "queue" and waiting)):
         skip = Skip(fire.due_at, fire.due_at, 1, "overlap")
         return fire._replace(due_at=None, skips=(*fire.skips, skip)), None, []
-    after = tuple(busy) if schedule.overlap in ("queue", "cancel") else ()
+    after = tuple(busy[-PREDECESSORS:]) if schedule.overlap in ("queue", "cancel") else ()
     return fire, _run_of(schedule, fire.due_at, after), busy if schedule.overlap == "cancel" else []
 
 

@@ -486,7 +486,7 @@ select {schedule} from job_schedules where key > :after order by key limit :coun
 select {schedule} from job_schedules where next_at <= :now order by next_at, created_at, id limit :count
 
 -- name: next_schedule
-select min(next_at) from job_schedules where next_at is not null
+select (select next_at from job_schedules where next_at is not null order by next_at limit 1)
 
 -- name: schedule_skips
 select first_at, last_at, number, reason, at from job_skips where schedule = :id order by id desc limit :count
@@ -495,13 +495,13 @@ select first_at, last_at, number, reason, at from job_skips where schedule = :id
 -- name: unfinished_of_schedules
 select schedule, id, state from job_runs where schedule {in: ids} and finished_at is null order by schedule, seq
 
--- A schedule moves on only from the instant that was seen, and from the words that were read.
+-- A schedule moves on only from the instant that was seen, and from the words that were read. The index of instants must not be used to find it.
 -- name: advance_schedules
 update job_schedules
 set next_at = r.next_at, last_at = coalesce(r.due_at, job_schedules.last_at), last_run = coalesce(r.run, job_schedules.last_run),
   fired = job_schedules.fired + r.fired, skipped = job_schedules.skipped + r.skipped, mark = :mark
 from {rows: r: id int, rev int, seen int, next_at int, due_at int, run text, fired int, skipped int}
-where job_schedules.id {probe: r.id} and job_schedules.next_at = r.seen and job_schedules.rev = r.rev
+where job_schedules.id {probe: r.id} and coalesce(job_schedules.next_at, -1) = r.seen and job_schedules.rev = r.rev
 returning job_schedules.id
 
 -- Said when another process was faster, or somebody has edited a schedule: then none of the batch happens, and it is read again.
