@@ -324,12 +324,13 @@ class InProcess:
 
     def _on(self, child: Child) -> Report | None:
         assert self.handler.place is not None
-        with self._lock:
-            self._child = child
-            child.begin(Begin(self.handler.place, self.call, sys.path, self.context.why))
-            if self._killed:
-                child.kill()
+        path = [str(entry) for entry in sys.path]  # somebody may have put a Path there
         try:
+            with self._lock:
+                self._child = child
+                child.begin(Begin(self.handler.place, self.call, path, self.context.why))
+                if self._killed:
+                    child.kill()
             return child.work(self.sink)
         finally:
             with self._lock:
