@@ -228,9 +228,18 @@ class Worker:
             if len(runs) == asked or self._stopping:
                 continue
             if until_idle and not runs and self._quiet.is_set():
+                if await self._swept():
+                    continue
                 return True
             await self._hint(or_an_end=until_idle)
         return False
+
+    async def _swept(self) -> bool:
+        """Whether time has brought anything to do that was not queued yet."""
+        if self._house is None:
+            return False
+        swept = await self._insist(partial(self._house.sweep, Watch(self.clock)))
+        return swept is not None and swept.dispatched > 0
 
     def _trust(self, asked_at: int) -> None:
         """An answer that was long on its way is to be confirmed by a beat, before the fence takes it for lost."""
