@@ -19,7 +19,7 @@ import pytest
 from tests.test_executors import alive, nothing_stays  # noqa: F401 - every test here is watched as well
 from tests.test_worker import AGES, Ports, error, waits
 from tests.workers import DEADLINE, Gate, ended, in_state, moves, until, working
-from windlass import App, AsyncApp, Context, Handle, Job, State
+from windlass import App, AsyncApp, Context, Fail, Handle, Job, State
 from windlass.app.apps import drive
 from windlass.clock import ManualClock
 from windlass.errors import BadInput, StoreUnreachable, TooLarge
@@ -479,3 +479,127 @@ def test_a_thread_that_hangs_does_not_hold_up_the_end_of_a_worker_that_drains(tm
         run = handle.refresh()
         assert (run.state, run.burnt, run.error) == (State.QUEUED, 0, None)
         assert moves(app, handle)[-1] == "give_back"
+
+
+# The second part of the reading
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_a_claim_whose_answer_was_lost_is_found_again(app: App, ports: Ports, slots: int) -> None:
+    ran = list[str]()
+
+    @app.job(name="counted")
+    async def counted(ctx: Context) -> None:
+        ran.append(ctx.run)
+
+    def prepare(worker: Worker) -> None:
+        ports.watch(worker)
+        real = worker.port
+
+        async def committed_and_lost(*given: Any, **how: Any) -> Any:
+            ports.loop.instead("claim", None)
+            assert await real.claim(*given, **how)
+            raise error(StoreUnreachable)
+
+        ports.loop.instead("claim", committed_and_lost)
+
+    handle = counted.enqueue()
+    with working(app, slots=slots, prepare=prepare):
+        run = ended(handle)
+    assert (run.attempt, run.burnt, ran) == (1, 0, [run.id])
+
+
+def test_a_run_without_a_thread_is_given_back(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, refused = threading.Thread.start, list[str]()
+
+    def few(thread: threading.Thread) -> None:
+        if thread.name.startswith("windlass-work") and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    @app.job(name="plain")
+    def plain() -> int:
+        return 1
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    with working(app, slots=2):
+        run = ended(plain.enqueue())
+    assert refused
+    assert (run.state, run.returns, run.burnt) == (State.SUCCEEDED, 1, 0)
+
+
+def test_a_code_that_cannot_be_kept_does_not_change_the_verdict(app: App) -> None:
+    @app.job(name="fails")
+    async def fails() -> None:
+        raise Fail("no", retry=False, code="a\nb")
+
+    with working(app):
+        run = ended(fails.enqueue())
+    assert (run.state, run.burnt, run.error and run.error.message) == (State.FAILED, 1, "no")
+
+
+def test_a_commands_own_backoff_is_asked(app: App) -> None:
+    asked = list[tuple[int, str]]()
+
+    def soon(attempt: int, error: BaseException) -> float:
+        asked.append((attempt, str(error)))
+        return 0
+
+    job = app.command("broken", [sys.executable, "-c", "raise SystemExit(3)"], max_attempts=2, backoff=soon)
+    with working(app):
+        run = ended(job.enqueue())
+    assert run.state is State.FAILED
+    assert asked[0] == (1, "The process exited with status 3.")
+
+
+def test_a_worker_keeps_to_the_limits_of_its_port() -> None:
+    with App(":memory:", limits=Limits(claim=2, report=3, lines_per_call=2)) as app:
+
+        @app.job(name="talks")
+        async def talks(ctx: Context) -> None:
+            for n in range(5):
+                ctx.logger.info("line %d", n)
+
+        handles = app.enqueue_many(talks.new() for _ in range(9))
+        with working(app, slots=8):
+            assert {ended(handle).state for handle in handles} == {State.SUCCEEDED}
+        assert [len(handle.logs()) for handle in handles] == [5] * 9
+
+
+def test_an_embedded_worker_that_is_worn_out_is_replaced(app: App) -> None:
+    gate = Gate()
+
+    @app.job(name="deaf", timeout=0.05, grace=0, max_attempts=1)
+    def deaf(ctx: Context) -> None:
+        gate.block(ctx.run)
+
+    @app.job(name="next")
+    async def following() -> int:
+        return 1
+
+    async def main() -> int:
+        async with app.working(slots=1):
+            left = deaf.enqueue()
+            assert (await asyncio.to_thread(ended, left)).state is State.FAILED
+            return await asyncio.to_thread(following.enqueue().wait, DEADLINE)
+
+    try:
+        assert asyncio.run(main()) == 1
+    finally:
+        gate.open()
+
+
+def test_a_wait_counts_the_time_that_reading_takes(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, clock = waits(app, Gate()), ManualClock()
+    handle, read = job.enqueue(), app.engine.get
+    monkeypatch.setattr(app.engine, "clock", clock)
+
+    async def slowly(run_id: str) -> Any:
+        clock.advance(400)
+        return await read(run_id)
+
+    monkeypatch.setattr(app.engine, "get", slowly)
+    with pytest.raises(TimeoutError):
+        handle.wait(timeout=1)
+    assert clock.ticks <= 2_000
