@@ -879,9 +879,11 @@ if __name__ == "__main__":
         print(run.wait(10))
 """
 HOLD = """
+sleep 600 &
+echo $! > $FOLDER/grandchild.new; mv $FOLDER/grandchild.new $FOLDER/command-grandchild
 echo $$ > $FOLDER/command.new; mv $FOLDER/command.new $FOLDER/command; exec sleep 600
 """
-NOTES = ("process", "command", "process-grandchild")
+NOTES = ("process", "command", "process-grandchild", "command-grandchild")
 
 
 @pytest.fixture

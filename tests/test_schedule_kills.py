@@ -103,7 +103,7 @@ class Site:
 
     def add_schedules(self) -> list[Kept]:
         """Of every rule with every pair of words."""
-        run_sync(self.engine.define("job", options=Options(max_attempts=1_000, backoff=(0,))))
+        run_sync(self.engine.define("job", options=Options(max_attempts=1)))  # a further try would be due at another time
         return [self._add(n) for n in range(SCHEDULES)]
 
     def _add(self, n: int) -> Kept:

@@ -20,6 +20,7 @@ from windlass.store import postgres, sql, sqlite
 from windlass.store.base import Statement, Store, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.records import Held
+from windlass.store.sql import Query
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite, connect, disconnect
 from windlass.testing.stores import CASES, Case, Stores, conform
 
@@ -69,10 +70,21 @@ def _migrated(where: str, folder: Path, request: pytest.FixtureRequest) -> tuple
     return lambda **how: BlockingPostgres(url, ManualClock(), **how), lambda: postgres.migrate(url, ManualClock())
 
 
+def _before_schedules(dialect: str) -> dict[str, Query]:
+    """The statements as they were when a run could not come from a schedule."""
+    queries = dict(sql.load(dialect))
+    text = queries["create"].text.replace(", retry_of, schedule)", ", retry_of)").replace(", r.schedule", "")
+    return queries | {"create": queries["create"]._replace(text=text)}
+
+
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("where", ["file", "postgres"])
-def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(
+    where: str, version: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     opened, migrate = _migrated(where, tmp_path, request)
-    old = opened(steps=sql.migrations("sqlite" if where == "file" else "postgres")[:1])
+    dialect = "sqlite" if where == "file" else "postgres"
+    old = opened(steps=sql.migrations(dialect)[:version], queries=_before_schedules(dialect))
     engine = Engine(old, ManualClock())
     run_sync(engine.define("job"))
     created = run_sync(engine.create([NewRun("job", {"n": n}) for n in range(3)]))
@@ -80,7 +92,7 @@ def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(where: str
     with pytest.raises(SchemaMismatch, match="windlass migrate"):
         opened()
     newest = len(sql.migrations("sqlite"))
-    assert migrate() == (1, newest)
+    assert migrate() == (version, newest)
     assert migrate() == (newest, newest)
     store = opened()
     engine = Engine(store, ManualClock())
@@ -89,6 +101,8 @@ def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(where: str
     held = Held(run.seq, run.token or "")
     assert run_sync(engine.beat([held], progress={held: "1"})) == ["ok"]
     assert run_sync(engine.get(created[0].id)).progress == "1"
+    assert run_sync(engine.get(created[0].id)).schedule is None
+    assert run_sync(engine.schedule("often", "job", every="1h")).key == "often"
     run_sync(store.close())
 
 

@@ -14,11 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from datetime import datetime
 from itertools import islice
-from typing import Any, Literal, Never, TypeVar, Unpack
+from typing import Any, Never, TypeVar, Unpack
 
 from windlass.app.handles import AsyncHandle, H, Handle
 from windlass.app.jobs import AsyncJob, AsyncJobMaker, D, Definition, Job, JobMaker, Kind, from_command, from_function
-from windlass.app.options import CommandOptions, Duration, JobOptions, RunOptions, milliseconds, new_run
+from windlass.app.options import (
+    CommandOptions,
+    Duration,
+    JobOptions,
+    RunOptions,
+    WorkerOptions,
+    milliseconds,
+    new_run,
+    refuse_unknown,
+)
 from windlass.app.schedules import AsyncScheduleMaker, Planned, ScheduleMaker, ScheduleOptions, check_rule, planned
 from windlass.clock import Clock, SystemClock
 from windlass.config import MEMORY, load, located, open_store, shown
@@ -27,6 +36,7 @@ from windlass.errors import BadInput
 from windlass.model import Created, Limits, NewRun, Schedule, State, WorkerInfo
 from windlass.store.base import Store, run_sync
 from windlass.worker import Worker
+from windlass.worker.loop import GRACE, LEASE
 
 T = TypeVar("T")
 
@@ -212,49 +222,45 @@ class Base:
     # Working
 
     @contextlib.asynccontextmanager
-    async def worker(
-        self,
-        *,
-        queues: Sequence[str] | None = None,
-        jobs: Sequence[str] | None = None,
-        slots: int | None = None,
-        name: str | None = None,
-        tags: Sequence[str] | None = None,
-        cores: int | None = None,
-        memory: int | None = None,
-        lease: Duration | None = None,
-        grace: Duration | None = None,
-        on_unknown: Literal["leave", "fail"] = "leave",
-    ) -> AsyncIterator[Worker]:
+    async def worker(self, **said: Unpack[WorkerOptions]) -> AsyncIterator[Worker]:
         """A worker for this app's jobs, not yet running; its connections are closed at the end of the block.
 
-        What is not said is taken from WINDLASS_* variables and windlass.toml. Durations are seconds.
+        What is not said is taken from WINDLASS_* variables and windlass.toml.
         """
+        async with self._workers(said) as new:
+            yield new()
+
+    @contextlib.asynccontextmanager
+    async def _workers(self, said: WorkerOptions) -> AsyncIterator[Callable[[], Worker]]:
+        """Makes workers, one after the other, on the same connections."""
+        refuse_unknown(said, WorkerOptions, "A worker")
         set_ = load().filled()
-        if on_unknown == "fail" and (jobs is not None or set_.jobs is not None):
+        lease = milliseconds(said["lease"], "lease") if "lease" in said else set_.lease or LEASE
+        grace = milliseconds(said["grace"], "grace") if "grace" in said else set_.grace or GRACE
+        chosen = self._chosen(tuple(said["jobs"]) if "jobs" in said else set_.jobs)
+        on_unknown = said.get("on_unknown", "leave")
+        if on_unknown == "fail" and len(chosen) < len(self.jobs):
             raise BadInput(
                 "A worker that takes some jobs only cannot fail those it does not know.", hint="Leave out jobs, or on_unknown='fail'."
             )
-        lease_ms = milliseconds(lease, "lease") if lease is not None else set_.lease or 30_000
-        grace_ms = milliseconds(grace, "grace") if grace is not None else set_.grace or 30_000
-        chosen = self._chosen(tuple(jobs) if jobs is not None else set_.jobs)
         info = WorkerInfo(
-            name=name or set_.name or self._own_name(),
-            queues=tuple(queues) if queues is not None else set_.queues,
-            tags=tuple(tags) if tags is not None else set_.tags or (),
-            cores=cores if cores is not None else set_.cores or os.cpu_count() or 1,
-            memory=memory if memory is not None else set_.memory or _memory_of_machine(),
-            slots=slots if slots is not None else set_.slots or 1,
+            name=said.get("name") or set_.name or self._own_name(),
+            queues=tuple(said["queues"]) if "queues" in said else set_.queues,
+            tags=tuple(said["tags"]) if "tags" in said else set_.tags or (),
+            cores=said.get("cores", set_.cores or os.cpu_count() or 1),
+            memory=said.get("memory", set_.memory or _memory_of_machine()),
+            slots=said.get("slots", set_.slots or 1),
         )
-        handlers = {job.name: job.handler for job in chosen}
         for job in chosen:
             if job.signature is not None:
                 job.signature.check()
-        async with self._ports(lease_ms) as (port, heart):
+        handlers = {job.name: job.handler for job in chosen}
+        async with self._ports(lease) as (port, heart):
             await self._define(port, handlers)
             for plan in self.planned.values():
                 await self._schedule(port, plan, by_code=True)
-            yield Worker(port, handlers, self.clock, info, heart=heart, house=port, lease=lease_ms, grace=grace_ms, on_unknown=on_unknown)
+            how: dict[str, Any] = {"heart": heart, "house": port, "lease": lease, "grace": grace, "on_unknown": on_unknown}
+            yield lambda: Worker(port, handlers, self.clock, info, **how)
 
     def _chosen(self, names: tuple[str, ...] | None) -> list[Definition[..., Any]]:
         if names is None:
@@ -283,7 +289,7 @@ class Base:
             for store in stores:
                 await store.close()
 
-    async def _work(self, burst: bool, settings: dict[str, Any]) -> bool:
+    async def _work(self, burst: bool, settings: WorkerOptions) -> bool:
         sys.setswitchinterval(SWITCH_INTERVAL)
         async with self.worker(**settings) as worker:
             with _signals(worker):
@@ -291,14 +297,27 @@ class Base:
         return worker.worn_out
 
     @contextlib.asynccontextmanager
-    async def working(self, **settings: Any) -> AsyncIterator[Worker]:
-        """A worker that runs beside the block, in the same event loop, and drains at its end. Takes what `worker` takes."""
-        async with self.worker(**settings) as worker:
-            running = asyncio.create_task(worker.run())
+    async def working(self, **settings: Unpack[WorkerOptions]) -> AsyncIterator[Worker]:
+        """A worker that runs beside the block, in the same event loop, and drains at its end. Takes what `worker` takes.
+
+        One that had to leave a handler behind is replaced by another; the handler itself stays where it is.
+        """
+        async with self._workers(settings) as new:
+            workers = [new()]
+
+            async def keep_working() -> None:
+                await workers[-1].run()
+                while workers[-1].worn_out and not ended:
+                    workers.append(new())
+                    await workers[-1].run()
+
+            ended = False
+            running = asyncio.create_task(keep_working())
             try:
-                yield worker
+                yield workers[0]
             finally:
-                await worker.stop()
+                ended = True
+                await workers[-1].stop()
                 await running
 
 
@@ -455,7 +474,7 @@ class App(Base):
         """A page of runs, newest first unless they are queued."""
         return run_sync(self.engine.runs(job=job, queue=queue, state=state, count=count))
 
-    def work(self, *, burst: bool = False, **settings: Any) -> bool:
+    def work(self, *, burst: bool = False, **settings: Unpack[WorkerOptions]) -> bool:
         """Work until a signal says stop, or, with `burst`, until nothing is queued; whether the process is worn out.
 
         Takes what `worker` takes.
@@ -572,7 +591,7 @@ class AsyncApp(Base):
         """A page of runs, newest first unless they are queued."""
         return await self.engine.runs(job=job, queue=queue, state=state, count=count)
 
-    async def work(self, *, burst: bool = False, **settings: Any) -> bool:
+    async def work(self, *, burst: bool = False, **settings: Unpack[WorkerOptions]) -> bool:
         """Work until a signal says stop, or, with `burst`, until nothing is queued; whether the process is worn out.
 
         Takes what `worker` takes.

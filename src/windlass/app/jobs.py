@@ -204,6 +204,8 @@ def _place(function: Callable[..., Any]) -> Place:
             f"{function.__qualname__} is defined inside a function, where another process cannot find it.",
             hint="Define a job of kind='process' at the top level of a module.",
         )
-    main = sys.modules.get("__main__")
-    path = getattr(main, "__file__", None) if function.__module__ == "__main__" else None
-    return Place(function.__module__, function.__qualname__, path)
+    if function.__module__ != "__main__":
+        return Place(function.__module__, function.__qualname__)
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)  # of `python -m package.module`
+    return Place(spec.name if spec else "__main__", function.__qualname__, None if spec else getattr(main, "__file__", None))

@@ -67,6 +67,21 @@ class JobOptions(CommandOptions, total=False):
     name: str
 
 
+class WorkerOptions(TypedDict, total=False):
+    """What a worker may be told. Durations are seconds, memory is MiB."""
+
+    queues: Sequence[str]
+    jobs: Sequence[str]
+    slots: int
+    name: str
+    tags: Sequence[str]
+    cores: int
+    memory: int
+    lease: Duration
+    grace: Duration
+    on_unknown: Literal["leave", "fail"]
+
+
 _DURATIONS = ("max_runtime", "timeout", "grace")
 _AS_THEY_ARE = ("queue", "priority", "max_attempts", "exhausted", "retry_place", "max_returns")
 _REQUIRES = ("tags", "cores", "memory")

@@ -40,6 +40,7 @@ def _leave_threads_behind(code: int) -> None:
     """Python waits at its end for every thread in a pool, also for one that a handler has left hanging: then end without it."""
     if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
         logging.shutdown()
+        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 

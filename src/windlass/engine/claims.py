@@ -24,14 +24,21 @@ class Claiming(Core):
         self._check_worker(worker)
         await self.records.register(worker, self.clock.now())
 
-    async def claim(self, worker: WorkerInfo, *, count: int = 1, lease: int = LEASE, nonce: str | None = None) -> list[Run]:
+    async def recover(self, worker: WorkerInfo, token: str) -> list[Run]:
+        """What a worker still holds of a claim under this token, whose answer it did not get."""
+        return await self.records.held(checks.identifier(token, "The token"), checks.name(worker.name, "A worker's name"))
+
+    async def claim(
+        self, worker: WorkerInfo, *, count: int = 1, lease: int = LEASE, nonce: str | None = None, token: str | None = None
+    ) -> list[Run]:
         """Take up to `count` runs in queue order, each held under a fresh token for `lease` milliseconds.
 
         Empty means that nothing this worker may take was queued. A worker with one slot gets nothing while it holds a
-        run. With a nonce the claim can be asked again: the answer is then what this worker still holds of it.
+        run. With a nonce the claim can be asked again: the answer is then what this worker still holds of it. A caller that
+        chooses the token itself, 128 random bits never used before, can ask `recover` for it instead.
         """
-        self._check_claim(worker, count, lease, nonce)
-        token, call = nonce or self.clock.nonce(), self.clock.nonce() if nonce else None
+        self._check_claim(worker, count, lease, nonce or token)
+        token, call = nonce or token or self.clock.nonce(), self.clock.nonce() if nonce else None
         slot, room = (0, 1) if worker.slots == 1 else (None, count)
         if nonce and await self.records.claim_known(nonce):
             return await self.records.held(nonce, worker.name)

@@ -245,10 +245,10 @@ class BoundedPort:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    async def claim(self, worker: WorkerInfo, *, count: int, lease: int) -> list[Run]:
+    async def claim(self, worker: WorkerInfo, *, count: int, lease: int, token: str | None = None) -> list[Run]:
         if self._bounds.claimed >= self._bounds.most:
             return []
-        runs = await self._engine.claim(worker, count=count, lease=lease)
+        runs = await self._engine.claim(worker, count=count, lease=lease, token=token)
         self._bounds.claimed += len(runs)
         return runs
 

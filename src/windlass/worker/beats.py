@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from windlass.clock import Clock
 from windlass.errors import BadInput, WindlassError
-from windlass.model import WorkerInfo
+from windlass.model import Limits, WorkerInfo
 from windlass.store.base import run_sync
 from windlass.worker.executions import Execution
 from windlass.worker.port import Port
@@ -20,7 +20,6 @@ _LOG = logging.getLogger("windlass.worker")
 REGISTER_EVERY = 20_000
 SOON, AT_ONCE = 0.2, 0.01  # seconds in which what is to be told is gathered
 AGAIN = 1.0  # seconds after a beat that failed, at most
-SLICE = 1_000
 
 
 class Heart:
@@ -29,6 +28,7 @@ class Heart:
     def __init__(self, worker: Worker, port: Port, clock: Clock, info: WorkerInfo, lease: int) -> None:
         self._worker, self._port, self._clock, self._info, self._lease = worker, port, clock, info, lease
         self._nudge, self._ended, self._all = threading.Event(), threading.Event(), False
+        self._slice = getattr(port, "limits", Limits()).report
         self._again = min(AGAIN, lease / 10_000)
         self._register_at = clock.monotonic() + REGISTER_EVERY
         self._thread = threading.Thread(target=self._live, name="windlass-beats", daemon=True)
@@ -79,8 +79,8 @@ class Heart:
         fresh = now + self._lease - self._lease // 6  # renewed less than a sixth ago
         held = self._worker.held()
         due = [item for item in held if every or item.progress_text is not None or item.lease_ends < fresh]
-        for at in range(0, len(due), SLICE):
-            self._beat(due[at : at + SLICE], now)
+        for at in range(0, len(due), self._slice):
+            self._beat(due[at : at + self._slice], now)
         if now >= self._register_at:
             self._register_at = now + REGISTER_EVERY
             self._register()

@@ -26,7 +26,7 @@ from windlass.worker.handlers import Handler
 from windlass.worker.outcomes import Stopped, failure_of, returned
 from windlass.worker.processes import CHUNK, LONGEST_LINE, Lines, Memory, death, kill_group, rest_of, text_of, wait_for
 
-_LAUNCH = str(Path(__file__).with_name("launch.py"))
+_LAUNCH, _GUARD = (str(Path(__file__).with_name(name)) for name in ("launch.py", "guard.py"))
 _TAIL = 20  # lines of standard error kept with a failure
 _OUTPUT = Limits().output
 PAYLOAD = "{payload}"
@@ -42,11 +42,43 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _said = msgspec.json.Decoder(Said)
 
 
+class Guard:
+    """A process that outlives its worker for a moment, and then kills what commands have started. There from the first command on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def watch(self, group: int) -> None:
+        with self._lock:
+            if self._process is None:
+                command = [sys.executable, "-I", "-S", _GUARD]
+                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+            self._tell(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        with self._lock:
+            self._tell(f"-{group}\n")
+
+    def _tell(self, line: str) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError, ValueError):  # somebody has killed it
+                self._process.stdin.write(line.encode())
+                self._process.stdin.flush()
+
+    def close(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            _close(process.stdin)
+            process.wait()
+
+
 class AsCommand:
     """A program, in a process group of its own."""
 
-    def __init__(self, handler: Handler, context: Context, call: Call, sink: Sink) -> None:
-        self.handler, self.context, self.call, self.sink = handler, context, call, sink
+    def __init__(self, handler: Handler, context: Context, call: Call, sink: Sink, guard: Guard | None = None) -> None:
+        self.handler, self.context, self.call, self.sink, self.guard = handler, context, call, sink, guard
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._signal: int | None = None  # asked for before there was a process
@@ -62,10 +94,14 @@ class AsCommand:
         except OSError as error:
             return Fail(error=Failure(code="not_started", message=f"Cannot start {self.handler.argv[0]}: {error.strerror}."))
         try:
+            if self.guard is not None:
+                self.guard.watch(process.pid)
             self._converse(process)
             wait_for(process)
         finally:
             kill_group(process, signal.SIGKILL)  # what it has left behind
+            if self.guard is not None:
+                self.guard.forget(process.pid)  # before its number can belong to another
             process.wait()
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
@@ -153,8 +189,8 @@ class AsCommand:
         self._size += len(line) + 1
         if self._size <= _OUTPUT + 1:
             self._output.append(line)
-        elif self._process is not None:
-            kill_group(self._process, signal.SIGKILL)  # it would fill the memory
+        elif self._process is not None and self._signal != signal.SIGKILL:
+            self.kill()  # it would fill the memory
 
     def _report(self, returncode: int, memory: Memory) -> Report:
         if self._size > _OUTPUT + 1:

@@ -16,13 +16,13 @@ class Crew:
         self._lock, self._idle, self._size, self._closed = threading.Lock(), 0, 0, False
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Run a call, at once; it must not raise."""
+        """Run a call, at once; it must not raise. RuntimeError when the system has no thread for it."""
         with self._lock:
             if self._idle:
                 self._idle -= 1
             else:
+                threading.Thread(target=self._work, name=f"{self._name}-{self._size + 1}", daemon=True).start()
                 self._size += 1
-                threading.Thread(target=self._work, name=f"{self._name}-{self._size}", daemon=True).start()
             self._calls.put(call)
 
     def _work(self) -> None:

@@ -22,8 +22,8 @@ class Execution:
     """One attempt: what holds it, what it says, and why it should stop, if it should."""
 
     __slots__ = (
-        "began", "context", "dropped", "finished", "handler", "held", "lease_ends", "lines", "logging", "n", "progress_text", "run",
-        "started", "task", "timers", "why", "work", "worker",
+        "began", "context", "dropped", "finished", "handler", "held", "lease_ends", "lines", "logging", "lost", "n", "progress_text", "run",
+        "task", "timers", "why", "work", "worker",
     )  # fmt: skip
 
     def __init__(self, worker: Worker, run: Run, handler: Handler, now: int, lease_ends: int) -> None:
@@ -34,7 +34,8 @@ class Execution:
         self.task: asyncio.Task[None] | None = None
         self.work: Work | None = None
         self.why: Why | None = None
-        self.started = self.finished = False
+        self.finished = False
+        self.lost = False  # the store says that it is no longer ours: nothing of it is written
         self.timers: list[asyncio.TimerHandle] = []
         self.lines: list[tuple[int, str]] = []
         self.n = self.dropped = 0
@@ -69,6 +70,10 @@ class Execution:
         elif self.task is not None:
             self.task.add_done_callback(lambda _: self.worker.never_ran(self))  # one that has not begun ends without a word
             self.task.cancel(f"windlass: {self.why}")
+
+    @property
+    def can_be_killed(self) -> bool:
+        return self.handler.kind in ("process", "command")
 
     def kill(self) -> bool:
         """End it by force; False when only leaving it behind is possible."""

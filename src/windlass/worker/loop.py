@@ -20,12 +20,12 @@ from windlass.model import Failure, Limits, Run, WorkerInfo
 from windlass.store.base import ALL_QUEUES, SWEEP, queue_topic, worker_topic
 from windlass.store.records import Held
 from windlass.worker.beats import Heart
-from windlass.worker.commands import AsCommand
+from windlass.worker.commands import AsCommand, Guard
 from windlass.worker.context import capture_logs, enter
 from windlass.worker.crew import Crew
 from windlass.worker.executions import Execution, Why
 from windlass.worker.handlers import Handler, UnknownHandler
-from windlass.worker.outcomes import Stopped, failure_of, returned
+from windlass.worker.outcomes import Stopped, failure_of, paced, returned
 from windlass.worker.port import House, Port
 from windlass.worker.processes import InProcess, Nursery
 from windlass.worker.works import InThread, Work, report_of
@@ -33,7 +33,6 @@ from windlass.worker.works import InThread, Work, report_of
 _LOG = logging.getLogger("windlass.worker")
 
 LEASE, GRACE = 30_000, 30_000
-BATCH = Limits().claim
 SHORT = 0.05  # seconds a run may last without its start being told on its own
 LOG_EVERY = 0.2
 LOOK_AGAIN = 0.01  # seconds after a hint, because the hint that follows it closely may not be sent
@@ -41,7 +40,6 @@ LONGEST_WAIT, LISTEN = 1.0, 30.0  # seconds without a hint after which the store
 SWEEP_EVERY = 1_000
 TIDY_EVERY = 10.0
 LAST_WORD = 5_000  # milliseconds of a stop's grace in which those still running are asked to give up
-LINES = Limits().lines_per_call
 AWAY = (StoreUnreachable, StoreBusy, StoreFull, OutcomeUnknown)
 """What passes by itself. Any other error of a store ends the worker: going on would only hide it."""
 
@@ -68,8 +66,10 @@ class Worker:
         self.info = info if on_unknown == "fail" else replace(info, jobs=tuple(handlers))
         self.heart = Heart(self, heart or port, clock, self.info, lease)
         self.worn_out = False  # it has ended because of handlers that were left behind: only a new process is whole again
-        self._house, self._lease = house, lease
-        self._crew, self._nursery = Crew("windlass-work"), Nursery()
+        self._house, self.lease = house, lease
+        limits = getattr(port, "limits", Limits())
+        self._batch, self._lines = min(limits.claim, limits.report), limits.lines_per_call
+        self._crew, self._nursery, self._guard = Crew("windlass-work"), Nursery(), Guard()
         self._held: dict[Held, Execution] = {}  # until their report is stored; one that was lost may be held anew meanwhile
         self._busy: set[Execution] = set()  # until their handler has ended or is left behind
         self._unstarted: deque[Execution] = deque()
@@ -124,6 +124,7 @@ class Worker:
         for execution in list(self._busy):
             self._stop(execution, "drain")
         if self._serving is not None:
+            await asyncio.wait({self._serving}, timeout=LAST_WORD / 5_000)  # what a claim in flight brings is given back too
             self._serving.cancel()
         await self._quiet_by(self._loop.time() + LAST_WORD / 1000)
 
@@ -203,6 +204,7 @@ class Worker:
         await asyncio.gather(*left, return_exceptions=True)
         self._crew.close()
         await asyncio.to_thread(self._nursery.close)
+        await asyncio.to_thread(self._guard.close)
         await asyncio.to_thread(self.heart.join, 5.0)
 
     # Claiming
@@ -218,28 +220,38 @@ class Worker:
             if not room:
                 await self._change()
                 continue
-            asked = min(room, BATCH)
-            runs, asked_at = await self._insist(partial(self._claim, asked)) or ([], 0)
+            asked = min(room, self._batch)
+            runs, asked_at = await self._insist(Claim(self, asked)) or ([], 0)
+            self._trust(asked_at)
             for run in runs:
                 self._take(run, asked_at)
             if len(runs) == asked or self._stopping:
                 continue
             if until_idle and not runs and self._quiet.is_set():
+                if await self._swept():
+                    continue
                 return True
             await self._hint(or_an_end=until_idle)
         return False
 
-    async def _claim(self, count: int) -> tuple[list[Run], int]:
-        """What there is to do, and when it was asked for: from then on its lease is counted."""
-        asked_at = self.clock.monotonic()
-        return await self.port.claim(self.info, count=count, lease=self._lease), asked_at
+    async def _swept(self) -> bool:
+        """Whether time has brought anything to do that was not queued yet."""
+        if self._house is None:
+            return False
+        swept = await self._insist(partial(self._house.sweep, Watch(self.clock)))
+        return swept is not None and (swept.fired > 0 or swept.dispatched > 0)
+
+    def _trust(self, asked_at: int) -> None:
+        """An answer that was long on its way is to be confirmed by a beat, before the fence takes it for lost."""
+        if self.clock.monotonic() - asked_at > self.lease // 6:
+            self.heart.now()
 
     def _free(self) -> int:
         """How many more runs there is room for. Reports that are not stored yet leave room for others, but not without bound."""
         if self.info.slots == 1:  # which the store frees only with the report
             return int(not self._held and not self._abandoned)
         free = self.info.slots - len(self._busy) - len(self._abandoned)
-        return free if len(self._held) - len(self._busy) < self.info.slots + BATCH else 0
+        return free if len(self._held) - len(self._busy) < self.info.slots + self._batch else 0
 
     async def _change(self) -> None:
         """Wait until a run has ended, or the worker shall stop."""
@@ -252,11 +264,13 @@ class Worker:
         self._room.clear()
         self._idle = hint = asyncio.ensure_future(self._insist(partial(self.port.wait, self._topics, patience)))
         end = asyncio.ensure_future(self._room.wait()) if or_an_end else None
-        await asyncio.wait({hint} if end is None else {hint, end}, return_when=asyncio.FIRST_COMPLETED)
-        self._heard = hint.done() and not hint.cancelled() and bool(hint.result())
-        for task in (hint, end):
-            if task is not None:
-                task.cancel()
+        try:
+            await asyncio.wait({hint} if end is None else {hint, end}, return_when=asyncio.FIRST_COMPLETED)
+            self._heard = hint.done() and not hint.cancelled() and bool(hint.result())
+        finally:
+            for task in (hint, end):
+                if task is not None:
+                    task.cancel()
 
     @cached_property
     def _topics(self) -> frozenset[str]:
@@ -266,8 +280,11 @@ class Worker:
         """Hear that a run of this worker is to be stopped, so that it need not wait for the next beat."""
         topic = worker_topic(self.info.name)
         while not self._stopping or self._held:
-            if await self._insist(lambda: self.port.wait({topic}, LISTEN)):
+            heard = await self._insist(lambda: self.port.wait({topic}, LISTEN))
+            if heard:
                 self.heart.now()
+            elif heard is None:  # the store is away, and the worker stops
+                await asyncio.sleep(LAST_WORD / 10_000)
 
     async def _insist(self, call: Callable[[], Awaitable[T]], *, always: bool = False) -> T | None:
         """Ask until the store answers; None when the worker stops meanwhile, unless it must be said `always`."""
@@ -286,7 +303,8 @@ class Worker:
 
     def _take(self, run: Run, asked_at: int) -> None:
         handler = self.handlers.get(run.job) or Handler(run.job, "thread", _unknown)
-        execution = Execution(self, run, handler, asked_at, asked_at + self._lease)
+        now = self.clock.monotonic()
+        execution = Execution(self, run, handler, now, max(asked_at + self.lease, now + self.lease // 3))
         self._held[execution.held] = execution
         self._busy.add(execution)
         self._quiet.clear()
@@ -297,7 +315,12 @@ class Worker:
             execution.task = self._loop.create_task(self._attempt(execution))
         else:
             execution.work = self._work_of(execution)
-            self._crew.submit(lambda: self._on_thread(execution))
+            try:
+                self._crew.submit(lambda: self._on_thread(execution))
+            except RuntimeError as error:  # the system has no thread for it
+                _LOG.error("Run %s is given back: %s.", run.id, error)
+                self._end(execution, GiveBack())
+                return
         if run.policy.timeout:
             self._after(execution, run.policy.timeout, "timeout")
         if run.max_runtime:
@@ -326,14 +349,14 @@ class Worker:
             case "process":
                 return InProcess(handler, context, call, execution, self._nursery)
             case "command":
-                return AsCommand(handler, context, call, execution)
+                return AsCommand(handler, context, call, execution, self._guard)
             case _:
                 return InThread(handler, context)
 
     def _on_thread(self, execution: Execution) -> None:
         assert execution.work is not None
         try:
-            report = execution.work.run()
+            report = paced(execution.work.run(), execution.run.attempt, execution.handler.backoff)
         except BaseException as error:
             report = Fail(error=failure_of(error))
         self.call_soon(self._ended_with, execution, report)
@@ -350,8 +373,9 @@ class Worker:
 
     def told(self, execution: Execution, answer: str) -> None:
         """The heart has heard that a run is to be stopped, or is no longer ours."""
-        if answer == "lost" and not execution.finished:
+        if answer == "lost" and not execution.finished and not execution.lost:
             _LOG.warning("Run %s is no longer held by this worker; its handler is stopped and nothing is written.", execution.run.id)
+            execution.lost = True
         self._stop(execution, "lost" if answer == "lost" else "cancel")
 
     def _stop(self, execution: Execution, why: Why) -> None:
@@ -361,8 +385,10 @@ class Worker:
         execution.why = why
         execution.ask_to_stop()
         grace = execution.run.policy.grace
-        # A cancel's grace ends in the store as well: force comes a little before. A lost lease leaves what is left of it.
-        wait = max(grace - 1_000, grace // 2) if why != "lost" else min(grace, self._lease // 6)
+        # A cancel's grace ends in the store as well: force comes a little before.
+        wait = max(grace - 1_000, grace // 2)
+        if why == "lost" and execution.can_be_killed:
+            wait = min(wait, max(0, execution.lease_ends - self.clock.monotonic()))  # nobody else can begin before
         execution.timers.append(self._loop.call_later(wait / 1000, self._force, execution))
 
     def _force(self, execution: Execution) -> None:
@@ -394,13 +420,13 @@ class Worker:
 
     def _verdict(self, execution: Execution, report: Report) -> Report | None:
         """What is reported, given why it was stopped; None: nothing. A result of one that did not know stands."""
+        if execution.lost:
+            return None
         if execution.why is None or isinstance(report, Succeed):
-            return None if execution.why == "lost" else report
+            return report
         policy = execution.run.policy
         match execution.why:
-            case "lost":
-                return None
-            case "drain":
+            case "drain" | "lost":  # by the clock: if it is still ours, somebody else shall have it; if not, the token is refused
                 return GiveBack()
             case "timeout":
                 message = f"The attempt ran for longer than its timeout of {policy.timeout} ms."
@@ -443,7 +469,7 @@ class Worker:
             await self._work_done.wait()
             self._work_done.clear()
             while self._done:
-                batch = [self._done.popleft() for _ in range(min(BATCH, len(self._done)))]
+                batch = [self._done.popleft() for _ in range(min(self._batch, len(self._done)))]
                 await self._report(batch)
 
     async def _report(self, batch: Sequence[tuple[Execution, Report]]) -> None:
@@ -452,7 +478,7 @@ class Worker:
                 await self._log(execution, last=True)
         if last_words := {item.held: text for item, _ in batch if (text := item.progress_text) is not None}:
             with suppress(*AWAY, BadInput):
-                await self.port.beat(list(last_words), lease=self._lease, progress=last_words)
+                await self.port.beat(list(last_words), lease=self.lease, progress=last_words)
         outcomes = [Outcome(item.run.id, _signed(report, item.held.token), item.held.seq) for item, report in batch]
         answers = await self._insist(partial(self.port.report_many, outcomes), always=True) or []
         for (execution, report), answer in zip(batch, answers, strict=True):
@@ -460,7 +486,8 @@ class Worker:
                 self._done.append((execution, report))  # somebody was faster fifty times: say it again
                 continue
             if isinstance(answer, BadInput):
-                self._done.append((execution, Fail(error=Failure(code="bad_output", message=str(answer)))))
+                refused = Failure(code="bad_output", message=f"The report was refused: {answer}")
+                self._done.append((execution, Fail(error=refused, retry=report.retry if isinstance(report, Fail) else True)))
                 continue
             if isinstance(answer, Cancelled):
                 _LOG.info("Run %s of %s: cancelled.", execution.run.id, execution.run.job)
@@ -486,8 +513,8 @@ class Worker:
 
     async def _start(self, due: list[Any]) -> None:
         with suppress(*AWAY):  # the report says it as well
-            for at in range(0, len(due), BATCH):
-                await self.port.start_many(due[at : at + BATCH])
+            for at in range(0, len(due), self._batch):
+                await self.port.start_many(due[at : at + self._batch])
 
     def log_soon(self, execution: Execution) -> None:
         """Write down what a handler logs, in small batches."""
@@ -510,8 +537,8 @@ class Worker:
             lines, execution.lines = execution.lines, []
             if last and execution.dropped:
                 lines.append((execution.n + 1, f"{execution.dropped} further lines were dropped."))
-            for at in range(0, len(lines), LINES):
-                if not await self._log_slice(execution, lines[at : at + LINES]):
+            for at in range(0, len(lines), self._lines):
+                if not await self._log_slice(execution, lines[at : at + self._lines]):
                     return
 
     async def _log_slice(self, execution: Execution, lines: list[tuple[int, str]]) -> bool:
@@ -533,7 +560,7 @@ class Worker:
 
     async def _keep_fencing(self) -> None:
         """Stop what no beat got through for, while it can still be known to be held: before anybody else may begin."""
-        tick = max(self._lease // 6, 20)
+        tick = max(self.lease // 6, 20)
         while True:
             before = self.clock.monotonic()
             await asyncio.sleep(tick / 1000)
@@ -541,9 +568,10 @@ class Worker:
             if now - before > 2 * tick:
                 self.heart.now()  # this process was paused or its loop blocked: ask before believing the worst
                 continue
-            for execution in self.held():
-                if execution.lease_ends <= now + tick:
-                    self.told(execution, "lost")
+            for execution in list(self._busy):
+                if execution.lease_ends <= now + tick and execution.why != "lost":
+                    _LOG.warning("No beat of run %s got through for nearly a lease; its handler is stopped.", execution.run.id)
+                    self._stop(execution, "lost")
 
     async def _keep_sweeping(self, house: House) -> None:
         watch = Watch(self.clock)
@@ -562,6 +590,22 @@ class Worker:
             await asyncio.sleep(TIDY_EVERY)
             with suppress(*AWAY):
                 await house.tidy()
+
+
+class Claim:
+    """One claim, however often it has to be asked: under one token, so that an answer that was lost is found again."""
+
+    def __init__(self, worker: Worker, count: int) -> None:
+        self._worker, self._count = worker, count
+        self._token, self._asked = worker.clock.nonce(), False
+
+    async def __call__(self) -> tuple[list[Run], int]:
+        """What there is to do, and when it was asked for: from then on its lease is counted."""
+        worker, asked_at = self._worker, self._worker.clock.monotonic()
+        if self._asked and (runs := await worker.port.recover(worker.info, self._token)):
+            return runs, asked_at
+        self._asked = True
+        return await worker.port.claim(worker.info, count=self._count, lease=worker.lease, token=self._token), asked_at
 
 
 def _unknown(context: Any) -> Any:

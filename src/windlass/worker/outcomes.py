@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from windlass import payload as json
 from windlass.errors import WindlassError
@@ -74,7 +75,7 @@ def raised(error: BaseException, *, attempt: int = 1, backoff: Backoff | None = 
         case Snooze():
             return _snoozed(error)
         case Fail():
-            failure = Failure(code=error.code, message=_text(error))
+            failure = Failure(code=_code(error.code), message=_text(error))
             return FailReport(error=failure, retry=error.retry, delay=_delay(error.delay, error, attempt, backoff))
         case _:
             return FailReport(error=failure_of(error), delay=_delay(None, error, attempt, backoff))
@@ -98,10 +99,23 @@ def _snoozed(wish: Snooze) -> Report:
 _CODES: dict[type[BaseException], str] = {MemoryError: "out_of_memory", OutOfMemory: "out_of_memory", BadOutput: "bad_output"}
 
 
+def paced(report: Report, attempt: int, backoff: Backoff | None) -> Report:
+    """The report of a process that died or a command that failed, with the delay that the job's own backoff asks for."""
+    if backoff is None or not isinstance(report, FailReport) or report.delay is not None:
+        return report
+    error = Fail(report.error.message, code=report.error.code)
+    return replace(report, delay=_delay(None, error, attempt, backoff))
+
+
 def failure_of(error: BaseException) -> Failure:
     """An exception as it is kept: its class, its text, and where it came from."""
     code = _CODES.get(type(error)) or type(error).__qualname__[:128]
     return Failure(code=code, message=_text(error) or code, detail=_detail(error))
+
+
+def _code(said: Any) -> str:
+    """A code as it can be kept."""
+    return said if isinstance(said, str) and 0 < len(said) <= 128 and said.isprintable() else "failed"
 
 
 def _text(error: BaseException) -> str:

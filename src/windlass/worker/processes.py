@@ -161,7 +161,7 @@ class Child:
 
     def __init__(self, memory: int) -> None:
         self.memory, self.runs = memory, 0
-        self._words = msgspec.json.Decoder(Word)
+        self._words, self._said = msgspec.json.Decoder(Word), Lines()
         self._socket, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "windlass.worker.child", str(theirs.fileno()), str(memory)]
@@ -182,11 +182,13 @@ class Child:
 
     def work(self, sink: Sink) -> Report | None:
         """Pass on what it says until it is done; None when it was dead before it began, having waited since an earlier run."""
-        memory, begun = Memory(), self.runs == 1
+        memory, begun = Memory(), False
         for word in self._hear(sink):
             match word:
                 case Begun():
                     begun = True
+                case _ if not begun:
+                    continue  # a thread that the run before has left speaks for nobody
                 case Line(text):
                     sink.line(text)
                 case Progress(text):
@@ -196,14 +198,14 @@ class Child:
                 case Ended(name, report):
                     return msgspec.json.decode(report, type=REPORTS[name])
         self.end()
-        if not begun:
+        if not begun and self.runs > 1:
             return None
         return Fail(error=death(self.process.returncode, memory))
 
     def _hear(self, sink: Sink) -> Iterator[Word]:
         """Its words until it has ended the attempt or itself; its output goes to the log."""
         assert self.process.stdout is not None
-        output, lines, words = self.process.stdout.fileno(), Lines(LONGEST_LINE), Lines()
+        output, lines = self.process.stdout.fileno(), Lines(LONGEST_LINE)
         with selectors.DefaultSelector() as ready:
             ready.register(self._socket, selectors.EVENT_READ)
             ready.register(output, selectors.EVENT_READ)
@@ -219,7 +221,7 @@ class Child:
                 if self._socket.fileno() not in sources and not gone:
                     continue
                 said = b"" if gone else _received(self._socket)
-                for line in words.feed(said):
+                for line in self._said.feed(said):
                     word = self._words.decode(line)
                     if isinstance(word, Ended):
                         _pass_on([*lines.feed(rest_of(output)), *lines.end()], sink)
@@ -324,12 +326,13 @@ class InProcess:
 
     def _on(self, child: Child) -> Report | None:
         assert self.handler.place is not None
-        with self._lock:
-            self._child = child
-            child.begin(Begin(self.handler.place, self.call, sys.path, self.context.why))
-            if self._killed:
-                child.kill()
+        path = [str(entry) for entry in sys.path]  # somebody may have put a Path there
         try:
+            with self._lock:
+                self._child = child
+                child.begin(Begin(self.handler.place, self.call, path, self.context.why))
+                if self._killed:
+                    child.kill()
             return child.work(self.sink)
         finally:
             with self._lock:
