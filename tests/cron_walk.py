@@ -107,10 +107,8 @@ def fires(clockwork: Clockwork, shown: list[tuple[int, int]]) -> Iterator[int]:
     """The instants (seconds) at which the rule fires while the clocks show this; the first must be no repeated time."""
     reached = shown[0][1] - 1  # the latest time that was ever on the wall
     for instant, wall in shown:
-        if clockwork.elapsed:
-            due = clockwork.meant(wall)
-        else:  # all that is on the wall for the first time, and what was passed over on the way to it
-            due = any(clockwork.meant(passed) for passed in range(reached + 1, wall + 1))
-        if due:
+        # What is on the wall; or, once for each time, what comes on it first and what was passed over on the way to it.
+        looked_at = (wall,) if clockwork.elapsed else range(reached + 1, wall + 1)
+        if any(clockwork.meant(time) for time in looked_at):
             yield instant
         reached = max(reached, wall)

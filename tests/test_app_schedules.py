@@ -13,7 +13,7 @@ import pytest
 from tests.harness import KINDS
 from tests.test_app import COLOURS, World, _world
 from tests.test_worker import at
-from windlass import AsyncJob, Context, Job
+from windlass import AsyncJob, Context, Job, State
 from windlass.clock import ManualClock
 from windlass.engine.schedules import edited
 from windlass.errors import BadInput, NotFound
@@ -326,7 +326,7 @@ def test_a_worker_really_fires(real: Shop) -> None:
     real.app.every("1s", missed="all")(real.job(tick))
     real(_until(real.app, enough))
     runs, found = real.runs(), real.stored("tick")
-    assert [run.state for run in runs].count("succeeded") >= 3  # the last ones may have come while the worker stopped
+    assert [run.state for run in runs].count(State.SUCCEEDED) >= 3  # the last ones may have come while the worker stopped
     due = [run.due_at for run in runs]
     assert len(set(due)) == len(due) == found.fired >= 3
     assert due == [found.anchor + (n + 1) * 1_000 for n in range(found.fired)]

@@ -1054,7 +1054,7 @@ def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
     script = "\n".join(f"echo '--- {number}'\n{command}" for number, (command, _) in enumerate(_commands()))
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "WINDLASS_LOG_LEVEL": "warning"}
     done = subprocess.run(
-        ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, timeout=120, check=False
+        ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, timeout=240, check=False
     )
     printed = [
         part.partition("\n")[2].splitlines()

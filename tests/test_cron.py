@@ -7,7 +7,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from croniter import croniter
+from croniter import CroniterBadDateError, croniter  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,7 +60,7 @@ def test_t3_all_changes_of_all_zones_are_looked_at() -> None:
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_t3_every_change_of_every_zone_fires_as_a_walk_over_minutes_says(shard: int) -> None:
     clockworks = {expr: Clockwork(expr) for expr in EXPRESSIONS}
-    mismatches = []
+    mismatches: list[tuple[object, ...]] = []
     for change, zone in list(all_changes()[1].items())[shard::SHARDS]:
         start, end = change.at - DAY, change.at + DAY
         minutes = walls(ZoneInfo(zone), start, end)
@@ -81,10 +81,10 @@ def _begun_wrong(rule: Rule, change: int, expected: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("expr", EXPRESSIONS)
-@pytest.mark.parametrize("zone", ["Europe/Paris", "Australia/Lord_Howe", "Africa/Casablanca"])
+@pytest.mark.parametrize("zone", ["Europe/Paris", "Australia/Lord_Howe", "Africa/Cairo"])
 def test_what_is_counted_by_days_is_what_is_counted_one_by_one(expr: str, zone: str) -> None:
-    rule, start, end = Rule("cron", expr, zone), NOW - 200 * DAY * 1_000 + 12_345, NOW + 47_000
-    one_by_one = [instant for instant in upcoming(rule, start, 0, 25_000) if instant <= end]
+    rule, start, end = Rule("cron", expr, zone), NOW - 40 * DAY * 1_000 + 12_345, NOW + 47_000
+    one_by_one = [instant for instant in upcoming(rule, start, 0, 5_000) if instant <= end]
     assert between(rule, start, end, 0, 1) == (one_by_one[:1], len(one_by_one))
     assert latest(rule, start, end, 0, 5) == one_by_one[-5:]
     assert latest(rule, start, end, 0, 100_000) == one_by_one
@@ -261,14 +261,12 @@ def test_a_rule_in_words(kind: str, expr: str, words: str) -> None:
         ("Europe/Paris", "2026-03-27T13:00", [False, True, False]),
         ("Africa/Cairo", "2026-04-22T13:00", [False, True, False]),  # at midnight, forward
         ("Africa/Cairo", "2026-10-27T13:00", [False, True, False]),  # at midnight, back into the 29th
-        ("Pacific/Apia", "2011-12-28T13:00", [False, False, False]),  # the day itself is missing
+        ("Pacific/Apia", "2011-12-28T13:00", [False, True, True]),  # no 30th; due at the first instant of the 31st, and at noon
         ("UTC", "2026-03-28T13:00", [False, False, False]),
     ],
 )
 def test_days_on_which_the_clock_changes_are_marked(zone: str, start: str, days: list[bool]) -> None:
     rule = parse("cron", "0 12 * * *", zone)
-    if zone == "Pacific/Apia":
-        days = [shown(rule, instant).clock_changes for instant in upcoming(rule, at(start, zone), 0, 3)]
     assert [shown(rule, instant).clock_changes for instant in upcoming(rule, at(start, zone), 0, 3)] == days
 
 
@@ -378,8 +376,9 @@ def test_away_from_changes_croniter_says_the_same(fields: tuple[str, ...], start
     expr, (_, _, day, _, weekday) = " ".join(fields), fields
     try:
         rule = parse("cron", expr, zone)
-    except BadInput as refused:
-        assert "never due" in refused.message
+    except BadInput:
+        with pytest.raises(CroniterBadDateError):
+            croniter(expr, datetime.fromtimestamp(start, UTC), day_or=False).get_next()
         return
     ours = upcoming(rule, start * 1_000, 0, 3)
     spans = [(before // 1_000 - DAY, after // 1_000 + DAY) for before, after in pairwise([start * 1_000, *ours])]

@@ -31,7 +31,7 @@ from windlass.store.base import Statement, run_sync
 
 FACTOR = float(os.environ.get("TORTURE", "1"))
 SEED = int(os.environ.get("TORTURE_SEED", random.randrange(2**32)))
-KILLS = round(FACTOR * 120)
+KILLS = round(FACTOR * 60)
 SCHEDULES, SWEEPERS = 200, 4
 MINUTE = 60_000
 DOWN = 20 * MINUTE

@@ -332,6 +332,14 @@ def test_a_sweep_that_was_busy_for_less_than_a_minute_misses_nothing(h: Harness)
     assert skips(h, "skip") == skips(h, "latest") == []
 
 
+def test_what_is_a_minute_late_was_missed(h: Harness) -> None:
+    for missed in ("skip", "latest"):
+        schedule(h, missed, every="10s", missed=missed)
+    sweep_all(h, after=10 * SECOND + ON_TIME)
+    assert (len(runs(h, "skip")), read(h, "skip").skipped) == (6, 1)
+    assert (len(runs(h, "latest")), read(h, "latest").skipped) == (1, 6)
+
+
 def test_once_that_was_missed_is_fired_or_skipped_by_its_word(h: Harness) -> None:
     at = h.clock.now() + HOUR
     schedule(h, "late", at="2026-01-01T01:00Z")
