@@ -328,6 +328,10 @@ def test_bad_nonces_are_refused(h: Harness) -> None:
     def claim(nonce: Any) -> object:
         return h(h.engine.claim(WorkerInfo("w1"), nonce=nonce))
 
+    def claim_under(token: Any) -> object:
+        return h(h.engine.claim(WorkerInfo("w1"), token=token))
+
+    assert_refused(h, each(("", "short", "x" * 65, 5), claim_under))
     assert_refused(h, each(("", "short", "x" * 21, "x" * 65, "x" * 21 + " ", "x" * 22 + "\0", "ü" * 22, 5, True, b"x" * 22), claim))
 
 

@@ -37,7 +37,7 @@ class Claiming(Core):
         run. With a nonce the claim can be asked again: the answer is then what this worker still holds of it. A caller that
         chooses the token itself, 128 random bits never used before, can ask `recover` for it instead.
         """
-        self._check_claim(worker, count, lease, nonce or token)
+        self._check_claim(worker, count, lease, nonce, token)
         token, call = nonce or token or self.clock.nonce(), self.clock.nonce() if nonce else None
         slot, room = (0, 1) if worker.slots == 1 else (None, count)
         if nonce and await self.records.claim_known(nonce):
@@ -83,12 +83,15 @@ class Claiming(Core):
         checks.integer(worker.cores, "cores", 0, 2**20)
         checks.integer(worker.memory, "memory", 0, 2**40)
 
-    def _check_claim(self, worker: WorkerInfo, count: int, lease: int, nonce: str | None) -> None:
+    def _check_claim(self, worker: WorkerInfo, count: int, lease: int, *secrets: str | None) -> None:
         self._check_worker(worker)
         checks.integer(count, "count", 1, self.limits.claim)
         checks.integer(lease, "lease", 1, self.limits.lease)
-        if nonce is not None and len(checks.identifier(nonce, "The nonce")) < 22:
-            raise BadInput("A claim's nonce has at least 22 characters.", hint="Send 128 random bits as base64url; never use one twice.")
+        for secret in secrets:
+            if secret is not None and len(checks.identifier(secret, "The nonce")) < 22:
+                raise BadInput(
+                    "A claim's nonce has at least 22 characters.", hint="Send 128 random bits as base64url; never use one twice."
+                )
 
     async def held(self, run_id: str, token: str, seq: int | None = None) -> Held:
         """A worker's hold on a run, by the id it was given."""
