@@ -381,7 +381,7 @@ def _first_change(zone: ZoneInfo, after: int, until: int) -> int | None:
 
 @lru_cache(maxsize=8192)
 def _changes(zone: ZoneInfo, year: int) -> tuple[int, ...]:
-    """All changes of the offset in a year of UTC. Two changes are never less than a week apart."""
+    """All changes of the offset in a year of UTC. Two changes are never less than six days apart."""
     start, end = (int(datetime(at, 1, 1, tzinfo=UTC).timestamp()) for at in (year, year + 1))
     days = pairwise(range(start - 1, end, _DAY))
     return tuple(_change(zone, low, high) for low, high in days if _offset(zone, low) != _offset(zone, high))
