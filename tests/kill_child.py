@@ -84,6 +84,7 @@ def scenario(life: Life) -> None:
     report_in_every_way(life)
     edit(life)
     let_time_pass(life)
+    follow_a_schedule(life)
 
 
 def let_old_runs_go(life: Life) -> None:
@@ -159,6 +160,15 @@ def let_time_pass(life: Life) -> None:
     life(life.engine.sweep())  # one lapses and ends, one is looked at later, what is due is queued
     life.clock.advance(30_000)
     life(life.engine.sweep())  # one has run for too long, one was cancelled and never confirmed
+
+
+def follow_a_schedule(life: Life) -> None:
+    life(life.engine.schedule("tick", "job", every="1m", missed="all", overlap="queue"))
+    life(life.engine.set_schedule("tick", payload={"n": 1}))
+    for _ in range(3):  # a run, one that waits for it, and an instant that is skipped because one waits already
+        life.clock.advance(60_000)
+        life(life.engine.sweep())
+    life(life.engine.remove_schedule("tick"))
 
 
 def write_much(life: Life) -> None:
