@@ -681,9 +681,10 @@ def test_a_worker_that_cannot_renew_for_a_lease_stops_its_handlers_by_itself(app
         until(lambda: why)
         assert why == ["lost"]
         assert ended(handle).output == "2"
-    # The store still took it for ours, so it was given back; had it not, the token would have been refused.
-    assert [attempt.outcome for attempt in handle.attempts()] == ["returned", "succeeded"]
-    assert handle.refresh().burnt == 0
+    # The store still takes it for ours, so it is given back; on a slow machine it has lapsed by then, and the token is refused.
+    first, second = (attempt.outcome for attempt in handle.attempts())
+    assert (first, handle.refresh().burnt) in (("returned", 0), ("lapsed", 1))
+    assert second == "succeeded"
 
 
 def test_a_few_beats_that_fail_do_not_lose_the_lease(app: App, ports: Ports) -> None:
