@@ -38,6 +38,7 @@ LOG_EVERY = 0.2
 LOOK_AGAIN = 0.01  # seconds after a hint, because the hint that follows it closely may not be sent
 LONGEST_WAIT, LISTEN = 1.0, 30.0  # seconds without a hint after which the store is asked anyway
 SWEEP_EVERY = 1_000
+COURTESY = 1_000  # milliseconds between the ask and the kill of what is no longer ours
 TIDY_EVERY = 10.0
 LAST_WORD = 5_000  # milliseconds of a stop's grace in which those still running are asked to give up
 AWAY = (StoreUnreachable, StoreBusy, StoreFull, OutcomeUnknown)
@@ -388,7 +389,8 @@ class Worker:
         # A cancel's grace ends in the store as well: force comes a little before.
         wait = max(grace - 1_000, grace // 2)
         if why == "lost" and execution.can_be_killed:
-            wait = min(wait, max(0, execution.lease_ends - self.clock.monotonic()))  # nobody else can begin before
+            # Nobody else can begin before its end; what is lost already still gets a moment to clean up.
+            wait = min(wait, max(COURTESY, execution.lease_ends - self.clock.monotonic()))
         execution.timers.append(self._loop.call_later(wait / 1000, self._force, execution))
 
     def _force(self, execution: Execution) -> None:
