@@ -41,6 +41,7 @@ from windlass.worker.loop import GRACE, LEASE
 T = TypeVar("T")
 
 DEFAULT_STORE = "windlass.db"
+RECYCLE = 100  # after so many a handler's process is replaced
 SWITCH_INTERVAL = 0.0001
 """Seconds after which Python lets another thread run: the writer gives up its turn with every statement, and must get it back soon."""
 
@@ -60,6 +61,7 @@ class Base:
     """What both apps share."""
 
     _blocking = True
+    _job: type[Definition[..., Any]]
 
     def __init__(self, store: str | os.PathLike[str] | None = None, *, clock: Clock | None = None, limits: Limits | None = None) -> None:
         self._said_store = None if store is None else os.fspath(store)
@@ -120,6 +122,25 @@ class Base:
             raise BadInput(f"There are two jobs called {job.name!r}.", hint="Give one of them another name: @app.job(name='...').")
         self.jobs[job.name] = job
         return job
+
+    # Making jobs and schedules: the two apps differ in the kind of job, and in what a checker is told
+
+    def _job_maker(
+        self, bare: tuple[Any, ...], said: JobOptions, kind: Kind | None, memory_limit: int | None, recycle: int
+    ) -> Callable[[Any], Any]:
+        if bare:
+            raise BadInput("@app.job was written without its parentheses.", hint="Write @app.job().")
+        return lambda function: self._add(from_function(self._job, self, function, said, kind, memory_limit, recycle))
+
+    def _schedule_maker(
+        self, said: ScheduleOptions, *, cron: str | None = None, every: str | Duration | None = None
+    ) -> Callable[[Any], Any]:
+        def make(job: Any) -> Any:
+            made = job if isinstance(job, Definition) else self._job_maker((), {}, None, None, RECYCLE)(job)
+            self._plan(planned(made, cron=cron, every=every, at=None, said=said))
+            return made
+
+        return make
 
     def _plan(self, plan: Planned) -> None:
         if plan.key in self.planned:
@@ -321,11 +342,6 @@ class Base:
                 await running
 
 
-def _refuse_bare(function: tuple[Any, ...]) -> None:
-    if function:
-        raise BadInput("@app.job was written without its parentheses.", hint="Write @app.job().")
-
-
 def _of_psycopg(connection: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "psycopg" for base in type(connection).__mro__)
 
@@ -380,17 +396,18 @@ def _signals(worker: Worker) -> Iterator[None]:
 class App(Base):
     """Jobs, and the store that keeps their runs, for plain code. Safe to share between threads."""
 
+    _job = Job
+
     def job(
-        self, *function: Never, kind: Kind | None = None, memory_limit: int | None = None, recycle: int = 100, **said: Unpack[JobOptions]
+        self,
+        *function: Never,
+        kind: Kind | None = None,
+        memory_limit: int | None = None,
+        recycle: int = RECYCLE,
+        **said: Unpack[JobOptions],
     ) -> JobMaker:
         """Make a function a job. `async def` runs in the worker's loop, a plain function in a thread, kind='process' in a process."""
-
-        _refuse_bare(function)
-
-        def make(function: Callable[..., Any]) -> Any:
-            return self._add(from_function(Job[..., Any], self, function, said, kind, memory_limit, recycle))
-
-        return make
+        return self._job_maker(function, said, kind, memory_limit, recycle)
 
     def command(
         self,
@@ -408,24 +425,12 @@ class App(Base):
     def cron(self, expression: str, **said: Unpack[ScheduleOptions]) -> ScheduleMaker:
         """Have a job run by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""
         check_rule("cron", expression, said)
-
-        def make(job: Any) -> Any:
-            made = job if isinstance(job, Job) else self.job()(job)
-            self._plan(planned(made, cron=expression, every=None, at=None, said=said))
-            return made
-
-        return make
+        return self._schedule_maker(said, cron=expression)
 
     def every(self, interval: str | Duration, **said: Unpack[ScheduleOptions]) -> ScheduleMaker:
         """Have a job run again and again: `@app.every("15m")`, on a job or on a function."""
         check_rule("interval", interval, said)
-
-        def make(job: Any) -> Any:
-            made = job if isinstance(job, Job) else self.job()(job)
-            self._plan(planned(made, cron=None, every=interval, at=None, said=said))
-            return made
-
-        return make
+        return self._schedule_maker(said, every=interval)
 
     def schedule(
         self,
@@ -495,19 +500,18 @@ class App(Base):
 class AsyncApp(Base):
     """The same for event loops: what waits for the store is awaited."""
 
-    _blocking = False
+    _blocking, _job = False, AsyncJob
 
     def job(
-        self, *function: Never, kind: Kind | None = None, memory_limit: int | None = None, recycle: int = 100, **said: Unpack[JobOptions]
+        self,
+        *function: Never,
+        kind: Kind | None = None,
+        memory_limit: int | None = None,
+        recycle: int = RECYCLE,
+        **said: Unpack[JobOptions],
     ) -> AsyncJobMaker:
         """Make a function a job. `async def` runs in the worker's loop, a plain function in a thread, kind='process' in a process."""
-
-        _refuse_bare(function)
-
-        def make(function: Callable[..., Any]) -> Any:
-            return self._add(from_function(AsyncJob[..., Any], self, function, said, kind, memory_limit, recycle))
-
-        return make
+        return self._job_maker(function, said, kind, memory_limit, recycle)
 
     def command(
         self,
@@ -525,24 +529,12 @@ class AsyncApp(Base):
     def cron(self, expression: str, **said: Unpack[ScheduleOptions]) -> AsyncScheduleMaker:
         """Have a job run by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""
         check_rule("cron", expression, said)
-
-        def make(job: Any) -> Any:
-            made = job if isinstance(job, AsyncJob) else self.job()(job)
-            self._plan(planned(made, cron=expression, every=None, at=None, said=said))
-            return made
-
-        return make
+        return self._schedule_maker(said, cron=expression)
 
     def every(self, interval: str | Duration, **said: Unpack[ScheduleOptions]) -> AsyncScheduleMaker:
         """Have a job run again and again: `@app.every("15m")`, on a job or on a function."""
         check_rule("interval", interval, said)
-
-        def make(job: Any) -> Any:
-            made = job if isinstance(job, AsyncJob) else self.job()(job)
-            self._plan(planned(made, cron=None, every=interval, at=None, said=said))
-            return made
-
-        return make
+        return self._schedule_maker(said, every=interval)
 
     async def schedule(
         self,
