@@ -17,6 +17,7 @@ from rich.text import Text
 from windlass import payload
 from windlass.cli.output import as_json, cell, clean, line, table
 from windlass.engine.core import DEFAULT_QUEUE
+from windlass.machine import LIVE
 from windlass.model import Attempt, Entry, Failure, LogLine, Options, Run, State
 
 STYLES = {
@@ -148,11 +149,16 @@ def _when(run: Run, now: int) -> str:
     return ago(run.due_at if run.state is State.SCHEDULED else run.started_at or run.created_at, now)
 
 
+def executions(run: Run) -> int:
+    """How many of its tries a run has begun; snoozes and give-backs cost none."""
+    return run.burnt + (run.state in (*LIVE, State.SUCCEEDED))
+
+
 def run_table(runs: Iterable[Run], now: int) -> Table:
     """A line for each run."""
     made = table("id", "state", "job", "tries", "when", cut=("job",))
     for run in runs:
-        made.add_row(cell(run.id), state_text(run), cell(_job_text(run)), f"{run.burnt}/{run.max_attempts}", _when(run, now))
+        made.add_row(cell(run.id), state_text(run), cell(_job_text(run)), f"{executions(run)}/{run.max_attempts}", _when(run, now))
     return made
 
 
