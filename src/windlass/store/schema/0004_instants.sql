@@ -1,0 +1,1 @@
+-- (comes with the branch `time`)
