@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from windlass import errors
 from windlass.errors import WindlassError
+from windlass.hub.server import handlers
 from windlass.machine import ENDED, MOVES
 from windlass.model import State
 from windlass.store.records import BATCHES
@@ -93,14 +96,34 @@ about to commit a report. Actions: `kill` (SIGKILL), `stop` (SIGSTOP), `drop` (t
 `raise:busy`, `raise:full`, `raise:unknown`, `delay:50ms`; `@N` for the N-th time only. Unset, a place costs one test of a flag.
 
 Every verb has `before_begin`, `before_commit` and `after_commit`, and a place after each of its statements that writes (those
-that only lock exist on PostgreSQL). Besides there are `migrate.between_steps` and, on SQLite, `checkpoint.before` and
-`checkpoint.after`.
+that only lock exist on PostgreSQL). Besides there are `migrate.between_steps`; on SQLite, `checkpoint.before` and
+`checkpoint.after`; and around each try of a webhook, `webhook.before_post`, `webhook.after_post`, `webhook.after_2xx` and
+`webhook.after_mark`.
 
 {table}
 """
 
 
-PAGES: dict[str, Callable[[], str]] = {"lifecycle.md": lifecycle, "errors.md": error_list, "faults.md": fault_list}
+def route_list() -> str:
+    """Every route of a hub, and the scope it asks for."""
+    rows = ["| method and path | scope | what it does |", "|---|---|---|"]
+    for handler in handlers():
+        scope = handler.opt["scope"]
+        wanted = "none" if scope is None else f"`{scope}`" if isinstance(scope, str) else " or ".join(f"`{one}`" for one in scope)
+        for method, path in itertools.product(sorted(handler.http_methods), sorted(handler.paths)):
+            rows.append(f"| `{method} {re.sub(r':[a-z]+}', '}', path)}` | {wanted} | {handler.summary or 'A document.'} |")
+    table = "\n".join(rows)
+    return f"""# Routes of a hub
+
+{NOTE}
+What can be asked of a hub over HTTP, and the [scope](access.md) that a token must have for it. `admin` implies the others; `any` is every
+valid token, `none` means that no token is asked for. `/api/v1/openapi.json` describes bodies and answers.
+
+{table}
+"""
+
+
+PAGES: dict[str, Callable[[], str]] = {"routes.md": route_list, "lifecycle.md": lifecycle, "errors.md": error_list, "faults.md": fault_list}
 
 
 def main() -> int:

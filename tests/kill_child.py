@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from tests.ledger import Ledger
 from windlass.clock import ManualClock
 from windlass.engine import Engine
+from windlass.engine.webhooks import BROKEN
 from windlass.errors import Cancelled
 from windlass.faults import FAULTS
 from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
@@ -79,12 +80,15 @@ def scenario(life: Life) -> None:
     """Every verb there is, so that every point is passed."""
     life(life.engine.define("job", options=Options(backoff=(1_000,), grace=5_000)))
     life(life.engine.register(WORKER))
+    life(life.engine.worker_metrics(WORKER.name, {"load": 1}))
     let_old_runs_go(life)
     use_keys(life)
     report_in_every_way(life)
     edit(life)
     let_time_pass(life)
     follow_a_schedule(life)
+    tell_a_receiver(life)
+    let_people_in(life)
 
 
 def let_old_runs_go(life: Life) -> None:
@@ -169,6 +173,41 @@ def follow_a_schedule(life: Life) -> None:
         life.clock.advance(60_000)
         life(life.engine.sweep())
     life(life.engine.remove_schedule("tick"))
+
+
+def tell_a_receiver(life: Life) -> None:
+    """Deliveries that are taken, refused, given up, sent again, removed; an endpoint that breaks, and one that is gone."""
+    taker = life(life.engine.add_webhook("https://example.com/taker", delays=(0,) * BROKEN))
+    gone = life(life.engine.add_webhook("https://example.com/gone"))
+    for _ in range(2):
+        life.cancel(life.create())
+    life(life.engine.make_deliveries(lambda entry, end: f'"{entry.run}"'))
+    for _ in range(BROKEN):  # the last refusal breaks it
+        for delivery, webhook, _ in life(life.engine.claim_deliveries(10, 1_000, each=1)):
+            life(life.engine.not_delivered(delivery.id, delivery.token or "", "no", answer=410 if webhook.id == gone.id else 500))
+    life.clock.advance(3_600_000)
+    ((probe, _, _),) = life(life.engine.claim_deliveries(10, 1_000))
+    life(life.engine.delivered(probe.id, probe.token or "", 200))
+    life(life.engine.resend(probe.id))
+    for _ in range(2):  # given up, then removed
+        life.clock.advance(31 * DAY)
+        life(life.engine.prune())
+    life.cancel(life.create())
+    life(life.engine.make_deliveries(lambda entry, end: f'"{entry.run}"'))
+    life(life.engine.remove_webhook(taker.id))
+    life(life.engine.remove_webhook(gone.id))
+
+
+def let_people_in(life: Life) -> None:
+    """Tokens that are made, used, rotated, revoked, forgotten; somebody who signs in; and the audit of it."""
+    engine = life.engine.by("root", "create", "token")
+    token, secret = life(engine.create_token("ann", ["admin"]))
+    life(life.engine.find_token(secret))
+    life(life.engine.rotate_token(token.id, overlap=0))
+    life(life.engine.revoke_token(token.id))
+    life(life.engine.sign_in(life(life.engine.invite("bob", ["read"]))))
+    life.clock.advance(life.engine.limits.keep_audit + DAY)
+    life(life.engine.prune())
 
 
 def write_much(life: Life) -> None:

@@ -89,10 +89,14 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
     lines = {
         "store": '"/shop.db"', "app": '"shop:app"', "name": '"w"', "queues": '["a"]', "jobs": '["a"]', "tags": '["a"]', "slots": "2",
         "lease": "60", "grace": '"1m"', "cores": "3", "memory": '"2GiB"', "log_level": '"debug"',
+        "solvers": "true", "solver_hosts": '["a"]', "solver_allow": '["10.0.0.0/8"]', "solver_plain_http": "true", "solver_cache": '"/c"',
+        "solver_memory": '"1GiB"',
     }  # fmt: skip
     texts = {
         "store": "/shop.db", "app": "shop:app", "name": "w", "queues": "a", "jobs": "a,", "tags": " a ", "slots": "2",
         "lease": "60", "grace": "1m", "cores": "3", "memory": "2048", "log_level": "debug",
+        "solvers": "1", "solver_hosts": "a", "solver_allow": "10.0.0.0/8", "solver_plain_http": "true", "solver_cache": "/c",
+        "solver_memory": "1024",
     }  # fmt: skip
     assert lines.keys() == texts.keys() == FIELDS.keys() == set(Settings.__struct_fields__)
     _write(tmp_path, "\n".join(f"{name} = {value}" for name, value in lines.items()))

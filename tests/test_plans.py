@@ -26,7 +26,9 @@ from windlass.store.sqlite import BlockingSqlite
 from windlass.testing.servers import PostgresServer
 
 RUNS = 50_000
-GROWING = {"job_runs", "job_journal", "job_attempts", "job_logs", "job_waits", "job_keys", "job_schedules", "job_skips"}
+GROWING = {"job_runs", "job_journal", "job_attempts", "job_logs", "job_waits", "job_keys", "job_schedules", "job_skips", "job_minutes", "job_audit"} | {
+    "job_deliveries"
+}
 
 POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor", "key"}
 """Columns that lead to one row, or to the few that belong to one run: looking such a value up costs the same in any table."""
@@ -47,6 +49,16 @@ WALKS = {
     "list_waiting": {"job_runs_waiting": "seq"},
     "list_live": {"job_runs_look": "look_at"},
     "tail": {"job_journal_xid": "xid", "job_journal_pkey": "entry"},
+    "drop_minutes": {"job_minutes_pkey": "minute"},
+    "minutes_since": {"job_minutes_pkey": "minute"},
+    "jobs_since": {"job_minutes_pkey": "minute"},
+    "due_deliveries": {"job_deliveries_next": "webhook next_at"},
+    "drop_webhook": {"job_deliveries_webhook": "webhook"},
+    "list_deliveries": {"job_deliveries_webhook": "webhook"},
+    "list_deliveries_status": {"job_deliveries_status": "webhook status"},
+    "deliveries_over": {"job_deliveries_until": "until"},
+    "audit_before": {"job_audit_pkey": "id"},
+    "old_audit": {"job_audit_at": "at"},
     "prunable": {"job_runs_ended": "state"},
     "expired_keys": {"job_keys_until": "until"},
     "schedules_after": {"job_schedules_key_key": "key", "sqlite_autoindex_job_schedules_1": "key"},
@@ -56,6 +68,9 @@ WALKS = {
 }
 """Statements that follow an index in its order and stop at their limit: the index, and how its key must begin."""
 
+RANGES = {"drop_minutes", "minutes_since", "jobs_since"}
+"""Those of them that read on to a bound instead, which their caller keeps near."""
+
 PAIRS = {
     "drop_skips": ("schedule", "schedule"),
     "unfinished_of_schedules": ("schedule", "finished_at"),  # a schedule has many runs, of which few have not ended
@@ -63,6 +78,7 @@ PAIRS = {
 """Statements that look up all that belongs to a schedule: how the index is entered, and what else must be asked of it."""
 
 WHOLE = {
+    "held_by_workers": ("job_runs_look", "only leases that are held now"),
     "held": ("job_runs_look", "only leases that are held now, and a claim asks only when it is repeated"),
 }
 """Statements that read all of an index, and why it is short."""
@@ -73,7 +89,9 @@ NOT_PLANNED = {
 }
 
 VALUES: Mapping[str, str | int | None] = {
-    **dict.fromkeys(("now", "count", "seq", "band", "position", "at", "look_at", "entry", "after", "most", "first", "lane", "slot"), 1),
+    **dict.fromkeys(
+        ("now", "count", "seq", "band", "position", "at", "look_at", "entry", "after", "most", "first", "last", "lane", "slot"), 1
+    ),
     **dict.fromkeys(
         ("lease", "since", "before", "attempt", "n", "until", "definitions", "expected", "keys", "cores", "memory", "slots"), 1
     ),
@@ -86,13 +104,19 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("max_runtime", "policy", "retry_of")),
     **dict.fromkeys(("key", "kind", "expr", "zone", "missed", "overlap", "said"), "a"),
     **dict.fromkeys(("anchor", "max_age", "jitter", "enabled", "next_at", "rev"), 1),
+    **dict.fromkeys(("about", "metrics"), "{}"),
+    **dict.fromkeys(("cursor", "status", "error", "reason"), "a"),
+    "answer": 1,
+    "few": 1,
+    **dict.fromkeys(("hash", "scopes", "who", "what", "subject", "invitation"), "a"),
+    **dict.fromkeys(("expires_at", "lasts"), 1),
     "max_attempts": 3,
     "queue": "a",
     "state": "failed",
     "xid": "1",
 }
 """One value for each parameter. Plans are generic, so only the kind of value counts."""
-TEXT_AFTER = {"jobs_all", "schedules_after"}
+TEXT_AFTER = {"jobs_all", "schedules_after", "workers_after", "tokens_after"}
 
 
 class Access(NamedTuple):
@@ -130,7 +154,7 @@ def complaint(statement: str, access: Access) -> str | None:
     walk = WALKS.get(statement, {}).get(access.way)
     if walk is not None:
         entered = " ".join((*access.equal, access.bounded))
-        return None if access.stops and entered.startswith(walk) else "walks without an end"
+        return None if (access.stops or statement in RANGES) and entered.startswith(walk) else "walks without an end"
     if statement in PAIRS and access.table in ("job_skips", "job_runs"):
         first, second = PAIRS[statement]
         return None if access.equal[:1] == (first,) and second in access.text else "reads more than it needs"
@@ -160,7 +184,14 @@ insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options,
   select 'key' || n, 'job', 'interval', '1h', 'UTC', 0, '{{}}', '{{}}', 'all', 1, 'allow', 0, 1, case when n % 5 > 0 then n end, 1, n, n
   from numbers;
 insert into job_skips (schedule, first_at, last_at, number, reason, at) select id, 1, 1, 1, 'missed', 1 from job_schedules;
+insert into job_audit (at, who, what, subject) select n, 'ann', 'cancel', 'run ' || n from numbers;
 update job_runs set schedule = seq % 50 + 1 where seq % 2 = 0;
+insert into job_minutes (minute, queue, job, created, started, succeeded, failed, quarantined, cancelled, skipped, attempts, retried,
+  returned, lapsed, waited, ran)
+  select n / 5, 'default', 'job' || (n % 5), 1, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1 from numbers;
+insert into job_deliveries (id, webhook, run, rev, type, body, status, tries, next_at, created_at, until)
+  select 'delivery' || n, 'webhook' || (n % 3), 'run' || n, 1, 'run.failed', '{{}}', case when n % 2 = 0 then 'pending' else 'failed' end, 0,
+    case when n % 2 = 0 then n end, n, n from numbers;
 """
 _NUMBERS = {
     "sqlite": f"""create temp table numbers as
@@ -205,7 +236,7 @@ def sqlite_accesses(text: str, plan: Iterable[tuple[int, int, int, str]]) -> lis
 
 def _sqlite_access(table: str, match: re.Match[str], stops: bool) -> Access:
     way, condition = match[3], match[4] or ""
-    rowid = "entry" if table == "job_journal" else "seq"
+    rowid = {"job_journal": "entry", "job_audit": "id"}.get(table, "seq")
     index = (way.removeprefix("INDEX ") if way.startswith("INDEX ") else f"{table}_pkey") if way else None
     if index and index.startswith("AUTOMATIC"):
         index = None

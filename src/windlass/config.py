@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -18,9 +18,16 @@ from windlass.clock import Clock
 from windlass.durations import A_DURATION as A_DURATION
 from windlass.durations import duration as duration
 from windlass.durations import spelled as spelled
+from windlass.egress import Egress
+from windlass.engine import Engine
 from windlass.errors import BadInput, StoreError, StoreUnreachable
 from windlass.model import Limits
 from windlass.store.base import Store
+from windlass.worker.solvers import MEMORY as MEMORY_OF_SOLVERS
+from windlass.worker.solvers import Solvers
+
+if TYPE_CHECKING:
+    from windlass.client import RemotePort
 
 FILE = "windlass.toml"
 PREFIX = "WINDLASS_"
@@ -35,6 +42,9 @@ class Settings(Struct, frozen=True):
     """What was said; None is what nobody said. Durations are milliseconds."""
 
     store: str | None = None
+    hub: str | None = None
+    hub_token: str | None = None
+    hub_ca: str | None = None
     app: str | None = None
     name: str | None = None
     queues: tuple[str, ...] | None = None
@@ -46,13 +56,23 @@ class Settings(Struct, frozen=True):
     cores: int | None = None
     memory: int | None = None  # MiB
     log_level: str | None = None
+    spool: str | None = None
+    host: str | None = None
+    port: int | None = None
+    allow: tuple[str, ...] | None = None
+    solvers: bool | None = None
+    solver_hosts: tuple[str, ...] | None = None
+    solver_allow: tuple[str, ...] | None = None
+    solver_plain_http: bool | None = None
+    solver_cache: str | None = None
+    solver_memory: int | None = None  # MiB
 
     def filled(self) -> Settings:
         """The same with defaults for what nobody said; what has no default stays None."""
         return Settings(**asdict(DEFAULTS) | _known(asdict(self)))
 
 
-DEFAULTS = Settings(store="windlass.db", slots=1, lease=30_000, grace=30_000, log_level="info")
+DEFAULTS = Settings(store="windlass.db", slots=1, lease=30_000, grace=30_000, log_level="info", host="127.0.0.1", port=8080)
 
 
 def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,6 +130,12 @@ def _memory(value: Any) -> int:
     return mib
 
 
+def _yes_or_no(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
 def _level(value: Any) -> str:
     if value not in LEVELS:
         raise ValueError(f"one of {', '.join(LEVELS)}")
@@ -121,6 +147,10 @@ def _level(value: Any) -> str:
 
 def _whole(text: str) -> Any:
     return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text.strip()) else text
+
+
+def _flag(text: str) -> Any:
+    return {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower(), text)
 
 
 def _split(text: str) -> list[str]:
@@ -141,6 +171,9 @@ class Field(NamedTuple):
 
 FIELDS: Mapping[str, Field] = {
     "store": Field(_same, _text, "where the runs are: a file, or postgresql://..."),
+    "hub": Field(_same, _text, "a hub to ask instead of a store: https://..."),
+    "hub_token": Field(_same, _text, "who one is to the hub"),
+    "hub_ca": Field(_same, _text, "a file with the certificates by which the hub's is checked"),
     "app": Field(_same, _text, "what `windlass work` serves: module:attribute"),
     "name": Field(_same, _name, "the worker's name"),
     "queues": Field(_split, _names, "the queues the worker takes from; all when nobody says"),
@@ -152,6 +185,16 @@ FIELDS: Mapping[str, Field] = {
     "cores": Field(_whole, _count(0, 2**20), "cores the worker offers to jobs that require them"),
     "memory": Field(_whole, _memory, "memory (MiB) the worker offers to jobs that require it"),
     "log_level": Field(_same, _level, "how much the worker says"),
+    "host": Field(_same, _text, "the address a hub listens on"),
+    "port": Field(_whole, _count(0, 65_535), "the port a hub listens on; 0: any free one"),
+    "allow": Field(_split, _names, "networks and hosts inside the network that a hub may send webhooks to"),
+    "spool": Field(_same, _text, "the folder where a worker keeps reports that the hub has not taken yet"),
+    "solvers": Field(_flag, _yes_or_no, "whether the worker executes programs that runs bring along"),
+    "solver_hosts": Field(_split, _names, "the hosts such programs are fetched from; any when nobody says"),
+    "solver_allow": Field(_split, _names, "networks and hosts inside the network that they may be fetched from"),
+    "solver_plain_http": Field(_flag, _yes_or_no, "whether they may be fetched without encryption"),
+    "solver_cache": Field(_same, _text, "the folder they are kept in"),
+    "solver_memory": Field(_whole, _memory, "memory (MiB) each of them may have; 0 is no limit"),
 }
 
 
@@ -172,7 +215,13 @@ def _read(name: str, raw: Any, source: str) -> Said:
         raise BadInput(f"{source} is {_shown_value(name, raw)}; it must be {wanted}.", hint=f"Correct {source}.") from None
 
 
+SECRETS = ("hub_token",)
+PATHS = ("hub_ca", "spool", "solver_cache")
+
+
 def _shown_value(name: str, raw: Any) -> str:
+    if name in SECRETS:
+        return "***"
     return f"{shown(raw) if name == 'store' and isinstance(raw, str) else raw!r:.80}"
 
 
@@ -229,13 +278,16 @@ def _from_file(path: str | None) -> dict[str, Said]:
     if path and "store" in said:
         value, source = said["store"]
         said["store"] = Said(_beside(path, value), source)
+    for name in said.keys() & set(PATHS):
+        value, source = said[name]
+        said[name] = Said(os.path.join(os.path.dirname(os.path.abspath(path or "")), value), source)
     return said
 
 
 def _beside(path: str, address: str) -> str:
     """A relative path in the file is meant from the file's own folder, wherever the command is given."""
     where = located(address)
-    if where.kind == "postgres" or where.place == MEMORY:
+    if where.kind != "sqlite" or where.place == MEMORY:
         return address
     return os.path.join(os.path.dirname(os.path.abspath(path)), where.place)
 
@@ -262,18 +314,27 @@ def load(
     return Settings(**{name: said.value for name, said in look(overrides, environment=environment, folder=folder).items()})
 
 
+def solvers_of(settings: Settings) -> Solvers | None:
+    """What executes the programs that runs bring along, if the settings say that the worker does."""
+    if not settings.solvers:
+        return None
+    egress = Egress(allow=settings.solver_allow or (), only=settings.solver_hosts, plain_http=settings.solver_plain_http or False)
+    memory = MEMORY_OF_SOLVERS if settings.solver_memory is None else settings.solver_memory
+    return Solvers(egress, cache=settings.solver_cache, memory=memory)
+
+
 # Stores
 
 
 class Address(NamedTuple):
-    """A kind of store, and the path or address its driver wants."""
+    """A kind of store, or a hub, and the path or address its driver wants."""
 
     kind: str
     place: str
 
 
 def located(address: str) -> Address:
-    """What an address names: a path, sqlite:///path, :memory:, or postgresql://..."""
+    """What an address names: a path, sqlite:///path, :memory:, postgresql://..., or a hub's https://..."""
     scheme, separator, rest = address.partition("://")
     if not separator:
         return Address("sqlite", address)
@@ -282,10 +343,12 @@ def located(address: str) -> Address:
             return Address("sqlite", rest.removeprefix("/") or MEMORY)
         case "postgresql" | "postgres":
             return Address("postgres", address)
+        case "http" | "https":
+            return Address("hub", address)
         case _:
             raise BadInput(
                 f"There is no store of the kind {scheme!r:.40}.",
-                hint="Name a file (shop.db, sqlite:///shop.db) or postgresql://host/database.",
+                hint="Name a file (shop.db, sqlite:///shop.db), postgresql://host/database, or a hub: https://host.",
             )
 
 
@@ -310,7 +373,7 @@ def open_store(address: str, clock: Clock, *, blocking: bool, create: bool = Tru
 
     `patience` is how many seconds a server that is away is waited for.
     """
-    kind, place = located(address)
+    kind, place = _store_at(address)
     if kind == "postgres":
         with _needing_psycopg():
             from windlass.store import postgres
@@ -322,9 +385,45 @@ def open_store(address: str, clock: Clock, *, blocking: bool, create: bool = Tru
     return sqlite.BlockingSqlite(place, clock) if blocking else sqlite.AsyncSqlite(place, clock)
 
 
+def _store_at(address: str) -> Address:
+    found = located(address)
+    if found.kind == "hub":
+        raise BadInput(f"{shown(address)} is a hub, and this needs the store itself.", hint="Name the store, such as --store shop.db.")
+    return found
+
+
+def open_hub(settings: Settings, address: str, clock: Clock, *, blocking: bool, **how: float) -> RemotePort:
+    """The hub at an address, as the one whom the settings name."""
+    try:
+        from windlass.client import AsyncTransport, BlockingTransport, RemotePort
+    except ImportError as error:
+        if (error.name or "").startswith("windlass"):
+            raise
+        raise StoreError("A hub is asked through httpx, which is not installed.", hint="pip install 'windlass[remote]'") from error
+    kind = BlockingTransport if blocking else AsyncTransport
+    return RemotePort(kind(address, token=settings.hub_token, ca_file=settings.hub_ca), clock, **how)
+
+
+def open_engine(
+    settings: Settings,
+    address: str,
+    clock: Clock,
+    *,
+    blocking: bool,
+    limits: Limits | None = None,
+    create: bool = True,
+    patience: float = 30.0,
+) -> Engine:
+    """The verbs of the store or the hub that an address names."""
+    if located(address).kind == "hub":
+        # It has the engine's verbs for people and for workers, and says so where it is asked for another.
+        return cast(Engine, open_hub(settings, address, clock, blocking=blocking, patience=patience))
+    return Engine(open_store(address, clock, blocking=blocking, create=create, patience=patience), clock, limits)
+
+
 def migrate_store(address: str, clock: Clock, *, patience: float = 30.0) -> tuple[int, int]:
     """Make the store, or bring its schema up to date; the versions before and after."""
-    kind, place = located(address)
+    kind, place = _store_at(address)
     if kind == "postgres":
         with _needing_psycopg():
             from windlass.store import postgres

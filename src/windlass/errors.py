@@ -47,6 +47,18 @@ class TooLarge(BadInput):
     code, status = "too_large", 413
 
 
+class TooSlow(BadInput):
+    """The request did not come to its end in time; nothing was changed."""
+
+    code, status = "too_slow", 408
+
+
+class HeadTooLarge(BadInput):
+    """The address or the headers of a request are over the limit."""
+
+    code, status = "head_too_large", 431
+
+
 class UnknownJob(WindlassError):
     """A run was asked for a job that nobody has defined."""
 
@@ -148,6 +160,18 @@ class StoreUnreachable(StoreError):
     code = "store_unreachable"
 
 
+class HubUnreachable(StoreUnreachable):
+    """There is no connection to the hub; nothing was sent."""
+
+    code = "hub_unreachable"
+
+
+class HubFailed(WindlassError):
+    """What answers at the hub's address does not answer as a hub of this version does."""
+
+    code, status = "hub_failed", 502
+
+
 class OutcomeUnknown(StoreError):
     """The connection broke while committing: it may or may not have happened."""
 
@@ -182,3 +206,45 @@ class NeedsLoop(WindlassError):
     """A store that suspends was driven without an event loop."""
 
     code = "needs_loop"
+
+
+class EgressRefused(BadInput):
+    """An address that somebody chose must not be used; nothing was sent."""
+
+    code = "egress_refused"
+
+
+class EgressFailed(WindlassError):
+    """A server that somebody chose could not be reached, or did not answer as it should."""
+
+    code, status = "egress_failed", 502
+
+
+class EgressTimeout(EgressFailed):
+    """It took too long."""
+
+    code, status = "egress_timeout", 504
+
+
+class EgressTooLarge(EgressFailed):
+    """It sent more than is taken."""
+
+    code = "egress_too_large"
+
+
+class Unauthorized(WindlassError):
+    """Whoever asks has not shown who they are."""
+
+    code, status = "unauthorized", 401
+
+
+class Forbidden(WindlassError):
+    """Whoever asks is known and may not do this."""
+
+    code, status = "forbidden", 403
+
+
+class NotJson(BadInput):
+    """The body is not said to be JSON; nothing was changed."""
+
+    code, status = "not_json", 415

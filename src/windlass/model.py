@@ -113,6 +113,7 @@ class Key(Struct, frozen=True):
     period: int | None = None  # milliseconds, with "time"
     scope: str = "key"
     on_duplicate: Literal["return", "compare"] = "return"
+    content: str | None = None  # what "compare" compares, where it is not the run itself that was asked for
 
 
 class NewRun(Struct, frozen=True):
@@ -216,6 +217,8 @@ class Entry(Struct, frozen=True):
     job: str = ""  # with queue and before: only where all runs are read together
     queue: str = ""
     before: State | None = None
+    before_at: int | None = None
+    left: str | None = None  # the queue it was in before, where a patch moved it
 
 
 class LogLine(Struct, frozen=True):
@@ -277,6 +280,59 @@ class Skipped(Struct, frozen=True):
     at: int
 
 
+class Secret(Struct, frozen=True, omit_defaults=True):
+    """A key that signs; one that another has followed signs beside it until a time."""
+
+    key: str
+    until: int | None = None
+
+    def __repr__(self) -> str:  # it must not get into a log
+        return f"Secret(..., {self.until})"
+
+
+class Webhook(Struct, frozen=True):
+    """An endpoint that is told of changes. None means any."""
+
+    id: str
+    name: str
+    url: str
+    jobs: tuple[str, ...] | None
+    queues: tuple[str, ...] | None
+    states: tuple[State, ...]  # which a run enters
+    delays: tuple[int, ...]  # milliseconds before the second try, the third, and so on
+    secrets: tuple[Secret, ...]  # the newest first
+    enabled: bool
+    reason: str | None  # why it is not
+    failures: int  # in a row
+    paused_until: int  # nothing is sent before
+    begins: str  # the place in the journal behind which it is told
+    rev: int
+    created_at: int
+    updated_at: int
+
+
+DeliveryStatus = Literal["pending", "delivered", "failed"]
+
+
+class Delivery(Struct, frozen=True):
+    """One change, told to one endpoint."""
+
+    seq: int
+    id: str  # the same at every try
+    webhook: str
+    run: str
+    rev: int
+    type: str
+    status: DeliveryStatus
+    tries: int
+    next_at: int | None  # when somebody may try; None at the end
+    token: str | None  # of whoever tries just now
+    answer: int | None  # the status of the last answer
+    error: str | None
+    created_at: int
+    finished_at: int | None
+
+
 class WorkerInfo(Struct, frozen=True):
     """Who asks for work, and what it can and may take. None means any."""
 
@@ -289,12 +345,78 @@ class WorkerInfo(Struct, frozen=True):
     slots: int = 1
 
 
+class Worker(Struct, frozen=True):
+    """A worker as it was last seen."""
+
+    info: WorkerInfo
+    about: dict[str, Any]  # what it tells of itself: host, version, and the like
+    metrics: dict[str, int | float]
+    metrics_at: int | None
+    registered_at: int
+    seen_at: int
+    alive: bool
+    held: int  # runs it holds now
+    runs: tuple[str, ...]  # the ids of those it has held for longest
+
+
+class Counts(Struct, frozen=True):
+    """How much there was. The fields are columns of `job_minutes` and `job_totals`; times are sums of milliseconds."""
+
+    created: int = 0
+    started: int = 0  # attempts that a worker has claimed
+    succeeded: int = 0
+    failed: int = 0
+    quarantined: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    attempts: int = 0  # attempts that ended, well or badly
+    retried: int = 0  # of them: failed or lost, with another one to come
+    returned: int = 0  # of them: snoozed or given back
+    lapsed: int = 0  # of them: lost with their worker
+    waited: int = 0  # in the queue, until an attempt was claimed
+    ran: int = 0  # by attempts that ended
+
+
 class Receipt(Struct, frozen=True, gc=False):
     """The answer to a report: what the run became."""
 
     run: str
     state: State
     repeated: bool = False
+
+
+Scope = Literal["read", "submit", "work", "admin"]
+SCOPES: tuple[Scope, ...] = ("read", "submit", "work", "admin")
+"""What a token may be good for. `admin` implies the others, which imply nothing."""
+
+
+class Token(Struct, frozen=True):
+    """Who may do what. The fields are the columns of `job_tokens`."""
+
+    id: str
+    name: str
+    hash: str  # SHA-256 of the secret, which nobody keeps but its owner
+    scopes: tuple[Scope, ...]
+    worker: str | None  # the only worker it may act as; None: any
+    kind: Literal["token", "session", "invitation"]
+    created_at: int
+    lasts: int | None  # milliseconds from its creation; None: for ever. The one that takes its place lasts as long
+    expires_at: int | None  # sooner than that when another has taken its place
+    revoked_at: int | None
+    used_at: int | None  # in whole minutes
+
+    def valid(self, now: int) -> bool:
+        """Whether it is neither revoked nor expired."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+class Audited(Struct, frozen=True):
+    """What somebody did."""
+
+    at: int
+    who: str
+    what: str
+    subject: str
 
 
 def place(at: int, index: int = 0) -> int:
@@ -324,4 +446,14 @@ class Limits(Struct, frozen=True):
     keep_succeeded: int = 7 * 24 * 3600 * 1000
     keep_others: int = 30 * 24 * 3600 * 1000
     keep_claim_nonces: int = 10 * 60 * 1000
+    keep_audit: int = 90 * 24 * 3600 * 1000
+    tokens: int = 10_000
+    webhooks: int = 200
+    deliver_within: int = 7 * 24 * 3600 * 1000  # what could not be told by then is given up
+    keep_deliveries: int = 30 * 24 * 3600 * 1000
     worker_silence: int = 60_000  # a worker not seen for longer does not count as alive
+    keep_workers: int = 24 * 3600 * 1000  # since they were last seen
+    keep_minutes: int = 14 * 24 * 3600 * 1000
+    minutes: int = 24 * 60  # that can be asked for at once
+    about: int = 4 * 1024
+    metrics: int = 64  # numbers that a worker may tell of itself

@@ -7,12 +7,22 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
-from windlass.engine import Outcome, Reason
+from windlass import cron
+from windlass.engine import AuditPage, Outcome, Reason
+from windlass.engine.access import OVERLAP
+from windlass.engine.schedules import edited, fingerprint
+from windlass.engine.stats import JobStats, Minute, Stats
+from windlass.engine.webhooks import DELAYS, SECRET_OVERLAP, Deliveries
 from windlass.errors import BadInput, WindlassError
 from windlass.machine import ENDED, MOVES, Cancel, Fail, GiveBack, Patch, Report, Snooze, Succeed
 from windlass.model import (
     Attempt,
+    Counts,
+    Created,
+    Delivery,
+    DeliveryStatus,
     Entry,
     Failure,
     Job,
@@ -24,16 +34,18 @@ from windlass.model import (
     Overlap,
     Policy,
     Run,
+    Schedule,
+    Scope,
     Skipped,
     State,
+    Token,
+    Webhook,
+    Worker,
     WorkerInfo,
 )
 
 PER_ATTEMPT = 100_000
 """Log lines are counted through all attempts of a run in steps of this size, so that the lines of the first keep their own numbers."""
-
-SCOPES = ("read", "submit", "work", "admin")
-Scope = Literal["read", "submit", "work", "admin"]
 
 
 def told(at: int) -> str:
@@ -220,6 +232,10 @@ class CreatedRun(Struct, frozen=True):
     run: RunView | None = None
 
 
+def created_view(created: Created, run: Run | None) -> CreatedRun:
+    return CreatedRun(created.id, created.created, created.pruned, None if run is None else run_view(run))
+
+
 class CreatedRuns(Struct, frozen=True):
     runs: list[CreatedRun]
 
@@ -257,6 +273,10 @@ class AttemptView(Struct, frozen=True):
     started_at: str | None
     finished_at: str | None
     error: Failure | None
+
+
+class Attempts(Struct, frozen=True):
+    attempts: list[AttemptView]
 
 
 def attempt_view(attempt: Attempt) -> AttemptView:
@@ -304,6 +324,10 @@ class Event(Struct, frozen=True, omit_defaults=True):
     detail: Any = None
 
 
+class History(Struct, frozen=True):
+    events: list[Event]
+
+
 def event_of(entry: Entry) -> Event:
     """An entry of the journal as it is told."""
     return Event(
@@ -345,6 +369,10 @@ class LineView(Struct, frozen=True):
     line: str
 
 
+class Lines(Struct, frozen=True):
+    lines: list[LineView]
+
+
 def line_view(line: LogLine) -> LineView:
     return LineView(line_cursor(line.attempt, line.n), line.attempt, line.n, told(line.at), line.text)
 
@@ -376,6 +404,13 @@ class JobView(Struct, frozen=True):
     rev: int
     created_at: str
     updated_at: str
+
+
+class Jobs(Struct, frozen=True):
+    """Some definitions by name, and after which name the next page begins."""
+
+    jobs: list[JobView]
+    cursor: str | None
 
 
 def job_view(job: Job) -> JobView:
@@ -412,6 +447,8 @@ class ScheduleView(Struct, frozen=True):
     jitter: int
     enabled: bool
     by_code: bool
+    edited: bool
+    anchor: str
     next_at: str | None
     last_at: str | None
     last_run: str | None
@@ -421,6 +458,92 @@ class ScheduleView(Struct, frozen=True):
     created_at: str
     updated_at: str
     in_words: str
+
+
+class Schedules(Struct, frozen=True):
+    """Some schedules by key, and after which key the next page begins."""
+
+    schedules: list[ScheduleView]
+    cursor: str | None
+
+
+_TIMES = ("anchor", "next_at", "last_at", "created_at", "updated_at")
+
+
+def schedule_view(schedule: Schedule) -> ScheduleView:
+    told_as = {name: getattr(schedule, name) for name in ScheduleView.__struct_fields__ if hasattr(schedule, name)}
+    times = {name: maybe_told(told_as[name]) for name in _TIMES}
+    words = cron.describe(cron.Rule(schedule.kind, schedule.expr, schedule.zone))
+    return ScheduleView(**told_as | times | {"by_code": schedule.said is not None, "edited": edited(schedule), "in_words": words})
+
+
+def schedule_of(view: ScheduleView) -> Schedule:
+    """The schedule that a view tells of. What is not told is 0 or empty."""
+    known = {name: getattr(view, name) for name in Schedule.__struct_fields__ if hasattr(view, name)}
+    times = {name: maybe_heard(known[name], name) for name in _TIMES}
+    schedule = Schedule(**known | times | {"id": 0, "said": "" if view.by_code else None})
+    return replace(schedule, said=fingerprint(schedule)) if view.by_code and not view.edited else schedule
+
+
+class PutSchedule(Struct, frozen=True, forbid_unknown_fields=True):
+    """A rule to be stored under a key: one of cron, every and at says when."""
+
+    job: str
+    cron: str | None = None
+    every: str | int | None = None
+    at: str | None = None
+    zone: str = "UTC"
+    payload: dict[str, Any] = {}
+    options: Options = Options()
+    missed: Missed = "latest"
+    most: int = 100
+    max_age: int | None = None
+    overlap: Overlap = "allow"
+    jitter: int = 0
+    enabled: bool = True
+    by_code: bool = False
+
+    def words(self) -> dict[str, Any]:
+        """What is said, in the engine's words."""
+        return msgspec.structs.asdict(self)
+
+
+class PatchSchedule(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be changed of a schedule; what is left out stays."""
+
+    job: str | UnsetType = UNSET
+    kind: str | UnsetType = UNSET
+    expr: str | UnsetType = UNSET
+    zone: str | UnsetType = UNSET
+    payload: dict[str, Any] | UnsetType = UNSET
+    options: Options | UnsetType = UNSET
+    missed: Missed | UnsetType = UNSET
+    most: int | UnsetType = UNSET
+    max_age: int | UnsetType | None = UNSET
+    overlap: Overlap | UnsetType = UNSET
+    jitter: int | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+
+    def fields(self) -> dict[str, Any]:
+        """What is said."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+
+
+class PreviewView(Struct, frozen=True):
+    """One coming instant of a schedule, on its own wall clock and in UTC."""
+
+    at: str
+    local: str
+    clock_changes: bool
+
+
+class Previews(Struct, frozen=True):
+    in_words: str
+    next: list[PreviewView]
+
+
+class Skips(Struct, frozen=True):
+    skips: list[SkippedView]
 
 
 class SkippedView(Struct, frozen=True):
@@ -435,7 +558,48 @@ def skipped_view(skipped: Skipped) -> SkippedView:
     return SkippedView(told(skipped.first_at), told(skipped.last_at), skipped.number, skipped.reason, told(skipped.at))
 
 
+def skipped_of(view: SkippedView) -> Skipped:
+    first_at, last_at = heard(view.first_at, "first_at"), heard(view.last_at, "last_at")
+    return Skipped(first_at, last_at, view.number, view.reason, heard(view.at, "at"))
+
+
 # The worker's port
+
+
+class Done(Struct, frozen=True):
+    """It is done; there is nothing else to say."""
+
+    done: bool = True
+
+
+DONE = Done()
+
+
+class RegisterWorker(Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker introduces itself: what it can take, and what it says of its host and process."""
+
+    worker: WorkerInfo
+    about: dict[str, Any] | None = None
+
+
+class Claimed(Struct, frozen=True):
+    runs: list[Run]
+
+
+class Started(Struct, frozen=True):
+    started: list[Hold]
+
+
+class Beaten(Struct, frozen=True):
+    answers: list[Literal["ok", "stop", "lost"]]
+
+
+class Receipts(Struct, frozen=True):
+    receipts: list[ReceiptView]
+
+
+class Heard(Struct, frozen=True):
+    topics: list[str]
 
 
 class ClaimRuns(Struct, frozen=True, forbid_unknown_fields=True):
@@ -574,3 +738,330 @@ class Why(Struct, frozen=True):
     """Everything that holds a run back."""
 
     reasons: list[Reason]
+
+
+# Access
+
+
+class TokenView(Struct, frozen=True):
+    """Who may do what; nothing of the secret."""
+
+    id: str
+    name: str
+    scopes: tuple[Scope, ...]
+    worker: str | None
+    kind: Literal["token", "session", "invitation"]
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+    used_at: str | None
+
+
+def token_view(token: Token) -> TokenView:
+    return TokenView(
+        token.id,
+        token.name,
+        token.scopes,
+        token.worker,
+        token.kind,
+        told(token.created_at),
+        maybe_told(token.expires_at),
+        maybe_told(token.revoked_at),
+        maybe_told(token.used_at),
+    )
+
+
+class Tokens(Struct, frozen=True):
+    """Some tokens, oldest first, and after which id the next page begins."""
+
+    tokens: list[TokenView]
+    cursor: str | None
+
+
+class CreateToken(Struct, frozen=True, forbid_unknown_fields=True):
+    """A token that is asked for; with `worker`, it is good for that worker only."""
+
+    name: str
+    scopes: tuple[Scope, ...]
+    worker: str | None = None
+    expires_in: int | None = None  # milliseconds; None: never
+
+
+class RotateToken(Struct, frozen=True, forbid_unknown_fields=True):
+    """For how many milliseconds the old one stays good."""
+
+    overlap: int = OVERLAP
+
+
+class MadeToken(Struct, frozen=True):
+    """A token and its secret, which is told here and never again."""
+
+    token: TokenView
+    secret: str
+
+
+class Me(Struct, frozen=True):
+    """Who asks, as the hub knows them."""
+
+    who: str
+    scopes: list[Scope]
+    token: str | None
+    worker: str | None
+
+
+class TicketView(Struct, frozen=True):
+    """What a browser puts behind the address of a stream, `?ticket=...`, since it cannot send a header there."""
+
+    ticket: str
+    expires_at: str
+
+
+class SignIn(Struct, frozen=True, forbid_unknown_fields=True):
+    """The ticket of a link by which somebody signs in, once."""
+
+    ticket: str
+
+
+class AuditView(Struct, frozen=True):
+    """What somebody did."""
+
+    at: str
+    who: str
+    what: str
+    subject: str
+
+
+class Audit(Struct, frozen=True):
+    """What people did, newest first, and the cursor of the next page."""
+
+    entries: list[AuditView]
+    cursor: str | None
+
+
+def audit_view(page: AuditPage) -> Audit:
+    return Audit([AuditView(told(entry.at), entry.who, entry.what, entry.subject) for entry in page.entries], page.cursor)
+
+
+# Webhooks
+
+
+class WebhookView(Struct, frozen=True):
+    """An endpoint that is told of changes; never a secret."""
+
+    id: str
+    name: str
+    url: str
+    jobs: list[str] | None
+    queues: list[str] | None
+    states: list[State]
+    delays: list[int]
+    enabled: bool
+    reason: str | None
+    failures: int
+    paused_until: str | None
+    secrets: int
+    created_at: str
+    updated_at: str
+
+
+def webhook_view(webhook: Webhook, now: int) -> WebhookView:
+    """An endpoint as it is told; `secrets` is how many sign just now."""
+    return WebhookView(
+        id=webhook.id,
+        name=webhook.name,
+        url=webhook.url,
+        jobs=None if webhook.jobs is None else list(webhook.jobs),
+        queues=None if webhook.queues is None else list(webhook.queues),
+        states=list(webhook.states),
+        delays=list(webhook.delays),
+        enabled=webhook.enabled,
+        reason=webhook.reason,
+        failures=webhook.failures,
+        paused_until=told(webhook.paused_until) if webhook.paused_until > now else None,
+        secrets=sum(secret.until is None or secret.until > now for secret in webhook.secrets),
+        created_at=told(webhook.created_at),
+        updated_at=told(webhook.updated_at),
+    )
+
+
+class Webhooks(Struct, frozen=True):
+    webhooks: list[WebhookView]
+
+
+class AddWebhook(Struct, frozen=True, forbid_unknown_fields=True):
+    """An endpoint to be told of changes: of these jobs and queues, or of all; when a run enters one of these states."""
+
+    url: str
+    name: str | None = None
+    jobs: tuple[str, ...] | None = None
+    queues: tuple[str, ...] | None = None
+    states: tuple[State, ...] = ENDED
+    delays: tuple[int, ...] = DELAYS
+    secret: str | None = None
+    enabled: bool = True
+
+
+class MadeWebhook(Struct, frozen=True):
+    """An endpoint and its new secret, which is told once."""
+
+    webhook: WebhookView
+    secret: str
+
+
+class PatchWebhook(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be changed of an endpoint; what is left out stays."""
+
+    name: str | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    jobs: tuple[str, ...] | UnsetType | None = UNSET
+    queues: tuple[str, ...] | UnsetType | None = UNSET
+    states: tuple[State, ...] | UnsetType = UNSET
+    delays: tuple[int, ...] | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+
+    def fields(self) -> dict[str, Any]:
+        """What is said."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+
+
+class RotateWebhook(Struct, frozen=True, forbid_unknown_fields=True):
+    """A new secret; those before it sign too for so many milliseconds."""
+
+    overlap: int = SECRET_OVERLAP
+    secret: str | None = None
+
+
+class DeliveryView(Struct, frozen=True):
+    """One change, told to one endpoint. Its id is the webhook-id of every try."""
+
+    id: str
+    webhook: str
+    run: str
+    rev: int
+    type: str
+    status: DeliveryStatus
+    tries: int
+    next_at: str | None
+    answer: int | None
+    error: str | None
+    created_at: str
+    finished_at: str | None
+
+
+def delivery_view(delivery: Delivery) -> DeliveryView:
+    return DeliveryView(
+        id=delivery.id,
+        webhook=delivery.webhook,
+        run=delivery.run,
+        rev=delivery.rev,
+        type=delivery.type,
+        status=delivery.status,
+        tries=delivery.tries,
+        next_at=maybe_told(delivery.next_at),
+        answer=delivery.answer,
+        error=delivery.error,
+        created_at=told(delivery.created_at),
+        finished_at=maybe_told(delivery.finished_at),
+    )
+
+
+class DeliveryPage(Struct, frozen=True):
+    """What was told to an endpoint, latest first, and the cursor of the next page."""
+
+    deliveries: list[DeliveryView]
+    cursor: str | None
+
+
+def delivery_page(page: Deliveries) -> DeliveryPage:
+    return DeliveryPage([delivery_view(delivery) for delivery in page.deliveries], page.cursor)
+
+
+# Workers and counts
+
+
+class WorkerView(Struct, frozen=True):
+    """A worker as it was last seen, and how much it holds now."""
+
+    name: str
+    queues: tuple[str, ...] | None
+    jobs: tuple[str, ...] | None
+    tags: tuple[str, ...]
+    cores: int
+    memory: int
+    slots: int
+    about: dict[str, Any]
+    metrics: dict[str, int | float]
+    metrics_at: str | None
+    registered_at: str
+    seen_at: str
+    alive: bool
+    held: int
+    runs: tuple[str, ...]
+
+
+class Workers(Struct, frozen=True):
+    """Some workers by name, and after which name the next page begins."""
+
+    workers: list[WorkerView]
+    cursor: str | None
+
+
+def worker_view(worker: Worker) -> WorkerView:
+    return WorkerView(
+        **msgspec.structs.asdict(worker.info),
+        about=worker.about,
+        metrics=worker.metrics,
+        metrics_at=maybe_told(worker.metrics_at),
+        registered_at=told(worker.registered_at),
+        seen_at=told(worker.seen_at),
+        alive=worker.alive,
+        held=worker.held,
+        runs=worker.runs,
+    )
+
+
+def worker_of(view: WorkerView) -> Worker:
+    info = WorkerInfo(**{name: getattr(view, name) for name in WorkerInfo.__struct_fields__})
+    times = maybe_heard(view.metrics_at, "metrics_at"), heard(view.registered_at, "registered_at"), heard(view.seen_at, "seen_at")
+    return Worker(info, view.about, view.metrics, *times, view.alive, view.held, view.runs)
+
+
+class TellMetrics(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a worker measures of its host: numbers by name."""
+
+    worker: str
+    metrics: dict[str, int | float]
+
+
+class MinuteView(Struct, frozen=True):
+    """How much there was in the minute that begins then."""
+
+    at: str
+    counts: Counts
+
+
+class StatsView(Struct, frozen=True):
+    """How many runs there are in each state, or have ever ended in it; how much there was, in all, by minute, and by job and queue."""
+
+    at: str
+    states: dict[State, int]
+    counts: Counts
+    minutes: list[MinuteView]
+    jobs: list[JobStats]
+
+
+def stats_view(stats: Stats) -> StatsView:
+    minutes = [MinuteView(told(minute.at), minute.counts) for minute in stats.minutes]
+    return StatsView(told(stats.at), stats.states, stats.counts, minutes, stats.jobs)
+
+
+def stats_of(view: StatsView) -> Stats:
+    minutes = [Minute(heard(minute.at, "at"), minute.counts) for minute in view.minutes]
+    return Stats(heard(view.at, "at"), view.states, view.counts, minutes, view.jobs)
+
+
+class Health(Struct, frozen=True):
+    """Whether a hub is ready, and which of its parts are not."""
+
+    ready: bool
+    missing: tuple[str, ...] = ()

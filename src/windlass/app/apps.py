@@ -14,7 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from datetime import datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any, Never, TypeVar, Unpack
+
+from msgspec.structs import replace
 
 from windlass.app.handles import AsyncHandle, H, Handle
 from windlass.app.jobs import AsyncJob, AsyncJobMaker, D, Definition, Job, JobMaker, Kind, from_command, from_function
@@ -30,7 +33,7 @@ from windlass.app.options import (
 )
 from windlass.app.schedules import AsyncScheduleMaker, Planned, ScheduleMaker, ScheduleOptions, check_rule, planned
 from windlass.clock import Clock, SystemClock
-from windlass.config import MEMORY, load, located, open_store, shown
+from windlass.config import MEMORY, Settings, load, located, open_engine, open_hub, open_store, shown, solvers_of
 from windlass.engine import Engine, Page
 from windlass.errors import BadInput
 from windlass.model import Created, Limits, NewRun, Schedule, State, WorkerInfo
@@ -77,8 +80,8 @@ class Base:
 
     @property
     def address(self) -> str:
-        """Where the runs are kept: what was said, else WINDLASS_STORE, else windlass.toml, else windlass.db."""
-        return self._said_store or load().store or DEFAULT_STORE
+        """Where the runs are kept: what was said, else WINDLASS_HUB or WINDLASS_STORE, else windlass.toml, else windlass.db."""
+        return self._said_store or (set_ := load()).hub or set_.store or DEFAULT_STORE
 
     @property
     def engine(self) -> Engine:
@@ -90,7 +93,7 @@ class Base:
                     self._opened = None
                 if self._opened is None:
                     blocking = self._blocking or self._in_memory()
-                    self._opened = Engine(open_store(self.address, self.clock, blocking=blocking), self.clock, self.limits)
+                    self._opened = open_engine(load(), self.address, self.clock, blocking=blocking, limits=self.limits)
                     self._pid, self._defined = os.getpid(), set()
         return self._opened
 
@@ -115,7 +118,7 @@ class Base:
             return
         opened, self._opened = self._opened, None
         if opened is not None and self._pid == os.getpid():
-            await opened.records.store.close()
+            await opened.close()
 
     def _add(self, job: D) -> D:
         if job.name in self.jobs:
@@ -276,11 +279,17 @@ class Base:
             if job.signature is not None:
                 job.signature.check()
         handlers = {job.name: job.handler for job in chosen}
-        async with self._ports(lease) as (port, heart):
+        solvers = said.get("solvers", set_.solvers)
+        if isinstance(solvers, bool | None):
+            solvers = await asyncio.to_thread(solvers_of, replace(set_, solvers=solvers))
+        how: dict[str, Any] = {"lease": lease, "grace": grace, "on_unknown": on_unknown, "solvers": solvers}
+        hub = located(self.address).kind == "hub"
+        spool = said.get("spool", set_.spool)
+        async with self._hub_ports(set_, info.name, lease, spool) if hub else self._ports(lease) as (port, parts):
             await self._define(port, handlers)
             for plan in self.planned.values():
                 await self._schedule(port, plan, by_code=True)
-            how: dict[str, Any] = {"heart": heart, "house": port, "lease": lease, "grace": grace, "on_unknown": on_unknown}
+            how |= parts
             yield lambda: Worker(port, handlers, self.clock, info, **how)
 
     def _chosen(self, names: tuple[str, ...] | None) -> list[Definition[..., Any]]:
@@ -295,20 +304,39 @@ class Base:
         return f"{socket.gethostname()[:64]}.{os.getpid()}.{self.clock.nonce()[:4]}"
 
     @contextlib.asynccontextmanager
-    async def _ports(self, lease: int) -> AsyncIterator[tuple[Engine, Engine]]:
-        """The engines of a worker: one for its loop, one for the thread that beats."""
+    async def _ports(self, lease: int) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
+        """The engine of a worker's loop, another for the thread that beats, and who sweeps."""
         if self._in_memory():
-            yield self.engine, self.engine
+            yield self.engine, {"heart": self.engine, "house": self.engine}
             return
         stores: list[Store] = []
         try:
             stores.append(open_store(self.address, self.clock, blocking=False))
             stores.append(await asyncio.to_thread(open_store, self.address, self.clock, blocking=True, patience=lease / 6000))
             port, heart = (Engine(store, self.clock, self.limits) for store in stores)
-            yield port, heart
+            yield port, {"heart": heart, "house": port}
         finally:
             for store in stores:
                 await store.close()
+
+    @contextlib.asynccontextmanager
+    async def _hub_ports(
+        self, set_: Settings, name: str, lease: int, folder: str | os.PathLike[str] | None
+    ) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
+        """The same through a hub, which sweeps itself. Beats have connections of their own, so that no upload holds them up."""
+        port = open_hub(set_, self.address, self.clock, blocking=False, patience=0.0)
+        heart = open_hub(set_, self.address, self.clock, blocking=True, patience=0.0, timeout=max(lease / 6000, 0.5))
+        from windlass import __version__
+        from windlass.client.spool import Spool, default_folder
+        from windlass.worker import host
+
+        spool = Spool(Path(folder or default_folder()), self.address, name, self.clock.nonce())
+        try:
+            yield port, {"heart": heart, "spool": spool, "about": host.about(__version__), "measure": host.metrics}
+        finally:
+            spool.close()
+            await heart.close()
+            await port.close()
 
     async def _work(self, burst: bool, settings: WorkerOptions) -> bool:
         sys.setswitchinterval(SWITCH_INTERVAL)

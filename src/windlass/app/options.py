@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypedDict
 
 from windlass.errors import BadInput
-from windlass.model import Key, NewRun, Options, Requires
+from windlass.model import Key, NewRun, Options, Requires, Solver
+from windlass.worker.solvers import Solvers
 
 Duration = float | timedelta
 
@@ -40,6 +42,8 @@ class RunOptions(TypedDict, total=False):
     tags: Iterable[str]
     cores: int
     memory: int
+    solver_url: str
+    solver_checksum: str
 
 
 class CommandOptions(TypedDict, total=False):
@@ -80,6 +84,8 @@ class WorkerOptions(TypedDict, total=False):
     lease: Duration
     grace: Duration
     on_unknown: Literal["leave", "fail"]
+    spool: str | os.PathLike[str]
+    solvers: bool | Solvers
 
 
 _DURATIONS = ("max_runtime", "timeout", "grace")
@@ -106,7 +112,19 @@ def engine_options(said: Any) -> Options:
         kept["backoff"] = tuple(milliseconds(delay, "A delay of the backoff") for delay in backoff)
     if any(said.get(name) is not None for name in _REQUIRES):
         kept["requires"] = Requires(tuple(said.get("tags") or ()), said.get("cores") or 0, said.get("memory") or 0)
+    if (solver := _solver(said)) is not None:
+        kept["solver"] = solver
     return Options(**kept)
+
+
+def _solver(said: Any) -> Solver | None:
+    """The program that a run brings along, if it does."""
+    url, checksum = said.get("solver_url"), said.get("solver_checksum")
+    if url is None and checksum is None:
+        return None
+    if url is None or checksum is None:
+        raise BadInput("A solver has a URL and a checksum.", hint="Give solver_url and solver_checksum, its SHA-256.")
+    return Solver(url, checksum)
 
 
 def refuse_unknown(said: Any, known: Any, what: str) -> None:

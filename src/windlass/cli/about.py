@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from windlass import config
+from windlass import config, webhooks
 from windlass.cli.codes import OK
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell
@@ -14,7 +14,7 @@ from windlass.config import DEFAULTS, FIELDS, Said
 from windlass.store.records import fault_points
 
 DURATIONS = ("lease", "grace")
-POINTS_ELSEWHERE = ("migrate.between_steps", "checkpoint.before", "checkpoint.after")
+POINTS_ELSEWHERE = ("migrate.between_steps", "checkpoint.before", "checkpoint.after", *webhooks.POINTS)
 
 
 def show_config(shell: Shell) -> int:
@@ -33,6 +33,8 @@ def show_config(shell: Shell) -> int:
 
 
 def _safe(name: str, value: Any) -> Any:
+    if name in config.SECRETS and value is not None:
+        return "***"
     return config.shown(value) if name == "store" and value is not None else value
 
 

@@ -8,11 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from windlass import __version__, config
-from windlass.cli import about, runs, schedules, stores, work
+from windlass.cli import about, hub, runs, schedules, stats, stores, tokens, webhooks, work
 from windlass.cli.codes import MEANINGS
 from windlass.cli.shell import Shell
 from windlass.config import LEVELS
-from windlass.model import State
+from windlass.engine.access import OVERLAP
+from windlass.engine.webhooks import SECRET_OVERLAP
+from windlass.model import SCOPES, Limits, State
 
 Command = Callable[[Shell], int]
 
@@ -46,6 +48,10 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _words(text: str) -> list[str]:
+    return [word for part in text.split(",") if (word := part.strip())]
+
+
 def _age(text: str) -> int | None:
     return None if text == "none" else _duration(text)
 
@@ -66,6 +72,7 @@ def _common() -> _Parser:
     # Suppressed where not said, so that they can stand before the command and after it.
     common = _Parser(add_help=False)
     common.add_argument("--store", default=argparse.SUPPRESS, help="a file, or postgresql://user@host/database")
+    common.add_argument("--hub", default=argparse.SUPPRESS, metavar="URL", help="ask a hub instead of a store, as WINDLASS_HUB_TOKEN says")
     common.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document")
     return common
 
@@ -100,10 +107,14 @@ def make_parser() -> argparse.ArgumentParser:
     commands = _Commands(parser)
     _add_store(commands)
     _add_work(commands)
+    _add_hub(commands)
     _add_enqueue(commands)
     _add_lists(commands)
     _add_one_run(commands)
+    _add_stats(commands)
     _add_schedules(commands)
+    _add_webhooks(commands)
+    _add_tokens(commands)
     _add_copies(commands)
     _add_about(commands)
     return parser
@@ -129,6 +140,8 @@ def _add_work(commands: _Commands) -> None:
         windlass work shop:app --slots 8 --queue mail --queue reports
         windlass work shop:app --reload
         windlass work shop:app --burst
+        windlass work shop:app --hub https://hub.example.com
+        windlass work shop:app --solvers --solver-hosts files.example.com
         """,
         about="Execute an app's jobs until told to stop: Ctrl-C or SIGTERM drains, a second one aborts",
     )
@@ -143,9 +156,55 @@ def _add_work(commands: _Commands) -> None:
     parser.add_argument("--lease", metavar="TIME", help="how long a run stays with a worker that is not heard of, such as 30s")
     parser.add_argument("--grace", metavar="TIME", help="how long to wait for what runs when told to stop")
     parser.add_argument("--log-level", choices=LEVELS, help="how much to say")
+    parser.add_argument("--spool", metavar="FOLDER", help="with --hub: where reports are kept that the hub has not taken yet")
+    _add_solvers(parser)
     parser.add_argument("--burst", action="store_true", help="stop when nothing is left to do")
     parser.add_argument("--reload", action="store_true", help="for development: start anew when a Python file changes")
     parser.add_argument("--reload-folder", action="append", metavar="FOLDER", help="where to look for changes (default: here)")
+
+
+def _add_hub(commands: _Commands) -> None:
+    parser = commands.add(
+        "up",
+        hub.up,
+        """
+        windlass up shop:app
+        windlass up shop:app --store shop.db --port 9000 --reload
+        windlass up
+        """,
+        about="Serve everything from one file: the HTTP API, the page, and a worker for an app",
+    )
+    parser.add_argument("app", nargs="?", metavar="MODULE:APP", help="what the worker serves; without one there is no worker")
+    parser.add_argument("--reload", action="store_true", help="for development: start the worker anew when a Python file changes")
+    _add_address(parser)
+    parser = commands.add(
+        "hub",
+        hub.hub,
+        """
+        windlass hub --store shop.db
+        windlass tokens create ops --scopes admin && windlass hub --store postgresql://shop@db/shop --host 0.0.0.0
+        """,
+        about="Serve the HTTP API and the page until told to stop",
+    )
+    _add_address(parser)
+
+
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, metavar="N", help="the port to listen on (default: 8080); 0 is any free one")
+    parser.add_argument(
+        "--allow", action="append", metavar="NETWORK", help="let webhooks go to this inner network or host; may be repeated"
+    )
+    parser.add_argument("--log-level", choices=LEVELS, help="how much to say")
+
+
+def _add_solvers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--solvers", action="store_true", default=None, help="execute programs that runs bring along")
+    parser.add_argument("--solver-hosts", type=_words, metavar="A,B", help="fetch them from these hosts only")
+    parser.add_argument("--solver-allow", type=_words, metavar="A,B", help="networks and hosts inside the network to fetch them from")
+    parser.add_argument("--solver-plain-http", action="store_true", default=None, help="fetch them without encryption, too")
+    parser.add_argument("--solver-cache", metavar="FOLDER", help="keep them here")
+    parser.add_argument("--solver-memory", metavar="SIZE", help="memory each of them may have, such as 512MiB")
 
 
 def _add_enqueue(commands: _Commands) -> None:
@@ -175,6 +234,8 @@ def _add_enqueue(commands: _Commands) -> None:
     parser.add_argument("--key", help="at most one unfinished run has it; a second call prints the id of the first")
     parser.add_argument("--after", action="append", metavar="ID", help="wait until this run has succeeded; may be repeated")
     parser.add_argument("--max-attempts", type=int, metavar="N", help="executions in all")
+    parser.add_argument("--solver-url", metavar="URL", help="a program to execute, instead of the job's own code")
+    parser.add_argument("--solver-checksum", metavar="SHA256", help="what that program's SHA-256 must be")
     parser.add_argument("--undefined", choices=("refuse", "wait"), default="refuse", help="what to do when nobody has defined the job")
     parser.add_argument("--wait", action="store_true", help="wait for the end; the exit code says how it ended")
     parser.add_argument("--timeout", type=_duration, metavar="TIME", help="with --wait: no longer than this (exit code 124)")
@@ -311,6 +372,142 @@ def _schedule_words(parser: argparse.ArgumentParser, *, required: bool) -> None:
     say("--overlap", choices=("allow", "skip", "queue", "cancel"), help="when the run before has not ended (default: allow)")
     say("--jitter", type=_duration, metavar="TIME", help="start up to so much later, each run differently")
     say("--disabled", dest="enabled", action="store_false", help="do not fire until it is enabled")
+
+
+def _add_webhooks(commands: _Commands) -> None:
+    parser = commands.add(
+        "webhooks",
+        webhooks.list_all,
+        """
+        windlass webhooks add https://example.com/windlass
+        windlass webhooks list
+        windlass webhooks deliveries ID --status failed
+        """,
+        about="List, make and change the endpoints that are told of changes, and see what they were told",
+    )
+    below = _Commands(parser, dest="action")
+    below.add("list", webhooks.list_all, "windlass webhooks list\nwindlass webhooks list --json")
+    parser = below.add(
+        "add",
+        webhooks.add,
+        """
+        windlass webhooks add https://example.com/windlass
+        windlass webhooks add https://example.com/windlass --job mail --state failed --name alarms
+        windlass webhooks add https://example.com/windlass --delay 5s --delay 5m --delay 1h --delay 1d
+        """,
+    )
+    parser.add_argument("url", metavar="URL", help="where to; only addresses outside the network are used, unless the hub allows others")
+    parser.add_argument("--secret", default=argparse.SUPPRESS, help="whsec_ and 24 to 64 bytes in base64 (default: a new one)")
+    _webhook_words(parser)
+    parser = below.add(
+        "set",
+        webhooks.change,
+        """
+        windlass webhooks set ID --enabled
+        windlass webhooks set ID --url https://example.com/other --any-job
+        """,
+    )
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("--url", default=argparse.SUPPRESS, help="another address")
+    parser.add_argument("--any-job", dest="jobs", action="store_const", const=None, default=argparse.SUPPRESS, help="of every job")
+    parser.add_argument("--any-queue", dest="queues", action="store_const", const=None, default=argparse.SUPPRESS, help="of every queue")
+    parser.add_argument("--enabled", action="store_true", default=argparse.SUPPRESS, help="tell it again, of what happens from now on")
+    _webhook_words(parser)
+    below.add("remove", webhooks.remove, "windlass webhooks remove ID").add_argument("id", metavar="ID")
+    parser = below.add("rotate", webhooks.rotate, "windlass webhooks rotate ID\nwindlass webhooks rotate ID --overlap 0s")
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("--overlap", type=_duration, default=SECRET_OVERLAP, metavar="TIME", help="both sign for so long (default: 1d)")
+    parser = below.add(
+        "deliveries", webhooks.deliveries, "windlass webhooks deliveries ID --status failed\nwindlass webhooks deliveries ID --json"
+    )
+    parser.add_argument("id", metavar="ID", help="the webhook's id")
+    parser.add_argument("--status", choices=("pending", "delivered", "failed"), help="only these")
+    parser.add_argument("--limit", type=_count, default=20, metavar="N", help="at most so many (default: 20)")
+    parser.add_argument("--cursor", help="go on where another list ended")
+    below.add("resend", webhooks.resend, "windlass webhooks resend ID").add_argument("id", metavar="ID", help="the delivery's id")
+
+
+def _webhook_words(parser: argparse.ArgumentParser) -> None:
+    def say(name: str, **how: Any) -> None:
+        parser.add_argument(name, default=argparse.SUPPRESS, **how)
+
+    say("--name", help="what it is called (default: its host)")
+    say("--job", dest="jobs", action="append", metavar="JOB", help="only of this job; may be repeated")
+    say("--queue", dest="queues", action="append", metavar="QUEUE", help="only of this queue; may be repeated")
+    say("--state", dest="states", action="append", choices=list(State), metavar="STATE", help="when a run becomes so (default: every end)")
+    say(
+        "--delay",
+        dest="delays",
+        action="append",
+        type=_duration,
+        metavar="TIME",
+        help="before the next try; may be repeated (default: 5s, 1m)",
+    )
+    say("--disabled", dest="enabled", action="store_false", help="do not tell it anything until it is enabled")
+
+
+def _minutes(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:10]) <= Limits().minutes:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {Limits().minutes:,}")
+    return int(text)
+
+
+def _add_stats(commands: _Commands) -> None:
+    parser = commands.add(
+        "workers",
+        stats.workers,
+        """
+        windlass workers
+        windlass workers --json
+        """,
+    )
+    parser.add_argument("--limit", type=_count, default=100, metavar="N", help="at most so many (default: 100)")
+    parser.add_argument("--after", default="", metavar="NAME", help="only those behind this name")
+    parser = commands.add(
+        "stats",
+        stats.stats,
+        """
+        windlass stats
+        windlass stats --minutes 1440 --json
+        """,
+    )
+    parser.add_argument("--minutes", type=_minutes, default=60, metavar="N", help="how far to look back (default: 60)")
+
+
+def _add_tokens(commands: _Commands) -> None:
+    parser = commands.add(
+        "tokens",
+        tokens.list_all,
+        """
+        windlass tokens create ops --scopes admin
+        windlass tokens create shop --scopes read,submit --expires 90d
+        windlass tokens list
+        """,
+        about="Make, list, rotate and revoke the tokens that a hub asks for",
+    )
+    below = _Commands(parser, dest="action")
+    parser = below.add(
+        "create",
+        tokens.create,
+        """
+        windlass tokens create shop --scopes read,submit --expires 90d
+        windlass tokens create worker-7 --scopes work --worker worker-7
+        """,
+    )
+    parser.add_argument("whose", metavar="NAME", help="whose it is; the audit names them so")
+    parser.add_argument("--scopes", type=_words, required=True, metavar="A,B", help=f"some of {', '.join(SCOPES)}; admin may do all")
+    parser.add_argument("--worker", metavar="NAME", help="good for this worker only, and for those whose names begin with it and a dot")
+    parser.add_argument("--expires", type=_duration, metavar="TIME", help="good for so long, such as 90d (default: until it is revoked)")
+    parser = below.add("list", tokens.list_all, "windlass tokens list\nwindlass tokens list --json")
+    parser.add_argument("--limit", type=_count, default=100, metavar="N", help="at most so many (default: 100)")
+    parser.add_argument("--after", default="", metavar="ID", help="only those behind this one")
+    parser = below.add("rotate", tokens.rotate, "windlass tokens rotate ID\nwindlass tokens rotate ID --overlap 1h")
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("--overlap", type=_duration, default=OVERLAP, metavar="TIME", help="both are good for so long (default: 1d)")
+    below.add("revoke", tokens.revoke, "windlass tokens revoke ID").add_argument("id", metavar="ID")
+    parser = commands.add("audit", tokens.audit, "windlass audit\nwindlass audit --limit 100 --json")
+    parser.add_argument("--limit", type=_count, default=20, metavar="N", help="at most so many (default: 20)")
+    parser.add_argument("--cursor", help="go on where another page ended")
 
 
 def _add_copies(commands: _Commands) -> None:

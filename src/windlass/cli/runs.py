@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
+from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from windlass.engine import Engine
 from windlass.engine.core import DEFAULT_ATTEMPTS, DEFAULT_QUEUE
 from windlass.errors import BadInput, NotFound, UnknownJob
 from windlass.machine import ENDED
-from windlass.model import Created, Key, Limits, LogLine, NewRun, Options, Run, State
+from windlass.model import Created, Key, Limits, LogLine, NewRun, Options, Run, Solver, State
 from windlass.store.base import run_sync
 
 MOST = Limits().payload
@@ -70,7 +71,7 @@ def enqueue(shell: Shell) -> int:
     new = NewRun(
         given.job,
         payload_of(given.payload),
-        Options(queue=given.queue, priority=given.priority, max_attempts=given.max_attempts),
+        Options(queue=given.queue, priority=given.priority, max_attempts=given.max_attempts, solver=_solver(given)),
         due_at=shell.clock.now() + given.delay if given.delay is not None else given.at,
         key=Key(given.key) if given.key else None,
         after=tuple(given.after or ()),
@@ -82,6 +83,12 @@ def enqueue(shell: Shell) -> int:
         except UnknownJob as error:
             raise _no_such_job(engine, new.job, error) from error
         return _wait(shell, engine, made) if given.wait else _tell_created(shell, made)
+
+
+def _solver(given: Namespace) -> Solver | None:
+    if (given.solver_url is None) != (given.solver_checksum is None):
+        raise BadInput("A solver has a URL and a checksum.", hint="Give both --solver-url and --solver-checksum.")
+    return None if given.solver_url is None else Solver(given.solver_url, given.solver_checksum)
 
 
 def _no_such_job(engine: Engine, name: str, error: UnknownJob) -> UnknownJob:

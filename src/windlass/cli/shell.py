@@ -15,6 +15,7 @@ from windlass.cli.output import Output
 from windlass.clock import SystemClock
 from windlass.config import FIELDS, Said, Settings
 from windlass.engine import Engine
+from windlass.errors import BadInput
 from windlass.store.base import run_sync
 
 PATIENCE = 5.0  # seconds of waiting for a server: somebody sits before the terminal
@@ -44,14 +45,23 @@ class Shell:
         """The address of the store that this command is about."""
         return self.settings.filled().store or ""
 
+    @property
+    def hub(self) -> str | None:
+        """The hub that is asked instead of the store; a store on the command line comes before a hub that is set elsewhere."""
+        given = vars(self.arguments)
+        if given.get("store") and given.get("hub"):
+            raise BadInput("Both --store and --hub are given.", hint="Give one of them.")
+        return None if given.get("store") else self.settings.hub
+
     @contextmanager
     def engine(self) -> Iterator[Engine]:
-        """An engine on the store, which must exist."""
-        store = config.open_store(self.store, self.clock, blocking=True, create=False, patience=PATIENCE)
+        """The verbs of the hub, or of the store, which must exist."""
+        address = self.hub or self.store
+        engine = config.open_engine(self.settings, address, self.clock, blocking=True, create=False, patience=PATIENCE)
         try:
-            yield Engine(store, self.clock)
+            yield engine
         finally:
-            run_sync(store.close())
+            run_sync(engine.close())
 
     def pause(self, seconds: float) -> None:
         """Let time pass; Ctrl-C ends it."""

@@ -21,21 +21,33 @@ from windlass.cli.targets import find_target
 from windlass.config import Settings
 from windlass.errors import BadInput
 
-NOT_THE_WORKERS = ("store", "app", "log_level")
+NOT_THE_WORKERS = (
+    "store",
+    "hub",
+    "hub_token",
+    "hub_ca",
+    "app",
+    "log_level",
+    "host",
+    "port",
+    "allow",
+    *(name for name in Settings.__struct_fields__ if name.startswith("solver")),
+)
 SECONDS = ("lease", "grace")
 
 
 def work(shell: Shell) -> int:
     """Serve an app until told to stop; with --reload, in a child that is started anew when the code changes."""
     target = shell.settings.app
-    if target is None:
+    if target is None and not shell.settings.solvers:
         raise BadInput(
             "No app is named.", hint='Say windlass work shop:app, set WINDLASS_APP, or write app = "shop:app" into windlass.toml.'
         )
     if shell.arguments.reload and SUPERVISED not in os.environ:
         return Supervisor(again(shell.arguments.words), shell.arguments.reload_folder or ["."], shell.output.note).run()
     say_log(shell.settings.filled().log_level or "info")
-    app = find_app(target, getattr(shell.arguments, "store", None))
+    hub = shell.hub
+    app = find_app(target, hub or getattr(shell.arguments, "store", None), "WINDLASS_HUB" if hub else "WINDLASS_STORE")
     if run_worker(app, shell.settings, burst=shell.arguments.burst):
         # A handler that could not be stopped goes with this process image; the process itself stays, for whoever watches over it.
         sys.stdout.flush()
@@ -48,17 +60,17 @@ def again(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "windlass", *words]
 
 
-def find_app(target: str, store: str | None) -> App | AsyncApp:
-    """The app that a target names, on the store that the command line names."""
+def find_app(target: str | None, store: str | None, variable: str = "WINDLASS_STORE") -> App | AsyncApp:
+    """The app that a target names, on the store or the hub that the command line names; without a target, one without jobs."""
     if store is not None:
-        os.environ["WINDLASS_STORE"] = store  # for an app that says none itself, and for the processes of its handlers
-    app = find_target(target)
+        os.environ[variable] = store  # for an app that says none itself, and for the processes of its handlers
+    app = App() if target is None else find_target(target)
     if not isinstance(app, App | AsyncApp):
         raise BadInput(f"{target} is {type(app).__name__}, not an App or AsyncApp.", hint="Name the object that App(...) has made.")
     if store is not None and _place(store) != _place(app.address):
         raise BadInput(
             f"{target} keeps its runs in {config.shown(app.address)}, not in {config.shown(store)}.",
-            hint="Leave --store out, or make the app without a store of its own: App().",
+            hint="Leave --store or --hub out, or make the app without a store of its own: App().",
         )
     return app
 
@@ -73,6 +85,8 @@ def run_worker(app: App | AsyncApp, settings: Settings, *, burst: bool) -> bool:
     """Work with an app's jobs until a signal, or with burst until nothing is left; whether the process wants to be replaced."""
     said = {name: value for name, value in asdict(settings).items() if value is not None and name not in NOT_THE_WORKERS}
     said |= {name: said[name] / 1000 for name in SECONDS if name in said}
+    if (solvers := config.solvers_of(settings)) is not None:
+        said["solvers"] = solvers
     if isinstance(app, AsyncApp):
         return drive(app.work(burst=burst, **said))
     return app.work(burst=burst, **said)
@@ -94,3 +108,4 @@ def say_log(level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_Format("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # else it tells of every request

@@ -1,13 +1,15 @@
 """The verbs. Each reads, lets the machine decide, and commits; nothing here knows which store it has."""
 
+from windlass.engine.access import Access, AuditPage
 from windlass.engine.claims import Claiming
 from windlass.engine.reading import Page, Reading, Reason, Status, Tail
 from windlass.engine.reports import Outcome, Reporting
 from windlass.engine.sweeping import Sweeping, Swept, Watch
+from windlass.engine.webhooks import Telling
 
 
-class Engine(Claiming, Reporting, Reading, Sweeping):
+class Engine(Claiming, Reporting, Sweeping, Telling, Reading, Access):
     """A durable queue over one store."""
 
 
-__all__ = ["Engine", "Outcome", "Page", "Reason", "Status", "Swept", "Tail", "Watch"]
+__all__ = ["AuditPage", "Engine", "Outcome", "Page", "Reason", "Status", "Swept", "Tail", "Watch"]

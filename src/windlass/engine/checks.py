@@ -6,11 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from windlass import egress
 from windlass.errors import BadInput, TooLarge
-from windlass.model import Failure, Key, Limits, Options, Requires
+from windlass.model import Failure, Key, Limits, Options, Requires, Solver
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
 _KEY = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,255}")
+_is_checksum = re.compile(r"[0-9A-Fa-f]{64}").fullmatch
 _is_id = re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch
 _PRIORITY = 2**31 - 1
 FAR_FUTURE = 7_258_118_400_000  # the year 2200: positions still fit into 63 bits
@@ -109,7 +111,20 @@ def options(given: Options, limits: Limits) -> Options:
         for delay in given.backoff:
             integer(delay, "A delay of the backoff", 0, limits.duration)
     requires(given.requires)
+    if given.solver is not None:
+        solver(given.solver)
     return given
+
+
+def solver(given: Solver) -> None:
+    """A program that a run brings along: where it is, and what it must be."""
+    kind(given, "solver", Solver)
+    egress.parse(given.url)
+    checksum: Any = given.checksum
+    if not isinstance(checksum, str) or not _is_checksum(checksum):
+        raise BadInput(
+            f"A solver's checksum must be 64 hexadecimal digits, not {checksum!r:.80}.", hint="Write what `sha256sum FILE` says."
+        )
 
 
 def reason(text: Any) -> str:
@@ -129,6 +144,8 @@ def key(given: Key, limits: Limits) -> Key:
         raise BadInput("The scope 'claim' is windlass's own.", hint="Choose another scope for the key.")
     choice(given.lasts, "A key's lasts", ("unfinished", "time", "forever"))
     choice(given.on_duplicate, "on_duplicate", ("return", "compare"))
+    if given.content is not None:
+        name(given.content, "A key's content")
     if given.lasts == "time":
         integer(given.period, "A key's period", 1, limits.duration)
     elif given.period is not None:

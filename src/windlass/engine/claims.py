@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
+from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import Core
 from windlass.errors import BadInput, Conflict, OutcomeUnknown
@@ -19,10 +20,11 @@ WIDEST = 1_024
 class Claiming(Core):
     """The verbs of a worker before it reports."""
 
-    async def register(self, worker: WorkerInfo) -> None:
-        """Make a worker known, and seen now; what it says replaces what it said before."""
+    async def register(self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None) -> None:
+        """Make a worker known, and seen now; what it says replaces what it said before, unless it says nothing about itself."""
         self._check_worker(worker)
-        await self.records.register(worker, self.clock.now())
+        text = None if about is None else json.encode(dict(about), most=self.limits.about, what="What the worker tells about itself")
+        await self.records.register(worker, text, self.clock.now())
 
     async def recover(self, worker: WorkerInfo, token: str) -> list[Run]:
         """What a worker still holds of a claim under this token, whose answer it did not get."""
@@ -45,8 +47,9 @@ class Claiming(Core):
         taken: list[Run] = []
         after, width = FIRST, room
         while room > len(taken):
+            known = self.lanes.last  # another claim may learn of new lanes while this one looks into the old ones
             heads, newest, busy = await self.records.heads(self.lanes.open(worker), after, width, worker.name, slot)
-            if newest > self.lanes.last:
+            if newest > known:
                 await self.refresh_lanes()
                 continue
             if not heads or busy:

@@ -85,6 +85,12 @@ def open_to(lane: Lane, worker: WorkerInfo) -> bool:
     )
 
 
+def pruned(run_id: str) -> Pruned:
+    """What is to be said of a run that was here."""
+    hint = "Only its key is still known. Keep runs for longer to read them later."
+    return Pruned(f"Run {run_id} has ended and was removed by retention.", hint=hint)
+
+
 def _topics(ready: Iterable[Ready], now: int) -> set[str]:
     """What is to be said of runs that are ready: to workers when they are, to sweepers when they are within their next pause."""
     return {queue_topic(queue) if due_at <= now else SWEEP for queue, due_at in ready if due_at <= now + BACK_AT_LATEST}
@@ -139,9 +145,13 @@ class Core:
 
     def by(self, who: str, what: str, subject: str) -> Self:
         """The same engine for one act of somebody, which the batch that does it also writes into the audit."""
-        other = copy(self)
-        other.records = Records(self.records.store, Act(checks.name(who, "Who did it"), what, subject, self.clock.now()))
+        other, act = copy(self), Act(checks.name(who, "Who did it"), what, subject, self.clock.now())
+        other.records, other.home = Records(self.records.store, act), Records(self.home.store, act)
         return other
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        await self.records.store.close()
 
     # Hints
 
@@ -243,10 +253,7 @@ class Core:
         if run is not None:
             return run
         if await self.records.was_pruned(run_id):
-            raise Pruned(
-                f"Run {run_id} has ended and was removed by retention.",
-                hint="Only its key is still known. Keep runs for longer to read them later.",
-            )
+            raise pruned(run_id)
         raise NotFound(f"There is no run {run_id}.", hint="Check the id; ended runs are removed after their retention.")
 
     async def change(self, verb: str, run_id: str, cmd: Command, detail: str | None = None) -> Run:

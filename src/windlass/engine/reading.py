@@ -6,16 +6,17 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from windlass.engine import checks
-from windlass.engine.core import Core, open_to
-from windlass.errors import BadInput
+from windlass.engine.core import Core, open_to, pruned
+from windlass.errors import BadInput, NotFound
 from windlass.machine import ENDED, LIVE
-from windlass.model import Attempt, Entry, Failure, Job, Lane, Run, State
+from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Run, State
 from windlass.store.records import FIRST
 
 _LAST = 2**63 - 1
@@ -53,11 +54,20 @@ class Reason(Struct, frozen=True):
     data: dict[str, Any] = {}
 
 
+class Moment(Struct, frozen=True):
+    """A run, and what those who watch it have not seen yet."""
+
+    run: Run
+    entries: list[Entry]
+    lines: list[LogLine]
+
+
 class Tail(Struct, frozen=True):
     """Entries of all runs, each once, the cursor behind them, and those behind each of them."""
 
     entries: list[Entry]
     cursor: str
+    ended: bool  # that was all there is up to now, or up to where it was asked for
     _window: tuple[str, str]
     _places: list[tuple[int, int]]
 
@@ -66,6 +76,12 @@ class Tail(Struct, frozen=True):
         seen, upto = self._window
         entry, xid = self._places[index]
         return _encoded(["tail", seen, upto, xid, entry])
+
+    def is_after(self, index: int, end: str) -> bool:
+        """Whether one of the entries was committed after `tail_end` gave a cursor."""
+        entry, xid = self._places[index]
+        last, oldest, coming, running = _horizon(end)
+        return entry > last if last is not None else xid >= coming or (xid >= oldest and xid in running)
 
 
 class _List(NamedTuple):
@@ -111,6 +127,12 @@ class Reading(Core):
             checks.name(after, "A job's name")
         return await self.records.jobs_after(after, count)
 
+    async def get_job(self, name: str) -> Job:
+        """One definition."""
+        for job in await self.records.jobs_named([checks.name(name, "A job's name")]):
+            return job
+        raise NotFound(f"There is no job {name!r}.", hint="`windlass jobs` shows those there are.")
+
     async def attempts(self, run_id: str) -> list[Attempt]:
         """All attempts of a run, oldest first; the last one is the run's own."""
         run = await self.get(run_id)
@@ -122,29 +144,45 @@ class Reading(Core):
         checks.integer(after, "after", 0, _LAST)
         return await self.records.history(await self.get(run_id), after, count)
 
-    async def tail(self, cursor: str | None = None, *, count: int = 500) -> Tail:
-        """Every entry of the journal once, whatever the order of commits; begins at the beginning without a cursor."""
+    async def moment(self, run: Run, *, rev: int, line: tuple[int, int], count: int = 100) -> Moment:
+        """How a run is now, what it became behind a revision, and what was written behind a line, all at one moment."""
+        checks.integer(count, "count", 1, self.limits.page)
+        now, entries, lines = await self.records.moment(run, rev, line, count)
+        if now is None:
+            raise pruned(run.id)
+        return Moment(now, entries, lines)
+
+    async def tail(self, cursor: str | None = None, *, count: int = 500, until: str | None = None) -> Tail:
+        """Every entry of the journal once, whatever the order of commits; begins at the beginning without a cursor.
+
+        With `until`, the cursor of a tail that had ended, nothing that was not read there.
+        """
         checks.integer(count, "count", 1, self.limits.page)
         seen, upto, xid, entry = _tail_place(cursor)
-        if not upto:
-            upto, xid, entry = await self.records.snapshot() or "", 0, entry if not seen else 0
-        rows = await self.records.tail(seen or "1:1:", upto or None, xid, entry, count)
+        end, _, _, last = _tail_place(until) if until is not None else ("", "", 0, _LAST)
+        begun = bool(upto)
+        if not begun:
+            upto, xid, entry = end or await self.records.snapshot() or "", 0, entry if not seen else 0
+        rows = [] if upto and upto == seen else await self.records.tail(seen or "1:1:", upto or None, xid, entry, last, count)
+        if begun and not rows:  # nothing was left of it; what is new is behind it
+            return await self.tail(_encoded(["tail", upto, "", 0, 0]), count=count, until=until)
         window, places = (seen, upto), [(row[0], row[1]) for row in rows]
+        ended = len(rows) < count and (not end or upto == end)
         if rows:
             entry, xid = places[-1]
         if upto and len(rows) < count:
             seen, upto = upto, ""  # the window is read to its end; the next one begins where it ended
-        return Tail([row[2] for row in rows], _encoded(["tail", seen, upto, xid, entry]), window, places)
+        return Tail([row[2] for row in rows], _encoded(["tail", seen, upto, xid, entry]), ended, window, places)
 
     async def tail_end(self) -> str:
         """The cursor behind everything that is there now."""
         return _encoded(["tail", await self.records.snapshot() or "", "", 0, await self.records.last_entry()])
 
-    async def follow(self, name: str, *, count: int = 500) -> tuple[Tail, int]:
-        """What a follower has not read yet, and the revision of its place; one that is new begins with what comes next."""
+    async def follow(self, name: str, *, count: int = 500, whole: bool = False) -> tuple[Tail, int]:
+        """What a follower has not read yet, and the revision of its place. One that is new begins with what comes next, or reads it all."""
         place = await self.records.follower(name)
         if place is None:
-            await self.records.begin_tail(name, await self.tail_end())
+            await self.records.begin_tail(name, _encoded(["tail", "", "", 0, 0]) if whole else await self.tail_end())
             place = await self.records.follower(name)
         cursor, rev = place or ("", 0)
         return await self.tail(cursor, count=count), rev
@@ -307,5 +345,32 @@ def _tail_place(cursor: str | None) -> tuple[str, str, int, int]:
             raise _forged()
 
 
+@lru_cache(maxsize=1024)
+def _horizon(end: str) -> tuple[int | None, int, int, frozenset[int]]:
+    """What had been committed at an end: entries up to a last one, or what its snapshot says of transactions."""
+    snapshot, _, _, last = _tail_place(end)
+    if not snapshot:
+        return last, 0, 0, frozenset()
+    oldest, coming, running = snapshot.split(":")
+    return None, int(oldest), int(coming), frozenset(map(int, filter(None, running.split(","))))
+
+
 def _snapshot(text: str) -> bool:
     return _SNAPSHOT.fullmatch(text) is not None
+
+
+def check_tail(cursor: str) -> None:
+    """Refuse what was never a cursor of the journal."""
+    _tail_place(cursor)
+
+
+def ahead(cursor: str, end: str) -> bool:
+    """Whether a cursor stands where the journal, read to its end, has not been: it is of another one, or an older copy was restored."""
+    seen, upto, _, entry = _tail_place(cursor)
+    at_end, _, _, last = _tail_place(end)
+    newest = upto or seen
+    if not newest:
+        return entry > (0 if at_end else last)  # only the beginning is the same everywhere
+    if not at_end:
+        return True
+    return int(newest.split(":")[1]) > int(at_end.split(":")[1])

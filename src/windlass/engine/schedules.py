@@ -76,7 +76,7 @@ class Scheduling(Creating, Editing):
                 None, None, None, None, 0, 0, 0, now, now,
             )
         )  # fmt: skip
-        said = _said(wanted) if by_code else None
+        said = fingerprint(wanted) if by_code else None
         for _ in range(PATIENCE):
             seen = await self.records.schedule(key)
             if seen is None and await self.records.add_schedule(_planned(replace(wanted, said=said), now), now):
@@ -153,9 +153,7 @@ class Scheduling(Creating, Editing):
 
     async def outage(self, key: str, start: int, end: int) -> Fire:
         """What a schedule would do at the end of a downtime."""
-        schedule = await self.get_schedule(key)
-        first = cron.next_after(rule_of(schedule), start, schedule.anchor)
-        return Fire(None, (), None) if first is None else plan(replace(schedule, next_at=first), end)
+        return outage_of(await self.get_schedule(key), start, end)
 
     # Firing
 
@@ -271,12 +269,18 @@ def _kind(cron_text: str | None, every: str | float | None, at: str | None) -> t
     return kind, str(value)
 
 
+def outage_of(schedule: Schedule, start: int, end: int) -> Fire:
+    """What a schedule would do at the end of a downtime."""
+    first = cron.next_after(rule_of(schedule), start, schedule.anchor)
+    return Fire(None, (), None) if first is None else plan(replace(schedule, next_at=first), end)
+
+
 def edited(schedule: Schedule) -> bool:
     """Whether a person has changed what code says of it."""
-    return schedule.said is not None and schedule.said != _said(schedule)
+    return schedule.said is not None and schedule.said != fingerprint(schedule)
 
 
-def _said(schedule: Schedule) -> str:
+def fingerprint(schedule: Schedule) -> str:
     """Equal for definitions that say the same."""
     content = [getattr(schedule, name) for name in EDITABLE]
     return blake2b(msgspec.json.encode(content, order="deterministic"), digest_size=16).hexdigest()

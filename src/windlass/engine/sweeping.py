@@ -7,6 +7,7 @@ from msgspec import Struct
 from windlass.clock import Clock
 from windlass.engine.core import BACK_AT_LATEST
 from windlass.engine.schedules import Scheduling
+from windlass.engine.stats import Counting
 from windlass.errors import OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
 from windlass.model import Run, State
@@ -53,7 +54,7 @@ class Watch:
         return ticks - self._since
 
 
-class Sweeping(Scheduling):
+class Sweeping(Scheduling, Counting):
     """The verbs of time."""
 
     _prune_at = 0
@@ -64,15 +65,20 @@ class Sweeping(Scheduling):
         Without a watch, leases are judged by the store's time alone, which cannot tell a dead worker from a process that
         slept or a clock that was set. A process that sweeps regularly keeps a Watch and hands it in each time.
         """
-        steady = None if watch is None else watch.steady_for()
+        began, steady = self.clock.now(), None if watch is None else watch.steady_for()
         lapsed = await self.lapse(steady)
         fired = await self.fire_all()
         dispatched = await self.dispatch()
         pruned = 0
         if self.clock.monotonic() >= self._prune_at:
             pruned, self._prune_at = await self.prune(), self.clock.monotonic() + PRUNE_EVERY
-        waits = [at - self.clock.now() for at in await self.records.next_times()]
-        return Swept(fired, dispatched, lapsed, pruned, max(0, min([BACK_AT_LATEST, *waits])))
+        return Swept(fired, dispatched, lapsed, pruned, await self._back_in(began, more=max(lapsed, dispatched) >= SLICE * SLICES))
+
+    async def _back_in(self, began: int, *, more: bool) -> int:
+        """When there is something to do again. What was due when the sweep began and still is, it may not touch yet."""
+        now = self.clock.now()
+        waits = [max(0, at - now) for at in await self.records.next_times() if at > began or more]
+        return min([BACK_AT_LATEST, *waits])
 
     async def dispatch(self, count: int = SLICE * SLICES) -> int:
         """Queue the runs whose time has come, oldest first; how many this call moved."""
@@ -155,17 +161,29 @@ class Sweeping(Scheduling):
         return await self.records.tidy(TIDY_ABOVE, TIDY_SHARE)
 
     async def prune(self) -> int:
-        """Remove ended runs past their retention, and keys past their time, in slices; how many runs went."""
+        """Remove ended runs past their retention, once they are counted, and keys and workers past their time; how many runs went."""
         pruned, now = 0, self.clock.now()
+        await self.prune_workers()
         for state in ENDED:
             keep = self.limits.keep_succeeded if state is State.SUCCEEDED else self.limits.keep_others
             for _ in range(SLICES):
                 ids = await self.records.prunable(state, now - keep, SLICE)
                 if not ids:
                     break
+                if not await self.roll_up():
+                    break  # their entries go with them, and nobody could count those any more
                 await self.records.prune(ids)
                 pruned += len(ids)
+        audit_from = now - self.limits.keep_audit
+        for drop, before in (
+            (self.records.drop_expired_keys, now),
+            (self.records.drop_audit, audit_from),
+            (self.records.drop_tokens, audit_from),
+        ):
+            for _ in range(SLICES):
+                if not await drop(before, SLICE):
+                    break
         for _ in range(SLICES):
-            if not await self.records.drop_expired_keys(now, SLICE):
+            if not await self.records.prune_deliveries(now, self.limits.keep_deliveries, SLICE):
                 break
         return pruned

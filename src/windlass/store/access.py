@@ -2,12 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from windlass.store.rows import Rows
+import msgspec
+from msgspec.structs import asdict
 
-BATCHES: Mapping[str, tuple[str, ...]] = {}
+from windlass.model import Audited, Scope, Token
+from windlass.store.base import Row, Statement, Value
+from windlass.store.rows import Rows, pack
+
+BATCHES: Mapping[str, tuple[str, ...]] = {
+    "create_token": ("add_token", "refuse_token"),
+    "rotate_token": ("end_token", "refuse_rotate", "add_token", "refuse_token"),
+    "revoke_token": ("revoke_token",),
+    "use_token": ("mark_used",),
+    "sign_in": ("sign_in",),
+    "drop_tokens": ("drop_tokens",),
+    "drop_audit": ("drop_audit",),
+}
+
+NEWEST = 2**63 - 1
+"""Behind every entry of the audit."""
+
+_scopes = msgspec.json.Decoder(tuple[Scope, ...]).decode
 
 
 class AccessRecords(Rows):
     """Who may do what, and who did what."""
+
+    async def add_token(self, token: Token, most: int) -> None:
+        """Keep a token; Conflict when there are too many."""
+        await self._batch("create_token", *_add(token, most))
+
+    async def rotate_token(self, old: Token, expires_at: int, new: Token, most: int) -> None:
+        """Keep a token in the place of another, which is good until then; Conflict when it is not any more, or there are too many."""
+        ends: dict[str, Value] = {"id": old.id, "expires_at": expires_at}
+        end = Statement("end_token", ends | {"now": new.created_at})
+        await self._batch("rotate_token", end, Statement("refuse_rotate", ends), *_add(new, most))
+
+    async def sign_in(self, invitation: str, hash: str, now: int, lasts: int) -> Token | None:
+        """Turn an invitation into a session with another hash; None when it is not good, or not any more."""
+        values: dict[str, Value] = {"invitation": invitation, "hash": hash, "now": now, "lasts": lasts, "expires_at": now + lasts}
+        found = await self._batch("sign_in", Statement("sign_in", values), Statement("token_by_hash", {"hash": hash}))
+        return _one(found[-1])
+
+    async def token(self, id: str) -> Token | None:
+        return _one(await self._read("token", id=id))
+
+    async def token_by_hash(self, hash: str) -> Token | None:
+        return _one(await self._read("token_by_hash", hash=hash))
+
+    async def tokens_after(self, after: str, count: int) -> list[Token]:
+        return [_token(row) for row in await self._read("tokens_after", after=after, count=count)]
+
+    async def any_token(self) -> bool:
+        return bool(await self._read("any_token"))
+
+    async def revoke_token(self, id: str, now: int) -> None:
+        await self._batch("revoke_token", Statement("revoke_token", {"id": id, "now": now}))
+
+    async def mark_used(self, id: str, at: int) -> None:
+        await self._batch("use_token", Statement("mark_used", {"id": id, "at": at}))
+
+    async def drop_tokens(self, before: int, count: int) -> int:
+        """Forget tokens that ended before then; how many."""
+        ids = [id for (id,) in await self._read("old_tokens", before=before, count=count)]
+        if ids:
+            await self._batch("drop_tokens", Statement("drop_tokens", {"ids": pack(ids)}))
+        return len(ids)
+
+    async def audit(self, before: int, count: int) -> list[tuple[int, Audited]]:
+        """Entries with their numbers, newest first."""
+        return [(id, Audited(*entry)) for id, *entry in await self._read("audit_before", before=before, count=count)]
+
+    async def drop_audit(self, before: int, count: int) -> int:
+        """Forget what was done before then; how many entries."""
+        ids = [id for (id,) in await self._read("old_audit", before=before, count=count)]
+        if ids:
+            await self._batch("drop_audit", Statement("drop_audit", {"ids": pack(ids)}))
+        return len(ids)
+
+
+def _add(token: Token, most: int) -> tuple[Statement, Statement]:
+    values = asdict(token) | {"scopes": pack(token.scopes), "now": token.created_at, "most": most}
+    wanted = ("id", "name", "hash", "scopes", "worker", "kind", "now", "lasts", "expires_at", "most")
+    return Statement("add_token", {name: values[name] for name in wanted}), Statement("refuse_token", {"id": token.id})
+
+
+def _token(row: Row) -> Token:
+    id, name, hash, scopes, *rest = row
+    return Token(id, name, hash, _scopes(scopes), *rest)
+
+
+def _one(rows: Sequence[Row]) -> Token | None:
+    return _token(rows[0]) if rows else None

@@ -250,6 +250,10 @@ def _schedule_values(schedule: Schedule) -> dict[str, Value]:
     return values | {"payload": pack(schedule.payload), "options": pack(schedule.options), "enabled": int(schedule.enabled)}
 
 
+def _entries(run: Run, rows: Iterable[Row]) -> list[Entry]:
+    return [Entry(run.id, rev, at, move, _STATES[state], *rest) for rev, at, move, state, *rest in rows]
+
+
 def _attempt_of(run_id: str, row: Row) -> Attempt:
     n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, error = row
     return Attempt(run_id, n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, _error_of(error))
@@ -268,7 +272,7 @@ def _seqs(rows: Iterable[Row]) -> set[int]:
     return {row[0] for row in rows}
 
 
-class Records(Tails, AccessRecords, WebhookRecords, StatRecords):
+class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
     """Runs and what belongs to them, over any store."""
 
     # Definitions and lanes
@@ -476,8 +480,17 @@ class Records(Tails, AccessRecords, WebhookRecords, StatRecords):
         return (rows[0][1], State(rows[0][2]), _error_of(rows[0][3])) if rows else None
 
     async def history(self, run: Run, after: int, count: int) -> list[Entry]:
-        rows = await self._read("history", seq=run.seq, after=after, count=count)
-        return [Entry(run.id, rev, at, move, _STATES[state], *rest) for rev, at, move, state, *rest in rows]
+        return _entries(run, await self._read("history", seq=run.seq, after=after, count=count))
+
+    async def moment(self, run: Run, after: int, line: tuple[int, int], count: int) -> tuple[Run | None, list[Entry], list[LogLine]]:
+        """A run as it is now, its entries behind a revision and its lines behind one, read together."""
+        found, entries, lines = await self._batch(
+            "read",
+            Statement("find_seqs", {"ids": pack([run.seq])}),
+            Statement("history", {"seq": run.seq, "after": after, "count": count}),
+            Statement("lines", {"seq": run.seq, "attempt": line[0], "n": line[1], "count": count}),
+        )
+        return run_of(found[0]) if found else None, _entries(run, entries), [LogLine(*row) for row in lines]
 
     async def predecessors(self, seq: int, count: int) -> list[tuple[str, State, str]]:
         return [(run, State(state), rule) for run, state, rule in await self._read("predecessors", seq=seq, count=count)]
@@ -545,10 +558,10 @@ class Records(Tails, AccessRecords, WebhookRecords, StatRecords):
 
     # Workers and why
 
-    async def register(self, worker: WorkerInfo, now: int) -> None:
+    async def register(self, worker: WorkerInfo, about: str | None, now: int) -> None:
         listed = {name: None if (value := getattr(worker, name)) is None else pack(value) for name in ("queues", "jobs", "tags")}
         values: dict[str, Value] = {"name": worker.name, "cores": worker.cores, "memory": worker.memory, "slots": worker.slots, "now": now}
-        await self._batch("register", Statement("register", values | listed))
+        await self._batch("register", Statement("register", values | listed | {"about": about}))
 
     async def workers_seen(self, since: int) -> list[WorkerInfo]:
         rows = await self._read("workers_seen", since=since)
@@ -616,4 +629,5 @@ def _closed(change: Change) -> list[Any]:
 
 
 def _journaled(change: Change) -> tuple[Any, ...]:
-    return change.before.seq, change.move, change.before.attempt, change.before.worker, change.detail
+    before, queue = change.before, change.after.queue
+    return before.seq, change.move, before.attempt, before.worker, change.detail, before.queue if before.queue != queue else None

@@ -11,6 +11,10 @@ from windlass.store.base import Row, Statement, Store, Value
 _encode = msgspec.json.Encoder().encode
 
 
+NOBODYS = ("read", "claim", "lanes", "placeholder")
+"""Batches that nobody asks for by themselves."""
+
+
 class Act(NamedTuple):
     """What somebody does, as the audit remembers it."""
 
@@ -32,7 +36,7 @@ class Rows:
         self.store, self._act = store, act
 
     async def _batch(self, verb: str, *statements: Statement) -> list[list[Row]]:
-        if self._act is None or verb in ("read", "claim"):
+        if self._act is None or verb in NOBODYS:
             return await self.store.batch(verb, statements)
         answers = await self.store.batch(verb, (*statements, Statement("add_audit", self._act._asdict())))
         self._act = None

@@ -2,12 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from windlass.store.rows import Rows
+import msgspec
 
-BATCHES: Mapping[str, tuple[str, ...]] = {}
+from windlass.model import Counts, State, WorkerInfo
+from windlass.store.base import Row, Statement
+from windlass.store.rows import pack
+from windlass.store.tails import ADVANCE, Tails
+
+BATCHES: Mapping[str, tuple[str, ...]] = {
+    "metrics": ("keep_metrics",),
+    "drop_workers": ("drop_workers",),
+    "roll_up": (*ADVANCE, "add_minutes", "add_totals", "drop_minutes"),
+}
+
+FOLLOWER = "stats"
+COUNTS = Counts.__struct_fields__
+UNFINISHED = (State.WAITING, State.SCHEDULED, State.QUEUED, State.CLAIMED, State.RUNNING, State.CANCELLING)
+
+_numbers = msgspec.json.Decoder(dict[str, int | float]).decode
+_named = msgspec.json.Decoder(dict[str, Any]).decode
+_names = msgspec.json.Decoder(tuple[str, ...] | None).decode
 
 
-class StatRecords(Rows):
+class Seen(NamedTuple):
+    """A row of `workers`."""
+
+    info: WorkerInfo
+    about: dict[str, Any]
+    metrics: dict[str, int | float]
+    metrics_at: int | None
+    registered_at: int
+    seen_at: int
+
+
+class Total(NamedTuple):
+    """How many runs are in the states that are left again, and how much there was from the beginning."""
+
+    unfinished: dict[State, int]
+    counts: Counts
+
+
+Tally = Mapping[str, int]
+"""What some entries add to columns, by name; those that are missing stay as they are."""
+
+
+def _seen(row: Row) -> Seen:
+    name, queues, jobs, tags, cores, memory, slots, about, metrics, *times = row
+    info = WorkerInfo(name, _names(queues or "null"), _names(jobs or "null"), _names(tags) or (), cores, memory, slots)
+    return Seen(info, _named(about or "{}"), _numbers(metrics or "{}"), *times)
+
+
+def _counts(row: Iterable[Any]) -> Counts:
+    return Counts(*(int(number or 0) for number in row))
+
+
+def _total(row: Sequence[Any]) -> Total:
+    gauges = {state: int(number or 0) for state, number in zip(UNFINISHED, row, strict=False)}
+    return Total(gauges, _counts(row[len(UNFINISHED) :]))
+
+
+def _columns(tally: Tally, names: Iterable[str]) -> list[int]:
+    return [tally.get(name, 0) for name in names]
+
+
+class StatRecords(Tails):
     """Workers as they describe themselves, and how much there was in each minute."""
+
+    # Workers
+
+    async def keep_metrics(self, worker: str, metrics: Mapping[str, float], now: int) -> bool:
+        """Whether there is such a worker."""
+        return bool((await self._batch("metrics", Statement("keep_metrics", {"name": worker, "metrics": pack(metrics), "now": now})))[0])
+
+    async def workers_after(self, name: str, count: int) -> list[Seen]:
+        return [_seen(row) for row in await self._read("workers_after", after=name, count=count)]
+
+    async def held_by(self, workers: Sequence[str], few: int) -> dict[str, tuple[int, tuple[str, ...]]]:
+        """How many runs each of these workers holds, and the ids of the first few."""
+        found: dict[str, tuple[int, tuple[str, ...]]] = {}
+        for worker, held, run in await self._read("held_by_workers", names=pack(workers), few=few):
+            found[worker] = (held, (*found.get(worker, (0, ()))[1], run))
+        return found
+
+    async def drop_workers(self, before: int, count: int) -> None:
+        """Forget workers that were not seen since."""
+        names = pack([name for (name,) in await self._read("silent_workers", before=before, count=count)])
+        if names != "[]":
+            await self._batch("drop_workers", Statement("drop_workers", {"names": names, "before": before}))
+
+    # How much there was
+
+    async def roll_up(
+        self,
+        place: tuple[int, str],
+        minutes: Mapping[tuple[int, str, str], Tally],
+        totals: Mapping[tuple[str, str], Tally],
+        now: int,
+        drop: tuple[int, int] | None,
+    ) -> None:
+        """Add to minutes and totals what the entries up to a place say, if nobody has; `drop`: before which minute, and how many rows."""
+        rev, cursor = place
+        per_minute = [[*key, *_columns(tally, COUNTS)] for key, tally in sorted(minutes.items())]
+        whole = [[*key, *_columns(tally, (*UNFINISHED, *COUNTS))] for key, tally in sorted(totals.items())]
+        statements = [Statement("add_minutes", {"r": pack(per_minute)}), Statement("add_totals", {"r": pack(whole), "now": now})]
+        if drop is not None:
+            statements.append(Statement("drop_minutes", {"before": drop[0], "count": drop[1]}))
+        await self.advance_tail("roll_up", FOLLOWER, rev, cursor, statements)
+
+    async def totals(self, count: int) -> tuple[Total, dict[tuple[str, str], Total]]:
+        """All of it together, and for each queue and job; those that came first, if there are too many."""
+        whole, rows = await self._batch("read", Statement("whole_totals"), Statement("totals", {"count": count}))
+        return _total(whole[0]), {(queue, job): _total(numbers) for queue, job, *numbers in rows}
+
+    async def minutes(self, since: int) -> tuple[dict[int, Counts], dict[tuple[str, str], Counts]]:
+        """What there was in each minute from one on, and in all of them for each queue and job."""
+        asked = {"since": since}
+        minutes, jobs = await self._batch("read", Statement("minutes_since", asked), Statement("jobs_since", asked))
+        by_job = {(queue, job): _counts(numbers) for queue, job, *numbers in jobs}
+        return {minute: _counts(numbers) for minute, *numbers in minutes}, by_job

@@ -10,6 +10,9 @@ from windlass.store.rows import Rows
 
 BATCHES: Mapping[str, tuple[str, ...]] = {"begin_tail": ("begin_tail",)}
 
+ADVANCE = ("lock_tail", "refuse_advance", "advance_tail")
+"""How every batch begins that moves a follower on."""
+
 _STATES = {state.value: state for state in State}
 
 
@@ -21,18 +24,20 @@ class Tails(Rows):
         rows = await self._read("snapshot")
         return rows[0][0] if rows else None
 
-    async def tail(self, seen: str | None, upto: str | None, xid: int, entry: int, count: int) -> list[tuple[int, int, Entry]]:
-        values: dict[str, Value] = {"entry": entry, "count": count}
+    async def tail(self, seen: str | None, upto: str | None, xid: int, entry: int, last: int, count: int) -> list[tuple[int, int, Entry]]:
+        values: dict[str, Value] = {"entry": entry, "last": last, "count": count}
         if upto is not None:
             values |= {"seen": seen, "upto": upto, "xid": str(xid)}
         rows = await self._read("tail", **values)
         return [
-            (key, order, Entry(run, rev, at, move, _STATES[state], attempt, worker, detail, job, queue, _STATES.get(before)))
-            for key, order, run, rev, at, move, state, attempt, worker, detail, job, queue, before in rows
+            (key, order, Entry(run, rev, at, move, _STATES[state], attempt, worker, detail, job, queue, _STATES.get(before), *rest))
+            for key, order, run, rev, at, move, state, attempt, worker, detail, job, queue, before, *rest in rows
         ]
 
     async def last_entry(self) -> int:
-        return int((await self._read("last_entry"))[0][0] or 0)
+        """The highest entry there ever was, where that says how far the journal goes."""
+        rows = await self._read("last_entry")
+        return int(rows[0][0]) if rows else 0
 
     async def follower(self, name: str) -> tuple[str, int] | None:
         """The cursor of a follower and its revision; None before it has begun."""
@@ -45,4 +50,4 @@ class Tails(Rows):
     async def advance_tail(self, verb: str, name: str, rev: int, cursor: str, statements: Sequence[Statement]) -> None:
         """Move a follower on, together with what it made of the entries; Conflict when another one has moved it meanwhile."""
         values: dict[str, Value] = {"name": name, "rev": rev, "cursor": cursor}
-        await self._batch(verb, Statement("advance_tail", values), Statement("refuse_advance", {"name": name, "rev": rev}), *statements)
+        await self._batch(verb, *(Statement(step, values) for step in ADVANCE), *statements)

@@ -2,12 +2,195 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from windlass.store.rows import Rows
+import msgspec
 
-BATCHES: Mapping[str, tuple[str, ...]] = {}
+from windlass.model import Delivery, DeliveryStatus, Secret, State, Webhook
+from windlass.store.base import Row, Statement, Value
+from windlass.store.rows import Rows, pack
+from windlass.store.tails import ADVANCE
+
+FOLLOWER = "webhooks"
+"""Under this name the journal is followed to make deliveries."""
+
+BATCHES: Mapping[str, tuple[str, ...]] = {
+    "add_webhook": ("begin_tail", "lock_webhook_tail", "restart_tail", "add_webhook"),
+    "edit_webhook": ("edit_webhook",),
+    "drop_webhook": ("lock_webhook_tail", "drop_webhook"),
+    "make_deliveries": (*ADVANCE, "add_deliveries"),
+    "claim_deliveries": ("probe_webhooks", "claim_deliveries"),
+    "settle_delivery": ("calm_webhook", "blame_webhook", "disable_webhook", "settle_delivery"),
+    "resend_delivery": ("resend_delivery",),
+    "prune_deliveries": ("give_up_deliveries", "prune_deliveries"),
+    "drop_deliveries": ("drop_deliveries",),
+}
+
+_ADDED = ("id", "name", "url", "jobs", "queues", "states", "delays", "secrets", "enabled")
+_EDITED = (*_ADDED, "reason", "failures", "paused_until", "begins", "rev")
+_LISTS: Mapping[str, type] = {"jobs": tuple[str, ...], "queues": tuple[str, ...], "states": tuple[State, ...]} | {
+    "delays": tuple[int, ...],
+    "secrets": tuple[Secret, ...],
+}
+
+
+class End(NamedTuple):
+    """What the row of a run tells beside its change: JSON texts, and whether there is an output that was left out."""
+
+    rev: int
+    error: str | None
+    output: str | None
+    cut: bool
+
+
+class NewDelivery(NamedTuple):
+    """A delivery to be stored, the n-th of its batch."""
+
+    n: int
+    id: str
+    webhook: str
+    run: str
+    rev: int
+    type: str
+    body: str
+
+
+class Due(NamedTuple):
+    """A delivery whose time has come."""
+
+    webhook: str
+    next_at: int
+    seq: int
+
+
+class Verdict(NamedTuple):
+    """What becomes of a delivery after a try, and of its endpoint."""
+
+    status: DeliveryStatus
+    answer: int | None = None
+    error: str | None = None
+    next_at: int | None = None
+    until: int | None = None
+    paused_until: int = 0
+    disabled: str | None = None
+
+
+def _webhook_of(row: Row) -> Webhook:
+    values = dict(zip(Webhook.__struct_fields__, row, strict=True))
+    opened = {name: values[name] and msgspec.json.decode(values[name], type=kind) for name, kind in _LISTS.items()}
+    return Webhook(**values | opened | {"enabled": bool(values["enabled"])})
+
+
+def _row_of(webhook: Webhook, names: Sequence[str]) -> list[Any]:
+    values = {name: getattr(webhook, name) for name in names}
+    texts = {name: None if values[name] is None else pack(values[name]) for name in _LISTS}
+    return list((values | texts | {"enabled": int(webhook.enabled)}).values())
 
 
 class WebhookRecords(Rows):
     """Whom to tell of changes, and what was told."""
+
+    async def webhooks(self) -> list[Webhook]:
+        return [_webhook_of(row) for row in await self._read("webhooks")]
+
+    async def webhook(self, identity: str) -> Webhook | None:
+        rows = await self._read("webhook", id=identity)
+        return _webhook_of(rows[0]) if rows else None
+
+    async def add_webhook(self, webhook: Webhook, most: int) -> bool:
+        """Whether there was room for one more. The first of all has the journal followed from its beginning on."""
+        place: dict[str, Value] = {"name": FOLLOWER, "cursor": webhook.begins}
+        added: dict[str, Value] = {"r": pack([_row_of(webhook, _ADDED)]), "most": most, "now": webhook.created_at}
+        answers = await self._batch(
+            "add_webhook",
+            Statement("begin_tail", place),
+            Statement("lock_webhook_tail", {"name": FOLLOWER}),
+            Statement("restart_tail", place),
+            Statement("add_webhook", added | {"cursor": webhook.begins}),
+        )
+        return bool(answers[-1])
+
+    async def edit_webhook(self, webhook: Webhook, now: int) -> bool:
+        """Write an endpoint if nobody else has since it was read."""
+        edited = Statement("edit_webhook", {"r": pack([_row_of(webhook, _EDITED)]), "now": now})
+        return bool((await self._batch("edit_webhook", edited))[0])
+
+    async def drop_webhook(self, identity: str) -> bool:
+        """Whether it is gone: it is not while it still has deliveries."""
+        answers = await self._batch(
+            "drop_webhook", Statement("lock_webhook_tail", {"name": FOLLOWER}), Statement("drop_webhook", {"id": identity})
+        )
+        return bool(answers[-1])
+
+    # Deliveries
+
+    async def ends(self, runs: Collection[str], most: int) -> dict[str, End]:
+        """How these runs are now, with outputs up to a size."""
+        rows = await self._read("ends", names=pack(sorted(runs)), most=most) if runs else ()
+        return {run: End(rev, error, output, bool(there) and output is None) for run, rev, error, output, there in rows}
+
+    def added_deliveries(self, made: Sequence[NewDelivery], now: int, until: int) -> list[Statement]:
+        """What stores deliveries, to be written together with the place up to which the journal was read for them."""
+        return [Statement("add_deliveries", {"r": pack(made), "now": now, "until": until})] if made else []
+
+    async def due_deliveries(self, webhooks: Collection[str], now: int, count: int) -> list[Due]:
+        """The first so many of each endpoint, all of them oldest first."""
+        rows = await self._read("due_deliveries", names=pack(sorted(webhooks)), now=now, count=count) if webhooks else ()
+        return [Due(*row) for row in rows]
+
+    async def claim_deliveries(
+        self, seqs: Sequence[int], probes: Collection[str], broken: int, token: str, now: int, until: int
+    ) -> list[tuple[str, Delivery]]:
+        """Take those of these deliveries that nobody else has, with their bodies; `probes` are endpoints that get one chance."""
+        held: dict[str, Value] = {"token": token, "now": now, "until": until}
+        ids = pack(sorted(seqs))
+        probe = [Statement("probe_webhooks", held | {"names": pack(sorted(probes)), "most": broken})] if probes else []
+        claimed = Statement("claimed_deliveries", {"ids": ids, "token": token})
+        answers = await self._batch("claim_deliveries", *probe, Statement("claim_deliveries", held | {"ids": ids}), claimed)
+        return [(body, Delivery(*row)) for body, *row in answers[-1]]
+
+    async def settle_delivery(self, identity: str, token: str, verdict: Verdict, broken: int, now: int) -> bool:
+        """Write what became of a try, if the token still holds the delivery."""
+        held: dict[str, Value] = {"id": identity, "token": token}
+        settled: dict[str, Value] = {name: getattr(verdict, name) for name in ("status", "answer", "error", "next_at", "until")}
+        if verdict.status == "delivered":
+            statements = [Statement("calm_webhook", held | {"most": broken})]
+        else:
+            statements = [Statement("blame_webhook", held | {"until": verdict.paused_until})]
+        if verdict.disabled is not None:
+            statements.append(Statement("disable_webhook", held | {"reason": verdict.disabled, "now": now}))
+        answers = await self._batch("settle_delivery", *statements, Statement("settle_delivery", held | settled | {"now": now}))
+        return bool(answers[-1])
+
+    async def resend_delivery(self, identity: str, now: int, until: int) -> bool:
+        """Whether nobody tries it just now."""
+        return bool((await self._batch("resend_delivery", Statement("resend_delivery", {"id": identity, "now": now, "until": until})))[0])
+
+    async def delivery(self, identity: str) -> Delivery | None:
+        rows = await self._read("delivery", id=identity)
+        return Delivery(*rows[0]) if rows else None
+
+    async def deliveries(self, webhook: str, status: str | None, before: int, count: int) -> list[Delivery]:
+        """Latest first."""
+        if status is None:
+            rows = await self._read("list_deliveries", id=webhook, seq=before, count=count)
+        else:
+            rows = await self._read("list_deliveries_status", id=webhook, status=status, seq=before, count=count)
+        return [Delivery(*row) for row in rows]
+
+    async def drop_deliveries(self, deliveries: Sequence[Delivery]) -> None:
+        await self._batch("drop_deliveries", Statement("drop_deliveries", {"ids": pack(sorted(item.seq for item in deliveries))}))
+
+    async def prune_deliveries(self, now: int, keep: int, count: int) -> int:
+        """Give up what could not be told in time, and remove what was kept for long enough; how many there were of both."""
+        over = await self._read("deliveries_over", now=now, count=count)
+        waiting = pack(sorted(seq for seq, status in over if status == "pending"))
+        ended = pack(sorted(seq for seq, status in over if status != "pending"))
+        if not over:
+            return 0
+        given_up: dict[str, Value] = {"ids": waiting, "now": now, "until": now + keep, "error": "It could not be delivered in time."}
+        answers = await self._batch(
+            "prune_deliveries", Statement("give_up_deliveries", given_up), Statement("prune_deliveries", {"ids": ended, "now": now})
+        )
+        return sum(map(len, answers))

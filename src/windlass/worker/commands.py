@@ -77,8 +77,11 @@ class Guard:
 class AsCommand:
     """A program, in a process group of its own."""
 
-    def __init__(self, handler: Handler, context: Context, call: Call, sink: Sink, guard: Guard | None = None) -> None:
+    def __init__(
+        self, handler: Handler, context: Context, call: Call, sink: Sink, guard: Guard | None = None, *, descriptors: tuple[int, ...] = ()
+    ) -> None:
         self.handler, self.context, self.call, self.sink, self.guard = handler, context, call, sink, guard
+        self._descriptors = descriptors  # that it inherits
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._signal: int | None = None  # asked for before there was a process
@@ -119,6 +122,7 @@ class AsCommand:
                 stderr=subprocess.PIPE,
                 cwd=self.handler.cwd,
                 env=self._environment(),
+                pass_fds=self._descriptors,
                 start_new_session=True,
             )
             if self._signal is not None:
@@ -129,13 +133,15 @@ class AsCommand:
         return any(PAYLOAD in part for part in self.handler.argv)
 
     def _environment(self) -> dict[str, str]:
-        own = {
+        return {**os.environ, **dict(self.handler.environment), **self._of_the_run()}
+
+    def _of_the_run(self) -> dict[str, str]:
+        return {
             "WINDLASS_RUN_ID": self.call.run,
             "WINDLASS_JOB": self.call.job,
             "WINDLASS_ATTEMPT": str(self.call.attempt),
             "WINDLASS_TOKEN": self.call.token,
         }
-        return {**os.environ, **dict(self.handler.environment), **own}
 
     def _converse(self, process: subprocess.Popen[bytes]) -> None:
         """Feed it and hear it until it has closed its pipes or has ended."""

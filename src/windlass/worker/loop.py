@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from windlass.clock import Clock
 from windlass.engine import Outcome, Watch
-from windlass.errors import BadInput, Cancelled, Conflict, OutcomeUnknown, StoreBusy, StoreError, StoreFull, StoreUnreachable, WindlassError
+from windlass.errors import BadInput, Cancelled, Conflict, StoreError, WindlassError
 from windlass.machine import Fail, GiveBack, Report, Succeed
-from windlass.model import Failure, Limits, Run, WorkerInfo
-from windlass.store.base import ALL_QUEUES, SWEEP, queue_topic, worker_topic
+from windlass.model import SOLVER, Failure, Limits, Run, WorkerInfo
+from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
 from windlass.worker.beats import Heart
 from windlass.worker.commands import AsCommand, Guard
@@ -25,9 +25,11 @@ from windlass.worker.context import capture_logs, enter
 from windlass.worker.crew import Crew
 from windlass.worker.executions import Execution, Why
 from windlass.worker.handlers import Handler, UnknownHandler
+from windlass.worker.housekeeping import AWAY, Housekeeping
 from windlass.worker.outcomes import Stopped, failure_of, paced, returned
-from windlass.worker.port import House, Port
+from windlass.worker.port import House, Port, Spool
 from windlass.worker.processes import InProcess, Nursery
+from windlass.worker.solvers import AsSolver, Solvers
 from windlass.worker.works import InThread, Work, report_of
 
 _LOG = logging.getLogger("windlass.worker")
@@ -35,14 +37,11 @@ _LOG = logging.getLogger("windlass.worker")
 LEASE, GRACE = 30_000, 30_000
 SHORT = 0.05  # seconds a run may last without its start being told on its own
 LOG_EVERY = 0.2
+MEASURE_EVERY = 15.0
 LOOK_AGAIN = 0.01  # seconds after a hint, because the hint that follows it closely may not be sent
 LONGEST_WAIT, LISTEN = 1.0, 30.0  # seconds without a hint after which the store is asked anyway
-SWEEP_EVERY = 1_000
 COURTESY = 1_000  # milliseconds between the ask and the kill of what is no longer ours
-TIDY_EVERY = 10.0
 LAST_WORD = 5_000  # milliseconds of a stop's grace in which those still running are asked to give up
-AWAY = (StoreUnreachable, StoreBusy, StoreFull, OutcomeUnknown)
-"""What passes by itself. Any other error of a store ends the worker: going on would only hide it."""
 
 T = TypeVar("T")
 
@@ -59,15 +58,22 @@ class Worker:
         *,
         heart: Port | None = None,
         house: House | None = None,
+        spool: Spool | None = None,
         lease: int = LEASE,
         grace: int = GRACE,
         on_unknown: Literal["leave", "fail"] = "leave",
+        about: Mapping[str, Any] | None = None,
+        measure: Callable[[], Mapping[str, float]] | None = None,
+        solvers: Solvers | None = None,
     ) -> None:
-        self.port, self.handlers, self.clock, self.grace = port, handlers, clock, grace
-        self.info = info if on_unknown == "fail" else replace(info, jobs=tuple(handlers))
+        self.port, self.handlers, self.clock, self.grace, self.solvers = port, handlers, clock, grace, solvers
+        tags = tuple(tag for tag in info.tags if tag != SOLVER) + ((SOLVER,) if solvers is not None else ())
+        self.info = replace(info, tags=tags, jobs=info.jobs if on_unknown == "fail" else tuple(handlers))
         self.heart = Heart(self, heart or port, clock, self.info, lease)
         self.worn_out = False  # it has ended because of handlers that were left behind: only a new process is whole again
-        self._house, self.lease = house, lease
+        self._house, self._spool, self.lease = house, spool, lease
+        self._about, self._measure = about, measure
+        self._longest_wait: float = getattr(port, "longest_wait", LONGEST_WAIT)
         limits = getattr(port, "limits", Limits())
         self._batch, self._lines = min(limits.claim, limits.report), limits.lines_per_call
         self._crew, self._nursery, self._guard = Crew("windlass-work"), Nursery(), Guard()
@@ -76,6 +82,7 @@ class Worker:
         self._unstarted: deque[Execution] = deque()
         self._abandoned: set[Execution] = set()
         self._done: deque[tuple[Execution, Report]] = deque()
+        self._reporting: Sequence[tuple[Execution, Report]] = ()
         self._chatty: dict[Execution, None] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -99,12 +106,17 @@ class Worker:
         self._running, self._loop = True, asyncio.get_running_loop()
         capture_logs()
         try:
-            await self._insist(lambda: self.port.register(self.info))
+            await self._insist(lambda: self.port.register(self.info, about=self._about))
+            if self._spool is not None:
+                await self._insist(partial(self._spool.deliver, self.port))
             self.heart.start()
             _LOG.info("Worker %s works: slots %d, queues %s, jobs %s.", *self._introduction())
             self._keep(self._keep_reporting(), self._keep_fencing(), self._keep_listening())
             if self._house is not None:
-                self._keep(self._keep_sweeping(self._house), self._keep_tidy(self._house))
+                house = Housekeeping(self._house, self.clock)
+                self._keep(house.sweep(), house.tidy())
+            if self._measure is not None:
+                self._keep(self._keep_measuring(self._measure))
             self._serving = self._loop.create_task(self._serve(until_idle))
             await asyncio.wait({self._serving})
             if self._serving.cancelled() or not self._serving.result():
@@ -203,6 +215,7 @@ class Worker:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        self._keep_unsent()
         self._crew.close()
         await asyncio.to_thread(self._nursery.close)
         await asyncio.to_thread(self._guard.close)
@@ -261,7 +274,7 @@ class Worker:
 
     async def _hint(self, *, or_an_end: bool) -> None:
         """Wait until there may be something to claim, or the worker shall stop; or until a run has ended."""
-        patience = LOOK_AGAIN if self._heard else LONGEST_WAIT
+        patience = LOOK_AGAIN if self._heard else self._longest_wait
         self._room.clear()
         self._idle = hint = asyncio.ensure_future(self._insist(partial(self.port.wait, self._topics, patience)))
         end = asyncio.ensure_future(self._room.wait()) if or_an_end else None
@@ -275,7 +288,9 @@ class Worker:
 
     @cached_property
     def _topics(self) -> frozenset[str]:
-        return frozenset({ALL_QUEUES} if self.info.queues is None else map(queue_topic, self.info.queues))
+        # With its own name no other waits for the same: what is said between two waits is then kept for this worker alone.
+        queues = [ALL_QUEUES] if self.info.queues is None else map(queue_topic, self.info.queues)
+        return frozenset({worker_topic(self.info.name), *queues})
 
     async def _keep_listening(self) -> None:
         """Hear that a run of this worker is to be stopped, so that it need not wait for the next beat."""
@@ -297,13 +312,14 @@ class Worker:
                 if self._stopping and not always:
                     return None
                 _LOG.warning("The store does not answer, trying again in %.1f s: %s", pause, error)
+                self._keep_unsent()
                 await asyncio.sleep(pause * (0.5 + self.clock.chance() / 2))
                 pause = min(pause * 2, 2.0)
 
     # Running
 
     def _take(self, run: Run, asked_at: int) -> None:
-        handler = self.handlers.get(run.job) or Handler(run.job, "thread", _unknown)
+        handler = self._handler_of(run)
         now = self.clock.monotonic()
         execution = Execution(self, run, handler, now, max(asked_at + self.lease, now + self.lease // 3))
         self._held[execution.held] = execution
@@ -330,6 +346,11 @@ class Worker:
         if "start" not in self._timers:
             self._timers["start"] = self._loop.call_later(SHORT, self._start_soon)
 
+    def _handler_of(self, run: Run) -> Handler:
+        if run.policy.solver is None:
+            return self.handlers.get(run.job) or Handler(run.job, "thread", _unknown)
+        return Handler(run.job, "thread", _unknown) if self.solvers is None else Handler(run.job, "command")
+
     async def _attempt(self, execution: Execution) -> None:
         """Run a coroutine function in a task of its own."""
         handler, context = execution.handler, execution.context
@@ -345,7 +366,9 @@ class Worker:
         self._ended_with(execution, report)
 
     def _work_of(self, execution: Execution) -> Work:
-        handler, context, call = execution.handler, execution.context, execution.context.call
+        handler, context, call, solver = execution.handler, execution.context, execution.context.call, execution.run.policy.solver
+        if solver is not None and self.solvers is not None:
+            return AsSolver(self.solvers, solver, context, call, execution, self._guard)
         match handler.kind:
             case "process":
                 return InProcess(handler, context, call, execution, self._nursery)
@@ -474,15 +497,24 @@ class Worker:
                 batch = [self._done.popleft() for _ in range(min(self._batch, len(self._done)))]
                 await self._report(batch)
 
+    def _keep_unsent(self) -> None:
+        """What has ended and is not reported outlives this process, if there is where to keep it."""
+        if self._spool is not None:
+            self._spool.keep(_outcome(execution, report) for execution, report in (*self._reporting, *self._done))
+
     async def _report(self, batch: Sequence[tuple[Execution, Report]]) -> None:
+        self._reporting = batch
         for execution, _ in batch:
             if execution.n:
                 await self._log(execution, last=True)
         if last_words := {item.held: text for item, _ in batch if (text := item.progress_text) is not None}:
             with suppress(*AWAY, BadInput):
                 await self.port.beat(list(last_words), lease=self.lease, progress=last_words)
-        outcomes = [Outcome(item.run.id, _signed(report, item.held.token), item.held.seq) for item, report in batch]
+        outcomes = [_outcome(item, report) for item, report in batch]
         answers = await self._insist(partial(self.port.report_many, outcomes), always=True) or []
+        self._reporting = ()
+        if self._spool is not None:
+            self._spool.drop(outcomes)
         for (execution, report), answer in zip(batch, answers, strict=True):
             if isinstance(answer, Conflict):
                 self._done.append((execution, report))  # somebody was faster fifty times: say it again
@@ -498,6 +530,12 @@ class Worker:
             else:
                 _LOG.debug("Run %s of %s: %s.", answer.run, execution.run.job, answer.state)
             self._forget(execution)
+
+    async def _keep_measuring(self, measure: Callable[[], Mapping[str, float]]) -> None:
+        while True:
+            with suppress(WindlassError):  # nobody's work depends on it
+                await self.port.worker_metrics(self.info.name, measure())
+            await asyncio.sleep(MEASURE_EVERY)
 
     def _start_soon(self) -> None:
         """Tell the start of those that have run for a while; the start of shorter ones is part of their report."""
@@ -575,24 +613,6 @@ class Worker:
                     _LOG.warning("No beat of run %s got through for nearly a lease; its handler is stopped.", execution.run.id)
                     self._stop(execution, "lost")
 
-    async def _keep_sweeping(self, house: House) -> None:
-        watch = Watch(self.clock)
-        while not self._stopping:
-            back_in = SWEEP_EVERY
-            try:
-                back_in = (await house.sweep(watch)).back_in
-            except (StoreUnreachable, OutcomeUnknown):
-                watch = Watch(self.clock)  # nobody could renew a lease meanwhile: watch anew before any is called lost
-            except AWAY:
-                pass
-            await self._insist(partial(house.wait, {SWEEP}, max(back_in, 1) / 1000))
-
-    async def _keep_tidy(self, house: House) -> None:
-        while True:
-            await asyncio.sleep(TIDY_EVERY)
-            with suppress(*AWAY):
-                await house.tidy()
-
 
 class Claim:
     """One claim, however often it has to be asked: under one token, so that an answer that was lost is found again."""
@@ -612,6 +632,10 @@ class Claim:
 
 def _unknown(context: Any) -> Any:
     raise UnknownHandler(context.job)
+
+
+def _outcome(execution: Execution, report: Report) -> Outcome:
+    return Outcome(execution.run.id, _signed(report, execution.held.token), execution.held.seq)
 
 
 def _signed(report: Report, token: str) -> Report:

@@ -1,9 +1,9 @@
-"""What a worker needs of the world. The engine has it; so will a client over HTTP."""
+"""What a worker needs of the world. The engine has it, and so has a client over HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from windlass.engine import Outcome, Swept, Watch
 from windlass.errors import WindlassError
@@ -14,7 +14,9 @@ from windlass.store.records import Held
 class Port(Protocol):
     """Claim, beat, report: the engine's verbs for workers."""
 
-    async def register(self, worker: WorkerInfo) -> None: ...
+    async def register(self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None) -> None: ...
+
+    async def worker_metrics(self, worker: str, metrics: Mapping[str, float]) -> None: ...
 
     async def claim(self, worker: WorkerInfo, *, count: int, lease: int, token: str | None = None) -> list[Run]: ...
 
@@ -41,3 +43,13 @@ class House(Protocol):
     async def tidy(self) -> bool: ...
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]: ...
+
+
+class Spool(Protocol):
+    """Where reports outlive the worker while its port does not take them."""
+
+    def keep(self, outcomes: Iterable[Outcome]) -> None: ...
+
+    def drop(self, outcomes: Iterable[Outcome]) -> None: ...
+
+    async def deliver(self, port: Port) -> None: ...

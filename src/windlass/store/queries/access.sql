@@ -1,4 +1,68 @@
 -- Who may do what, and who did what ------------------------------------------------------------------------------
 
+-- fragment: token
+id, name, hash, scopes, worker, kind, created_at, lasts, expires_at, revoked_at, used_at
+
+-- name: add_token
+insert into job_tokens (id, name, hash, scopes, worker, kind, created_at, lasts, expires_at)
+select :id, :name, :hash, :scopes, :worker, :kind, :now, :lasts, :expires_at
+where (select count(*) from job_tokens) < :most
+
+-- As refuse_create: there were too many, so the batch has done nothing.
+-- name: refuse_token
+insert into schema_version (version, applied_at)
+select 1, 0 where not exists (select 1 from job_tokens where id {probe: :id})
+
+-- name: token
+select {token} from job_tokens where id {probe: :id}
+
+-- name: token_by_hash
+select {token} from job_tokens where hash {probe: :hash}
+
+-- name: tokens_after
+select {token} from job_tokens where id > :after order by id limit :count
+
+-- name: any_token
+select 1 from job_tokens where kind = 'token' limit 1
+
+-- name: mark_used
+update job_tokens set used_at = :at where id {probe: :id} and (used_at is null or used_at < :at)
+
+-- name: revoke_token
+update job_tokens set revoked_at = :now where id {probe: :id} and revoked_at is null
+
+-- name: end_token
+update job_tokens set expires_at = :expires_at
+where id {probe: :id} and revoked_at is null and (expires_at is null or expires_at > :now)
+
+-- A token that was revoked meanwhile has no successor.
+-- name: refuse_rotate
+insert into schema_version (version, applied_at)
+select 1, 0 where not exists (select 1 from job_tokens where id {probe: :id} and revoked_at is null and expires_at = :expires_at)
+
+-- An invitation turns into a session, and is gone: so it is good for one.
+-- name: sign_in
+update job_tokens set kind = 'session', hash = :hash, created_at = :now, lasts = :lasts, expires_at = :expires_at
+where hash {probe: :invitation} and kind = 'invitation' and revoked_at is null and expires_at > :now
+
+-- The newest token stays however old it is: a hub whose tokens have all ended must not look like one that never had any.
+-- name: old_tokens
+select t.id from job_tokens t
+where (t.expires_at < :before or t.revoked_at < :before)
+  and (t.kind <> 'token' or exists (select 1 from job_tokens n where n.kind = 'token' and n.id > t.id))
+limit :count
+
+-- name: drop_tokens
+delete from job_tokens where id {in_texts: ids}
+
 -- name: add_audit
-insert into audit (at, who, what, subject) values (:at, :who, :what, :subject)
+insert into job_audit (at, who, what, subject) values (:at, :who, :what, :subject)
+
+-- name: audit_before
+select id, at, who, what, subject from job_audit where id < :before order by id desc limit :count
+
+-- name: old_audit
+select id from job_audit where at < :before order by at limit :count
+
+-- name: drop_audit
+delete from job_audit where id {in: ids}

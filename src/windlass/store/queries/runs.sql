@@ -209,9 +209,9 @@ from {rows: r: seq int, n int, id text, retry_of text, outcome text, answer text
 join job_runs j on j.seq {probe: r.seq} and j.mark = :mark
 
 -- name: journal_moves
-insert into job_journal (run, rev, at, move, state, attempt, worker, detail)
-select j.seq, j.rev, :now, r.move, j.state, r.attempt, r.worker, r.detail
-from {rows: r: seq int, move text, attempt int, worker text, detail text} join job_runs j on j.seq {probe: r.seq} and j.mark = :mark
+insert into job_journal (run, rev, at, move, state, attempt, worker, detail, left_queue)
+select j.seq, j.rev, :now, r.move, j.state, r.attempt, r.worker, r.detail, r.left_queue
+from {rows: r: seq int, move text, attempt int, worker text, detail text, left_queue text} join job_runs j on j.seq {probe: r.seq} and j.mark = :mark
 
 -- name: patch
 update job_runs
@@ -378,11 +378,11 @@ select count(*) from (
   select 1 from job_runs q where q.state = 'queued' and q.lane = :lane and (q.band, q.position, q.seq) < (:band, :position, :seq) limit :most) as a
 
 -- name: register
-insert into workers (name, queues, jobs, tags, cores, memory, slots, registered_at, seen_at)
-values (:name, :queues, :jobs, :tags, :cores, :memory, :slots, :now, :now)
+insert into workers (name, queues, jobs, tags, cores, memory, slots, about, registered_at, seen_at)
+values (:name, :queues, :jobs, :tags, :cores, :memory, :slots, :about, :now, :now)
 on conflict (name) do update
-  set queues = excluded.queues, jobs = excluded.jobs, tags = excluded.tags, cores = excluded.cores,
-    memory = excluded.memory, slots = excluded.slots, seen_at = excluded.seen_at
+  set queues = excluded.queues, jobs = excluded.jobs, tags = excluded.tags, cores = excluded.cores, memory = excluded.memory,
+    slots = excluded.slots, about = coalesce(excluded.about, workers.about), seen_at = excluded.seen_at
 
 -- name: workers_seen
 select name, queues, jobs, tags, cores, memory, slots, seen_at from workers where seen_at >= :since order by name

@@ -1,0 +1,120 @@
+"""The commands that serve: a hub, and a hub with a worker beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from windlass import config
+from windlass.cli.codes import FAILED, OK
+from windlass.cli.shell import Shell
+from windlass.cli.work import again, say_log
+from windlass.engine import Engine
+from windlass.errors import BadInput
+
+if TYPE_CHECKING:
+    from windlass.hub import HubSettings
+
+LINK_FOR = "the page"
+PARTING = 40  # seconds that a worker may take to drain
+
+
+@contextmanager
+def _needing_extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("windlass"):
+            raise
+        raise BadInput("A hub needs packages that are not installed.", hint="pip install 'windlass[hub]'") from error
+
+
+def hub(shell: Shell) -> int:
+    """Serve the HTTP API and the page until told to stop."""
+    return _run(shell, link=False)
+
+
+def up(shell: Shell) -> int:
+    """Serve everything from one file: the HTTP API, the page, and a worker for an app."""
+    return _run(shell, link=True)
+
+
+def _run(shell: Shell, *, link: bool) -> int:
+    with _needing_extra():
+        from windlass.hub import HubSettings
+        from windlass.hub.serving import listening
+    said = shell.settings.filled()
+    settings = HubSettings(
+        host=said.host or "127.0.0.1", port=8080 if said.port is None else said.port, allow=said.allow or (), tokens_required=link
+    )
+    say_log(said.log_level or "info")
+    sock = listening(settings.host, settings.port)
+    with sock, _worker(shell) as worker:
+        return asyncio.run(_serve(shell, settings, sock, worker, link=link))
+
+
+@contextmanager
+def _worker(shell: Shell) -> Iterator[subprocess.Popen[bytes] | None]:
+    """A worker for the app that is named, in a process of its own, drained at the end."""
+    target = shell.settings.app if shell.arguments.command == "up" else None
+    if target is None:
+        yield None
+        return
+    words = ["work", target, "--store", shell.store, *(["--reload"] if shell.arguments.reload else [])]
+    with subprocess.Popen(again(words)) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PARTING)
+            process.kill()
+
+
+async def _serve(shell: Shell, settings: HubSettings, sock: socket.socket, worker: subprocess.Popen[bytes] | None, *, link: bool) -> int:
+    from windlass.hub import Hub, HubApp, auth
+    from windlass.hub.serving import server
+
+    store = config.open_store(shell.store, shell.clock, blocking=False)
+    try:
+        engine = Engine(store, shell.clock)
+        if not link:
+            auth.refuse_open(settings.host, await engine.any_token())
+        serving = server(HubApp(Hub(engine, shell.clock, settings)))
+        address = _address(settings.host, sock.getsockname()[1])
+        _tell(shell, address, f"{address}#ticket={await engine.invite(LINK_FOR, ('admin',))}" if link else None)
+        served = asyncio.create_task(serving.serve(sockets=[sock]))
+        if worker is not None:
+            watching = asyncio.create_task(asyncio.to_thread(worker.wait))
+            await asyncio.wait({served, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not served.done():
+                shell.output.note(f"The worker has ended with code {worker.returncode}; the hub ends too.")
+                serving.should_exit = True
+                await served
+                return FAILED
+        await served
+        return OK
+    finally:
+        await store.close()
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+def _tell(shell: Shell, address: str, link: str | None) -> None:
+    if shell.output.json:
+        shell.output.document({"address": address, "link": link, "store": config.shown(shell.store), "pid": os.getpid()})
+    else:
+        shell.output.raw(f"windlass serves {config.shown(shell.store)} at {address}")
+        if link is not None:
+            shell.output.raw(f"Sign in, once, within ten minutes: {link}")
+    sys.stdout.flush()

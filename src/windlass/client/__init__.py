@@ -1,0 +1,9 @@
+"""A hub's verbs, for programs that have no store of their own: the engine's words, over HTTP."""
+
+from windlass.client.clients import AsyncClient, Client
+from windlass.client.events import Told
+from windlass.client.port import RemotePort
+from windlass.client.transport import AsyncTransport, BlockingTransport
+from windlass.client.verbs import Verbs
+
+__all__ = ["AsyncClient", "AsyncTransport", "BlockingTransport", "Client", "RemotePort", "Told", "Verbs"]

@@ -1,0 +1,154 @@
+"""`Client` and `AsyncClient`: what a program imports that asks a hub. The same names in both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from windlass.client.events import Told, follow
+from windlass.client.transport import AsyncTransport, BlockingTransport
+from windlass.client.verbs import PATIENCE, Verbs, place, said
+from windlass.clock import Clock, SystemClock
+from windlass.engine import checks
+from windlass.model import Run, State
+from windlass.store.base import run_sync
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TOKEN = "WINDLASS_HUB_TOKEN"
+
+
+def _token(given: str | None) -> str | None:
+    return given if given is not None else os.environ.get(TOKEN) or None
+
+
+class _Asking(Verbs):
+    """The verbs, and what only a stream can tell."""
+
+    def follow(
+        self,
+        run_id: str | None = None,
+        *,
+        job: str | None = None,
+        queue: str | None = None,
+        state: State | str | None = None,
+        after: str | None = None,
+    ) -> AsyncIterator[Told]:
+        path = place("events") if run_id is None else place("runs", checks.identifier(run_id, "The run"), "events")
+        query = said(job=job, queue=queue, state=state)
+        how: dict[str, Any] = {"after": after, "patience": self._patience, "until_end": run_id is not None}
+        return follow(self.transport, self.clock, path, query, **how)
+
+
+def _plain(verb: Callable[Concatenate[_Asking, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Client, P], T]:
+    """A verb as a plain method."""
+
+    @wraps(verb)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run_sync(verb(self._verbs, *args, **kwargs))
+
+    return call
+
+
+class Client:
+    """A hub, for plain code: every call blocks until its answer is there. Threads may share it."""
+
+    def __init__(
+        self, url: str, *, token: str | None = None, ca_file: str | None = None, patience: float = PATIENCE, clock: Clock | None = None
+    ) -> None:
+        transport = BlockingTransport(url, token=_token(token), ca_file=ca_file)
+        self._verbs = _Asking(transport, clock or SystemClock(), patience=patience)
+
+    define = _plain(_Asking.define)
+    jobs = _plain(_Asking.jobs)
+    get_job = _plain(_Asking.get_job)
+
+    create = _plain(_Asking.create)
+    rerun = _plain(_Asking.rerun)
+    cancel = _plain(_Asking.cancel)
+    patch = _plain(_Asking.patch)
+
+    get = _plain(_Asking.get)
+    wait = _plain(_Asking.wait_for)
+    status = _plain(_Asking.status)
+    runs = _plain(_Asking.runs)
+    attempts = _plain(_Asking.attempts)
+    history = _plain(_Asking.history)
+    lines = _plain(_Asking.lines)
+    why = _plain(_Asking.why)
+
+    schedule = _plain(_Asking.schedule)
+    get_schedule = _plain(_Asking.get_schedule)
+    schedules = _plain(_Asking.schedules)
+    set_schedule = _plain(_Asking.set_schedule)
+    remove_schedule = _plain(_Asking.remove_schedule)
+    trigger = _plain(_Asking.trigger)
+    skips = _plain(_Asking.skips)
+    preview = _plain(_Asking.preview)
+
+    workers = _plain(_Asking.workers)
+    stats = _plain(_Asking.stats)
+
+    def events(
+        self,
+        run_id: str | None = None,
+        *,
+        job: str | None = None,
+        queue: str | None = None,
+        state: State | str | None = None,
+        after: str | None = None,
+    ) -> Iterator[Told]:
+        """What happens from now on, or after the id of an event; of one run from its beginning until its end."""
+        stream = self._verbs.follow(run_id, job=job, queue=queue, state=state, after=after)
+        try:
+            while True:
+                try:
+                    yield run_sync(anext(stream))  # type: ignore[arg-type]
+                except StopAsyncIteration:
+                    return
+        finally:
+            run_sync(stream.aclose())  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        run_sync(self._verbs.close())
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class AsyncClient(_Asking):
+    """The same for event loops: every call is awaited."""
+
+    def __init__(
+        self, url: str, *, token: str | None = None, ca_file: str | None = None, patience: float = PATIENCE, clock: Clock | None = None
+    ) -> None:
+        super().__init__(AsyncTransport(url, token=_token(token), ca_file=ca_file), clock or SystemClock(), patience=patience)
+
+    async def wait(self, run_id: str, timeout: float | None = None) -> Run:
+        """The run once it has ended; TimeoutError when it takes longer."""
+        return await self.wait_for(run_id, timeout)
+
+    def events(
+        self,
+        run_id: str | None = None,
+        *,
+        job: str | None = None,
+        queue: str | None = None,
+        state: State | str | None = None,
+        after: str | None = None,
+    ) -> AsyncIterator[Told]:
+        """What happens from now on, or after the id of an event; of one run from its beginning until its end."""
+        return self.follow(run_id, job=job, queue=queue, state=state, after=after)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()

@@ -1,0 +1,123 @@
+"""What a worker needs, through a hub: claim, beat, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from windlass import wire
+from windlass.client.problems import error_of
+from windlass.client.verbs import Verbs, encoded, place
+from windlass.engine import Outcome
+from windlass.errors import HubFailed, LimitReached, StoreBusy, WindlassError
+from windlass.model import Receipt, Run, WorkerInfo
+from windlass.store.records import Held
+from windlass.wire import (
+    AddLines,
+    BeatRuns,
+    ClaimRuns,
+    Hold,
+    ReceiptView,
+    RecoverRuns,
+    RegisterWorker,
+    ReportRuns,
+    ReportView,
+    StartRuns,
+    WaitFor,
+)
+
+T = TypeVar("T")
+
+LONGEST_WAIT = 25.0  # seconds; many proxies give up on an answer after 30
+ON_THE_WAY = 5.0  # seconds that an answer to a wait may come late
+ESCAPED = 6  # bytes of a character in JSON at most
+PARCEL = 4 * 1024 * 1024
+"""Bytes of one request: outputs and log lines are sent in several rather than be refused by the hub's limit on bodies."""
+
+
+class RemotePort(Verbs):
+    """The port of a worker, beside the verbs of people."""
+
+    longest_wait = LONGEST_WAIT
+
+    async def register(self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None) -> None:
+        """Make a worker known, and seen now."""
+        await self._tell("register", RegisterWorker(worker, None if about is None else dict(about)), wire.Done)
+
+    async def worker_metrics(self, worker: str, metrics: Mapping[str, float]) -> None:
+        """Tell how its host is doing."""
+        await self._tell("metrics", encoded({"worker": worker, "metrics": metrics}), object)
+
+    async def claim(self, worker: WorkerInfo, *, count: int = 1, lease: int = 30_000, token: str | None = None) -> list[Run]:
+        """Take up to `count` runs; asked again under the same token, the answer is what is still held of them."""
+        return (await self._tell("claim", ClaimRuns(worker, count, lease, token or self.clock.nonce()), wire.Claimed)).runs
+
+    async def recover(self, worker: WorkerInfo, token: str) -> list[Run]:
+        """What a worker still holds of a claim under this token, whose answer it did not get."""
+        return (await self._tell("recover", RecoverRuns(worker, token), wire.Claimed)).runs
+
+    async def start_many(self, held: Sequence[Held]) -> set[Held]:
+        """Say that these handlers begin; the answer has those that are running."""
+        started = await self._tell("start", StartRuns([Hold(*item) for item in held]), wire.Started)
+        return {Held(hold.seq, hold.token) for hold in started.started}
+
+    async def beat(
+        self, held: Sequence[Held], *, lease: int = 30_000, progress: Mapping[Held, str] | None = None
+    ) -> list[Literal["ok", "stop", "lost"]]:
+        """Extend these leases. "stop" when a cancel is asked for, "lost" when the run is no longer held."""
+        texts = progress or {}
+        told = {index: texts[item] for index, item in enumerate(held) if item in texts}
+        body = BeatRuns([Hold(*item) for item in held], lease, told)
+        return (await self._tell("beat", body, wire.Beaten)).answers
+
+    async def log(self, run_id: str, token: str, lines: Sequence[tuple[int, str]], *, seq: int | None = None) -> None:
+        """Append lines numbered by their worker; a line sent again is kept once."""
+        for some in parcels(lines, lambda line: ESCAPED * len(line[1])):
+            await self._tell("log", AddLines(run_id, token, list(some), seq), wire.Done)
+
+    async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
+        """End many attempts; one answer for each, in the same order."""
+        views = [wire.report_view(outcome) for outcome in outcomes]
+        answers: list[Receipt | WindlassError] = []
+        for some in parcels(views, _size):
+            receipts = await self._tell("report", ReportRuns(list(some)), wire.Receipts)
+            answers += map(_answer, receipts.receipts)
+        return answers
+
+    async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
+        """The topics heard, as soon as there are any; none after so many seconds, or sooner."""
+        seconds = min(timeout, self.longest_wait)
+        body = WaitFor(sorted(topics), round(seconds * 1000))
+        try:
+            return set((await self._tell("wait", body, wire.Heard, timeout=seconds + ON_THE_WAY)).topics)
+        except LimitReached as error:
+            raise StoreBusy(error.message, hint=error.hint) from error
+
+    async def _tell(self, what: str, body: Any, kind: type[T], *, timeout: float | None = None) -> T:
+        """All that workers say carries a token, so that it counts once however often it is heard."""
+        return await self.ask("POST", place("worker", what), kind, body=body, safe=True, timeout=timeout)
+
+
+def _size(view: ReportView) -> int:
+    """Bytes that a report takes at most; a text of JSON has no characters that need the longest escape."""
+    error = view.error and len(view.error.message) + len(view.error.detail or "")
+    return 400 + 4 * len(view.output or "") + ESCAPED * (error or 0)
+
+
+def _answer(view: ReceiptView) -> Receipt | WindlassError:
+    if view.problem is not None:
+        return error_of(view.problem)
+    if view.state is None:
+        return HubFailed(f"The hub does not say what became of run {view.run}.", hint="Use a hub and a worker of the same version.")
+    return Receipt(view.run, view.state, view.repeated)
+
+
+def parcels(items: Sequence[T], size: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """The items in slices that fit into one request each; one that is larger goes alone."""
+    begin = total = 0
+    for index, item in enumerate(items):
+        total += size(item)
+        if total > PARCEL and index > begin:
+            yield items[begin:index]
+            begin, total = index, size(item)
+    yield items[begin:]

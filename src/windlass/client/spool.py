@@ -1,0 +1,155 @@
+"""Reports that the hub has not taken yet, on disk: they outlive the worker."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from windlass.engine import Outcome
+from windlass.errors import StoreError, WindlassError
+from windlass.model import Limits, Receipt
+from windlass.wire import ReportView, report_of, report_view
+
+_LOG = logging.getLogger("windlass.worker")
+
+MOST = 256 * 1024 * 1024
+"""Bytes of one file. What is over it stays in memory only, and is said so."""
+SUFFIX = ".reports"
+SLICE = Limits().report
+
+
+def default_folder() -> Path:
+    """Where programs of this user keep what must outlive them."""
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state", "windlass", "reports").expanduser()
+
+
+class _Reports(Protocol):
+    async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]: ...
+
+
+class Spool:
+    """A file of reports for one worker, one line each, beside those of workers that have ended."""
+
+    def __init__(self, folder: Path, hub: str, worker: str, nonce: str, *, most: int = MOST) -> None:
+        name = re.sub(r"[^A-Za-z0-9.-]", "_", worker)[:64]
+        self._folder = folder / blake2b(hub.encode(), digest_size=8).hexdigest()  # a report means nothing to another hub
+        self._path, self._most = self._folder / f"{name}.{nonce}{SUFFIX}", most
+        self._file: int | None = None
+        self._kept: set[tuple[str, str | None]] = set()  # those in the file that are not answered yet
+
+    def keep(self, outcomes: Iterable[Outcome]) -> None:
+        """Write down what is not written yet; when this returns, it is on the disk, or the log says why not."""
+        new = [outcome for outcome in outcomes if _name(outcome) not in self._kept]
+        if not new:
+            return
+        try:
+            self._append(b"".join(msgspec.json.encode(report_view(outcome)) + b"\n" for outcome in new))
+        except OSError as error:
+            _LOG.error("%d reports could not be kept on disk, and would be lost with this process: %s", len(new), error)
+        else:
+            self._kept.update(map(_name, new))
+
+    def drop(self, outcomes: Iterable[Outcome]) -> None:
+        """These are answered. The file is emptied when all in it are; one that is sent again does no harm."""
+        if not self._kept:
+            return
+        self._kept.difference_update(map(_name, outcomes))
+        if not self._kept and self._file is not None:
+            os.ftruncate(self._file, 0)
+
+    async def deliver(self, port: _Reports) -> None:
+        """Send what workers that have ended left behind; called again after an error it goes on where it was."""
+        for path in sorted(self._folder.glob(f"*{SUFFIX}")):
+            with _locked(path) as text:
+                if text is None or path == self._path:
+                    continue
+                outcomes = list(_read(text, path))
+                for at in range(0, len(outcomes), SLICE):
+                    await _send(port, outcomes[at : at + SLICE])
+                path.unlink()
+
+    def close(self) -> None:
+        """Leave the file if there is something in it."""
+        if self._file is None:
+            return
+        if not self._kept:
+            self._path.unlink(missing_ok=True)
+        os.close(self._file)
+        self._file = None
+
+    def _append(self, lines: bytes) -> None:
+        if self._file is None:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = os.open(self._path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever can lock it knows that this process has ended
+            _sync_folder(self._folder)
+        size = os.fstat(self._file).st_size
+        if size + len(lines) > self._most:
+            raise OSError(f"{self._path} would be larger than {self._most:,} bytes")
+        try:
+            _write_all(self._file, lines)
+            os.fsync(self._file)
+        except OSError:
+            os.ftruncate(self._file, size)
+            raise
+
+
+def _name(outcome: Outcome) -> tuple[str, str | None]:
+    return outcome.run, outcome.report.token
+
+
+def _write_all(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[bytes | None]:
+    """What is in a file, if the worker that wrote it has ended and no other reads it."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:  # another worker was faster
+        yield None
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield None
+            return
+        yield file.read() if path.exists() else None
+
+
+def _read(text: bytes, path: Path) -> Iterator[Outcome]:
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            yield report_of(msgspec.json.decode(line, type=ReportView))
+        except (msgspec.DecodeError, WindlassError) as error:
+            _LOG.error("Line %d of %s cannot be read and is skipped: %s", number, path, error)
+
+
+async def _send(port: _Reports, outcomes: Sequence[Outcome]) -> None:
+    for outcome, answer in zip(outcomes, await port.report_many(outcomes), strict=True):
+        if isinstance(answer, StoreError):
+            raise answer
+        if isinstance(answer, WindlassError):
+            _LOG.warning("The report of run %s came too late and is dropped: %s", outcome.run, answer.message)
+        else:
+            _LOG.info("The report of run %s was sent late: %s.", outcome.run, answer.state)

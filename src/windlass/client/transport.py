@@ -1,0 +1,227 @@
+"""How requests reach a hub: on the caller's thread, or in an event loop. Only this file knows httpx."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple, NoReturn, Protocol
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from windlass.errors import BadInput, HubFailed, HubUnreachable, OutcomeUnknown
+from windlass.store.base import check_process
+
+try:
+    import httpx
+except ImportError as error:
+    raise ImportError("Speaking to a hub needs httpx: pip install 'windlass[remote]'", name="httpx") from error
+
+CONNECT = 10.0  # seconds until a hub that does not take the connection counts as unreachable
+SILENCE, PROBES = 5, 3
+"""Seconds of silence after which a connection is probed, and how often: one that is dead is noticed while an answer is waited for."""
+
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
+
+
+class Answer(NamedTuple):
+    """What a hub said."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Transport(Protocol):
+    """One way to a hub. A blocking one never suspends."""
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float,
+    ) -> Answer:
+        """The answer. Raises HubUnreachable when nothing was sent, and OutcomeUnknown when it may have been."""
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str | int] | None = None, headers: Mapping[str, str] | None = None, timeout: float
+    ) -> AsyncIterator[bytes]:
+        """The parts of an answer that goes on; raises Refused with an answer that is none, and as `send` otherwise."""
+
+    async def pause(self, seconds: float) -> None:
+        """Let time pass."""
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+
+
+class Refused(Exception):
+    """Instead of a stream came an answer."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+def checked_url(url: str) -> str:
+    """A hub's address without its last slash, if it is one."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        parts, usable = urlsplit(""), False
+    if not usable or not url.isascii() or not url.isprintable() or " " in url:
+        raise BadInput("The address of the hub cannot be read.", hint="Write it as https://hub.example.com or http://127.0.0.1:8080.")
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise BadInput(
+            "The address of the hub has more than a scheme, a host and a path.",
+            hint="Give the token as WINDLASS_HUB_TOKEN, not in the address.",
+        )
+    return url.rstrip("/")
+
+
+def _headers(token: str | None) -> dict[str, str]:
+    if token is not None and (not token.isascii() or not token.isprintable() or " " in token):
+        raise BadInput("The token of the hub has characters that no token has.", hint="Copy it anew; `windlass tokens` makes one.")
+    return {"user-agent": "windlass"} | ({"authorization": f"Bearer {token}"} if token else {})
+
+
+def _options() -> list[tuple[int, int, int]]:
+    """A connection whose other end is gone without a word must not be waited on for ever."""
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
+    known = (("TCP_KEEPIDLE", SILENCE), ("TCP_KEEPALIVE", SILENCE), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", PROBES))
+    options += [(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in known if hasattr(socket, name)]
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        options.append((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * (SILENCE + 2 * PROBES)))
+    return options
+
+
+class _Common:
+    """What both ways have: where to, as whom, and what an error means."""
+
+    def __init__(self, url: str, token: str | None, ca_file: str | None) -> None:
+        self.url, self._opened_by = checked_url(url), os.getpid()
+        self._how: dict[str, Any] = {"headers": _headers(token), "follow_redirects": False, "verify": self._verified(ca_file)}
+        # A proxy of the environment is httpx's to find, and then the connection to the hub is the proxy's to watch.
+        self._own = not getproxies()
+        self._limits = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60.0)
+
+    def _verified(self, ca_file: str | None) -> ssl.SSLContext | bool:
+        """Certificates are always verified; by this file, else by SSL_CERT_FILE, else by those that httpx brings."""
+        if ca_file is None:
+            return True
+        try:
+            return ssl.create_default_context(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise BadInput(f"Cannot read certificates from {ca_file}: {error}.", hint="Name a file of PEM certificates.") from None
+
+    def _request(self, path: str, query: Mapping[str, Any] | None, timeout: float) -> dict[str, Any]:
+        check_process(self._opened_by)
+        return {"url": self.url + path, "params": query, "timeout": httpx.Timeout(timeout, connect=min(timeout, CONNECT))}
+
+    def _failed(self, error: httpx.HTTPError | httpx.InvalidURL) -> NoReturn:
+        said = str(error).rstrip(".") or type(error).__name__
+        if isinstance(error, _NOT_SENT):
+            hint = "Check the address, and whether the hub runs."
+            if "CERTIFICATE" in said:
+                hint = "Its certificate is not trusted here: name its authority by ca_file or SSL_CERT_FILE."
+            raise HubUnreachable(f"The hub at {self.url} cannot be reached: {said}.", hint=hint) from error
+        if isinstance(error, httpx.TransportError):
+            raise OutcomeUnknown(
+                f"The answer of the hub at {self.url} was lost: {said}.", hint="It may or may not have happened: look before you ask again."
+            ) from error
+        raise HubFailed(f"The hub at {self.url} does not answer as one: {said}.", hint="Check the address.") from error
+
+
+class BlockingTransport(_Common):
+    """On the caller's thread; its coroutines never suspend. Threads may share it."""
+
+    def __init__(self, url: str, *, token: str | None = None, ca_file: str | None = None) -> None:
+        super().__init__(url, token, ca_file)
+        transport = httpx.HTTPTransport(verify=self._how["verify"], limits=self._limits, socket_options=_options()) if self._own else None
+        self._http = httpx.Client(**self._how, transport=transport, limits=self._limits)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float,
+    ) -> Answer:
+        try:
+            answer = self._http.request(method, content=body, headers=headers, **self._request(path, query, timeout))
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            self._failed(error)
+        return Answer(answer.status_code, answer.headers, answer.content)
+
+    async def stream(
+        self, path: str, *, query: Mapping[str, str | int] | None = None, headers: Mapping[str, str] | None = None, timeout: float
+    ) -> AsyncIterator[bytes]:
+        try:
+            with self._http.stream("GET", headers=headers, **self._request(path, query, timeout)) as answer:
+                if answer.status_code != httpx.codes.OK:
+                    raise Refused(Answer(answer.status_code, answer.headers, answer.read()))
+                for part in answer.iter_bytes():
+                    yield part
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            self._failed(error)
+
+    async def pause(self, seconds: float) -> None:
+        threading.Event().wait(seconds)
+
+    async def close(self) -> None:
+        self._http.close()
+
+
+class AsyncTransport(_Common):
+    """In the event loop that runs when it is first used."""
+
+    def __init__(self, url: str, *, token: str | None = None, ca_file: str | None = None) -> None:
+        super().__init__(url, token, ca_file)
+        options = {"verify": self._how["verify"], "limits": self._limits, "socket_options": _options()}
+        transport = httpx.AsyncHTTPTransport(**options) if self._own else None
+        self._http = httpx.AsyncClient(**self._how, transport=transport, limits=self._limits)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float,
+    ) -> Answer:
+        try:
+            answer = await self._http.request(method, content=body, headers=headers, **self._request(path, query, timeout))
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            self._failed(error)
+        return Answer(answer.status_code, answer.headers, answer.content)
+
+    async def stream(
+        self, path: str, *, query: Mapping[str, str | int] | None = None, headers: Mapping[str, str] | None = None, timeout: float
+    ) -> AsyncIterator[bytes]:
+        try:
+            async with self._http.stream("GET", headers=headers, **self._request(path, query, timeout)) as answer:
+                if answer.status_code != httpx.codes.OK:
+                    raise Refused(Answer(answer.status_code, answer.headers, await answer.aread()))
+                async for part in answer.aiter_bytes():
+                    yield part
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            self._failed(error)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def close(self) -> None:
+        await self._http.aclose()

@@ -1,0 +1,71 @@
+"""The hub's side of a connection: uvicorn's, with bounds.
+
+The head of a request must be small and come soon, buffers are small, a client that does not read can be dropped, and streams hear
+of the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from windlass.hub.events.pipes import ABORT, AT_SHUTDOWN
+
+BUFFER = 32 * 1024
+"""Bytes that may wait for a client before its stream does."""
+
+
+HEAD, HEAD_WITHIN = 64 * 1024, 20.0
+"""Bytes of an address with its headers, and seconds for them to come. A connection that keeps a request's head open is closed."""
+
+
+class Connection(HttpToolsProtocol):
+    """For `uvicorn.Config(http=Connection)`."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._at_shutdown = set[Callable[[], None]]()
+        self._head_size = 0
+        self._head_late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        transport.set_write_buffer_limits(high=BUFFER)
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head_late is not None:  # it is not whole yet, so all of this belongs to it
+            self._head_size += len(data)
+            if self._head_size > HEAD:
+                self.transport.abort()
+
+    def on_headers_complete(self) -> None:
+        self._have_head()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._have_head()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._have_head()
+        self._head_size, self._head_late = 0, self.loop.call_later(HEAD_WITHIN, self.transport.abort)
+
+    def _have_head(self) -> None:
+        if self._head_late is not None:
+            self._head_late.cancel()
+            self._head_late = None
+
+    def on_message_begin(self) -> None:
+        self._expect_head()
+        super().on_message_begin()
+        self.scope["extensions"] = {ABORT: self.transport.abort, AT_SHUTDOWN: self._at_shutdown}  # type: ignore[dict-item]
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        for end in tuple(self._at_shutdown):
+            end()

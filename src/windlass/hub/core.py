@@ -1,0 +1,107 @@
+"""The hub without its doors: an engine, what is set, and the loops that must run somewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from windlass.clock import Clock
+from windlass.egress import Egress
+from windlass.engine import Engine
+from windlass.errors import LimitReached
+from windlass.hub.auth import Gate
+from windlass.hub.events import Events
+from windlass.hub.metrics import Requests
+from windlass.hub.rollups import RollUps
+from windlass.webhooks import Sender
+from windlass.worker.housekeeping import Housekeeping
+
+_LOG = logging.getLogger("windlass.hub")
+
+
+class HubSettings(Struct, frozen=True):
+    """What can be set of a hub. Sizes are bytes, times milliseconds."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    body: int = 8 * 1024 * 1024
+    body_within: int = 60_000
+    waits: int = 5_000  # requests that wait for something to do
+    longest_wait: int = 30_000
+    streams: int = 2_000
+    idempotency: int = 24 * 3600 * 1000  # how long an Idempotency-Key is known
+    ticket: int = 60_000  # for how long a browser may open a stream with one
+    tokens_required: bool = False  # also on loopback, and before there is any
+    allow: tuple[str, ...] = ()  # addresses and hosts inside the network that webhooks may go to
+    plain_http: bool = False  # webhooks may go out without encryption
+
+
+class _Part(Protocol):
+    @property
+    def problem(self) -> str | None: ...
+
+
+class Hub:
+    """What all requests share. Its loops run from `start` to `stop`."""
+
+    def __init__(self, engine: Engine, clock: Clock, settings: HubSettings | None = None) -> None:
+        self.engine, self.clock, self.settings = engine, clock, settings or HubSettings()
+        self.gate = Gate(engine, clock, self.settings)
+        self.events = Events(engine, clock, self.settings.streams, self.gate.still)
+        self.house = Housekeeping(engine, clock)
+        self.rollups = RollUps(engine, clock)
+        self.sender = Sender(engine, clock, Egress(allow=self.settings.allow, plain_http=self.settings.plain_http))
+        self.waiting, self.requests = 0, Requests()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: str | None = None
+
+    @property
+    def running(self) -> bool:
+        return bool(self._tasks)
+
+    def start(self) -> None:
+        """Begin what must go on beside the requests; a second call does nothing."""
+        if not self._tasks:
+            self._keep(self.house.sweep(), self.house.tidy(), self.events.run(), self.rollups.run(), self.sender.run())
+
+    async def stop(self) -> None:
+        """End the loops; what they were at is taken up by another hub, or by this one when it is back."""
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def problems(self) -> dict[str, str]:
+        """The parts that are not ready, and why."""
+        parts: dict[str, _Part] = {"sweep": self.house, "events": self.events, "rollups": self.rollups, "webhooks": self.sender}
+        found = {name: part.problem for name, part in parts.items() if part.problem is not None}
+        if self._failed is not None:
+            found["hub"] = self._failed
+        return found if self.running else {"hub": "Its loops have not been started.", **found}
+
+    def _keep(self, *loops: Coroutine[Any, Any, None]) -> None:
+        for loop in loops:
+            task = asyncio.get_running_loop().create_task(loop)
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task in self._tasks and not task.cancelled() and (error := task.exception()) is not None:
+            self._failed = f"{type(error).__name__}: {error}"
+            _LOG.error("A loop of the hub has failed; it needs a restart.", exc_info=error)
+
+    @contextmanager
+    def wait(self) -> Iterator[None]:
+        """Room for one more request that waits."""
+        if self.waiting >= self.settings.waits:
+            raise LimitReached(f"{self.waiting:,} requests wait already.", hint="Ask again in a few seconds, or add another hub.")
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1

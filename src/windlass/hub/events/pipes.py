@@ -1,0 +1,108 @@
+"""One answer that stays open, written by hand: a client that leaves is noticed at once, and one that stops reading is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from windlass.errors import WindlassError
+from windlass.hub.events.frames import MEDIA_TYPE
+
+PORTION = 16 * 1024
+"""Bytes written at once. What a client does not read costs the hub this much, and the buffers of its connection."""
+STALLED = 20.0
+"""Seconds that a client may take to make room for one portion."""
+PARTING = 1.0
+
+ABORT = "windlass.abort"
+"""Where the server leaves a way to drop a connection with all that is still unsent. Without it, an ordinary close must do."""
+AT_SHUTDOWN = "windlass.at_shutdown"
+"""Where the server leaves a set of what is to be called when it is told to stop."""
+
+_HEADERS = [(b"content-type", MEDIA_TYPE.encode()), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+
+class Pipe:
+    """What is written to one client. Nothing is sent before the first write, so that an error until then is an answer of its own."""
+
+    def __init__(
+        self, scope: Any, receive: Callable[[], Coroutine[Any, Any, Any]], send: Callable[[Any], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._over = asyncio.get_running_loop().create_future()
+        self._begun = False
+
+    def end(self) -> None:
+        """Let the client go; it will come back, here or elsewhere."""
+        if not self._over.done():
+            self._over.set_result(None)
+
+    async def carry(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work that writes here, until it is done, the client has left, or the pipe is ended."""
+        working, gone = asyncio.ensure_future(work), asyncio.ensure_future(self._gone())
+        at_shutdown = self._extension(AT_SHUTDOWN, set())
+        at_shutdown.add(self.end)
+        try:
+            await asyncio.wait({working, gone, self._over}, return_when=asyncio.FIRST_COMPLETED)
+            if not gone.done():
+                await self._part(working, gone)
+        finally:
+            at_shutdown.discard(self.end)
+            for task in (working, gone):
+                task.cancel()
+            await asyncio.gather(working, gone, return_exceptions=True)
+
+    async def write(self, data: bytes) -> None:
+        """Send all of it, portion by portion. TimeoutError when the client does not read."""
+        if not self._begun:
+            self._begun = True
+            await self._say({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        for begin in range(0, len(data), PORTION):
+            await self._say({"type": "http.response.body", "body": data[begin : begin + PORTION], "more_body": True})
+
+    async def answer_nothing(self) -> None:
+        """There is nothing to say, now or ever: browsers do not come back after this answer."""
+        self._begun = True
+        await self._say({"type": "http.response.start", "status": 204, "headers": []})
+
+    async def _part(self, working: asyncio.Future[None], gone: asyncio.Future[None]) -> None:
+        """The work is over before the client has left."""
+        try:
+            if working.done():
+                working.result()
+        except TimeoutError:
+            await self._cut(gone)
+        except WindlassError:
+            if not self._begun:
+                raise
+            await self._finish(gone)  # the client comes back, and hears of it then
+        else:
+            working.cancel()
+            await asyncio.wait({working})
+            await self._finish(gone)
+
+    async def _finish(self, gone: asyncio.Future[None]) -> None:
+        try:
+            async with asyncio.timeout(PARTING):
+                await self.write(b"")
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            await self._cut(gone)
+
+    async def _cut(self, gone: asyncio.Future[None]) -> None:
+        self._extension(ABORT, lambda: None)()
+        await asyncio.wait({gone}, timeout=PARTING)  # so that the server knows that no more is to come
+
+    def _extension(self, name: str, otherwise: Any) -> Any:
+        return (self._scope.get("extensions") or {}).get(name, otherwise)
+
+    async def _say(self, message: dict[str, Any]) -> None:
+        async with asyncio.timeout(STALLED):
+            await self._send(message)
+
+    async def _gone(self) -> None:
+        with suppress(OSError):
+            while (await self._receive())["type"] != "http.disconnect":
+                pass

@@ -1,0 +1,169 @@
+"""The two streams: the whole journal, and one run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from windlass import wire
+from windlass.engine.reading import Moment, ahead
+from windlass.hub.auth import Caller
+from windlass.hub.events import Events, Follower, frames
+from windlass.hub.events.frames import Place, RunPlace, Wanted
+from windlass.hub.events.pipes import Pipe
+from windlass.machine import ENDED, LIVE
+from windlass.model import Entry, Run
+
+KEEP_ALIVE = 15.0
+PAGE = 500
+LINES = 50
+"""Entries and lines of a run that are read at once; a line may have 8 KiB, and whoever stops reading keeps them all in memory."""
+LOOK_EVERY, LOOK_RARELY = 0.25, 5.0
+EACH = 0.005
+"""Seconds by which every stream of a run lets the others look less often."""
+MARGIN = 60_000
+"""Milliseconds by which clocks and commits may lag."""
+
+
+class Stream:
+    """An ASGI app that answers one request with a stream."""
+
+    def __init__(self, events: Events, caller: Caller) -> None:
+        self.events, self._caller = events, caller
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        pipe = Pipe(scope, receive, send)
+        with self.events.room(pipe, self._caller):
+            await pipe.carry(self.write(pipe))
+
+    async def write(self, pipe: Pipe) -> None:
+        """Write until there is nothing more to come."""
+        raise NotImplementedError
+
+
+class JournalStream(Stream):
+    """What happens, from a place on or from now on."""
+
+    def __init__(self, events: Events, caller: Caller, wanted: Wanted, place: Place | None) -> None:
+        super().__init__(events, caller)
+        self._wanted, self._place = wanted, place
+
+    async def write(self, pipe: Pipe) -> None:
+        await pipe.write(frames.RETRY)
+        follower = Follower(self._wanted)
+        try:
+            await self._meet(pipe, follower)
+            while follower.overrun:  # more has happened meanwhile than was kept for it: read that too
+                self.events.leave(follower)
+                follower = Follower(self._wanted)
+                await self._meet(pipe, follower)
+            await self._follow(pipe, follower)
+        finally:
+            self.events.leave(follower)
+
+    async def _meet(self, pipe: Pipe, follower: Follower) -> None:
+        """Have the follower told what happens from some place on, and read from the store what is before that place."""
+        self.events.join(follower)
+        while not (await asyncio.wait({follower.joined}, timeout=KEEP_ALIVE))[0]:
+            await pipe.write(frames.SILENCE)
+        end = follower.joined.result()
+        if self._place is None or ahead(self._place.cursor, end.cursor):
+            await pipe.write(frames.mark(end) if self._place is None else frames.gap_frame(self._place, "ahead", end))
+        else:
+            await self._catch_up(pipe, self._place, end)
+        self._place = end
+
+    async def _catch_up(self, pipe: Pipe, place: Place, end: Place) -> None:
+        limits = self.events.engine.limits
+        if self.events.clock.now() - place.at > min(limits.keep_succeeded, limits.keep_others) - MARGIN:
+            await pipe.write(frames.gap_frame(place, "pruned", place))
+        ended = False
+        while not ended:
+            async with self.events.reads:
+                tail = await self.events.engine.tail(place.cursor, count=PAGE, until=end.cursor)
+            found = [
+                frames.entry_frame(entry, tail.cursor_at(index))
+                for index, entry in enumerate(tail.entries)
+                if self._wanted in frames.passed_by(entry)
+            ]
+            place = end if tail.ended else Place(tail.entries[-1].at, tail.cursor)
+            await pipe.write(b"".join(found) or frames.mark(place))
+            ended = tail.ended
+
+    async def _follow(self, pipe: Pipe, follower: Follower) -> None:
+        """Whoever cannot keep up is let go, and comes back to read the rest from the store."""
+        while not follower.overrun:
+            if taken := await follower.take(KEEP_ALIVE):
+                await pipe.write(taken)
+            elif not follower.overrun:  # nothing is on its way to this client, so it stands where the reader does
+                await pipe.write(frames.mark(self.events.place))
+
+
+class RunStream(Stream):
+    """One run, to its end."""
+
+    def __init__(self, events: Events, caller: Caller, run: Run, place: RunPlace) -> None:
+        super().__init__(events, caller)
+        self._run, self._place = run, place
+        self._progress = run.progress if run.state in ENDED else None
+        self._bell = asyncio.Event()
+
+    async def write(self, pipe: Pipe) -> None:
+        if self._over:
+            await pipe.answer_nothing()
+            return
+        await pipe.write(frames.RETRY)
+        with self.events.watching(self._run.id, self._bell):
+            silent_since = self.events.clock.monotonic()
+            while not self._over:
+                self._bell.clear()
+                moment = await self._look()
+                if news := b"".join(self._news(moment)):
+                    await pipe.write(news)
+                elif self.events.clock.monotonic() - silent_since > KEEP_ALIVE * 1000:
+                    await pipe.write(frames.SILENCE)
+                else:
+                    await self._rest()
+                    continue
+                silent_since = self.events.clock.monotonic()
+
+    @property
+    def _over(self) -> bool:
+        """Whether its end was told."""
+        return self._run.state in ENDED and self._place.rev >= self._run.rev
+
+    async def _look(self) -> Moment:
+        async with self.events.reads:
+            moment = await self.events.engine.moment(self._run, rev=self._place.rev, line=wire.line_place(self._place.line), count=LINES)
+        self._run = moment.run
+        return moment
+
+    def _news(self, moment: Moment) -> Iterator[bytes]:
+        """What the client has not seen yet, in the order of its time; the end comes last."""
+        entries = deque(moment.entries)
+        for line in moment.lines:
+            while entries and entries[0].at <= line.at and entries[0].state not in ENDED:
+                yield self._status(entries.popleft())
+            self._place = self._place._replace(line=wire.line_cursor(line.attempt, line.n))
+            yield frames.line_frame(line, self._place)
+        if len(moment.lines) == LINES:
+            return  # there may be more that is older than the entries left
+        if moment.run.progress != self._progress:
+            self._progress = moment.run.progress
+            if self._progress is not None:
+                yield frames.progress_frame(moment.run, self._progress, self._place)
+        yield from map(self._status, entries)
+
+    def _status(self, entry: Entry) -> bytes:
+        self._place = self._place._replace(rev=entry.rev)
+        return frames.status_frame(self._run, entry, self._place)
+
+    async def _rest(self) -> None:
+        """Until it is worth looking again. Only a run that is held has lines and progress; the reader knows of all else."""
+        pause = max(LOOK_EVERY, EACH * self.events.watched) if self._run.state in LIVE else LOOK_RARELY
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._bell.wait()

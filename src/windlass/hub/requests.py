@@ -1,0 +1,106 @@
+"""A request as the hub's routes see it: who asks, of which hub, and a body that was read strictly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Request
+from litestar.datastructures import State
+
+from windlass import payload
+from windlass.engine import Engine
+from windlass.errors import BadInput, TooLarge, TooSlow
+from windlass.hub.auth import Caller
+from windlass.hub.core import Hub
+
+T = TypeVar("T")
+
+
+@lru_cache(maxsize=1024)
+def _wanted(handler: Any) -> Any:
+    """The type of a handler's body."""
+    return handler.parsed_data_field.annotation
+
+
+@lru_cache(maxsize=1024)
+def _decoder(wanted: Any) -> Any:
+    return msgspec.json.Decoder(wanted).decode
+
+
+class HubRequest(Request[Any, Any, State]):
+    """What a handler is given."""
+
+    @property
+    def hub(self) -> Hub:
+        hub: Hub = self.scope["hub"]  # type: ignore[typeddict-item]
+        return hub
+
+    @property
+    def caller(self) -> Caller:
+        caller: Caller = self.scope["caller"]  # type: ignore[typeddict-item]
+        return caller
+
+    def act(self, what: str, subject: str) -> Engine:
+        """The engine for one act of this caller, which the audit will remember."""
+        return self.hub.engine.by(self.caller.who, what, subject)
+
+    @property
+    def id(self) -> str:
+        """Under which name this request is known in logs and answers."""
+        return str(self.scope["request_id"])  # type: ignore[typeddict-item]
+
+    async def json(self) -> Any:
+        """The body as the handler wants it, by the one rule for what is JSON: a text is no number, and no member is unknown.
+
+        What workers send holds JSON only as text, which is looked at further down.
+        """
+        handler, body = self.route_handler, await self.body()
+        try:
+            if handler.opt.get("plain"):
+                return _decoder(_wanted(handler))(body)
+            return msgspec.convert(payload.parse(body, most=self.hub.settings.body, what="The body"), _wanted(handler))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadInput(f"The body cannot be read: {error}.", hint="Correct it; /api/v1/openapi.json describes it.") from None
+
+    async def body(self) -> bytes:
+        """The body, refused as soon as it is over the limit."""
+        if not isinstance(self._body, bytes):
+            most, parts, size = self.hub.settings.body, [], 0
+            if (self.headers.get("content-length") or "0").isdigit() and int(self.headers.get("content-length") or 0) > most:
+                raise _too_large(most)
+            try:
+                async with asyncio.timeout(self.hub.settings.body_within / 1000):
+                    async for part in self.stream():
+                        size += len(part)
+                        if size > most:
+                            raise _too_large(most)
+                        parts.append(part)
+            except TimeoutError:
+                raise TooSlow("The body did not come to its end in time.", hint="Send less at once, or over a better line.") from None
+            self._body = b"".join(parts)
+        return self._body
+
+    async def unless_gone(self, waiting: Coroutine[Any, Any, T]) -> T | None:
+        """What is waited for; None as soon as nobody is there any more to be told."""
+        await self.body()
+        wait, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(self._gone())
+        try:
+            await asyncio.wait({wait, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return wait.result() if wait.done() else None
+        finally:
+            wait.cancel()
+            gone.cancel()
+
+    async def _gone(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(
+        f"The body has more than {most:,} bytes.", hint="Send less at once, or keep large data elsewhere and send a reference to it."
+    )

@@ -1,0 +1,1 @@
+"""Routes decode, call one verb, encode."""

@@ -1,0 +1,32 @@
+"""Jobs: what runs are made from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import get, put
+from litestar.params import FromPath, FromQuery, JSONBody
+
+from windlass import wire
+from windlass.hub.requests import HubRequest
+from windlass.hub.routes.runs import Count
+
+
+@get("/api/v1/jobs", opt={"scope": "read"}, summary="Definitions by name")
+async def list_jobs(request: HubRequest, after: FromQuery[str] = "", count: Count = 100) -> wire.Jobs:
+    jobs = await request.hub.engine.jobs(after=after, count=count)
+    return wire.Jobs([wire.job_view(job) for job in jobs], jobs[-1].name if len(jobs) == count else None)
+
+
+@get("/api/v1/jobs/{name:str}", opt={"scope": "read"}, summary="One definition")
+async def get_job(request: HubRequest, name: FromPath[str]) -> wire.JobView:
+    return wire.job_view(await request.hub.engine.get_job(name))
+
+
+@put("/api/v1/jobs/{name:str}", opt={"scope": ("work", "admin")}, summary="Define a job")
+async def define_job(request: HubRequest, name: FromPath[str], data: JSONBody[wire.DefineJob]) -> wire.JobView:
+    engine = request.act("define", f"job {name}")
+    return wire.job_view(await engine.define(name, handler=data.handler or name, payload=data.payload, options=data.options))
+
+
+HANDLERS: list[Any] = [list_jobs, get_job, define_job]

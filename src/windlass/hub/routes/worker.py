@@ -1,0 +1,108 @@
+"""The port of workers: claim, beat, report. Their names and tokens are checked by the engine as everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import post
+from litestar.params import JSONBody
+
+from windlass import payload, wire
+from windlass.engine import Outcome
+from windlass.errors import WindlassError
+from windlass.hub.requests import HubRequest
+from windlass.model import Receipt, WorkerInfo
+from windlass.store.base import ALL_QUEUES, queue_topic
+from windlass.store.records import Held
+
+_WORK: dict[str, Any] = {"scope": "work", "plain": True}
+
+
+@post("/api/v1/worker/register", status_code=200, opt=_WORK, summary="A worker introduces itself")
+async def register(request: HubRequest, data: JSONBody[wire.RegisterWorker]) -> wire.Done:
+    request.caller.check_worker(data.worker.name)
+    await request.hub.engine.register(data.worker, about=data.about)
+    return wire.DONE
+
+
+@post("/api/v1/worker/claim", status_code=200, opt=_WORK, summary="Take runs, or wait for some")
+async def claim(request: HubRequest, data: JSONBody[wire.ClaimRuns]) -> wire.Claimed:
+    request.caller.check_worker(data.worker.name)
+    hub = request.hub
+    runs = await hub.engine.claim(data.worker, count=data.count, lease=data.lease, nonce=data.token)
+    ends = hub.clock.monotonic() + min(data.wait, hub.settings.longest_wait)
+    while not runs and (left := ends - hub.clock.monotonic()) > 0:
+        with hub.wait():
+            heard = await request.unless_gone(hub.engine.wait(_topics(data.worker), left / 1000))
+        if heard is None:
+            break  # whoever asked is gone: what would be claimed now would be lost until its lease ends
+        runs = await hub.engine.claim(data.worker, count=data.count, lease=data.lease, nonce=data.token)
+    return wire.Claimed(runs)
+
+
+def _topics(worker: WorkerInfo) -> frozenset[str]:
+    return frozenset({ALL_QUEUES} if worker.queues is None else map(queue_topic, worker.queues))
+
+
+@post("/api/v1/worker/recover", status_code=200, opt=_WORK, summary="What a claim brought whose answer was lost")
+async def recover(request: HubRequest, data: JSONBody[wire.RecoverRuns]) -> wire.Claimed:
+    request.caller.check_worker(data.worker.name)
+    return wire.Claimed(await request.hub.engine.recover(data.worker, data.token))
+
+
+@post("/api/v1/worker/start", status_code=200, opt=_WORK, summary="Say that runs have begun")
+async def start(request: HubRequest, data: JSONBody[wire.StartRuns]) -> wire.Started:
+    started = await request.hub.engine.start_many([Held(hold.seq, hold.token) for hold in data.held])
+    return wire.Started([wire.Hold(*held) for held in sorted(started)])
+
+
+@post("/api/v1/worker/beat", status_code=200, opt=_WORK, summary="Renew leases, tell progress, hear of cancels")
+async def beat(request: HubRequest, data: JSONBody[wire.BeatRuns]) -> wire.Beaten:
+    held = [Held(hold.seq, hold.token) for hold in data.held]
+    progress = {held[index]: text for index, text in data.progress.items() if 0 <= index < len(held)}
+    for text in progress.values():
+        payload.parse(text, most=request.hub.engine.limits.progress, what="The progress")
+    return wire.Beaten(await request.hub.engine.beat(held, lease=data.lease, progress=progress))
+
+
+@post("/api/v1/worker/log", status_code=200, opt=_WORK, summary="Add log lines")
+async def log(request: HubRequest, data: JSONBody[wire.AddLines]) -> wire.Done:
+    await request.hub.engine.log(data.run, data.token, data.lines, seq=data.seq)
+    return wire.DONE
+
+
+@post("/api/v1/worker/report", status_code=200, opt=_WORK, summary="Say how runs ended")
+async def report(request: HubRequest, data: JSONBody[wire.ReportRuns]) -> wire.Receipts:
+    most = request.hub.engine.limits.output
+    read = [_read(view, most) for view in data.outcomes]
+    answers = iter(await request.hub.engine.report_many([outcome for outcome in read if isinstance(outcome, Outcome)]))
+    settled = [next(answers) if isinstance(outcome, Outcome) else outcome for outcome in read]
+    return wire.Receipts([_receipt(view.run, answer) for view, answer in zip(data.outcomes, settled, strict=True)])
+
+
+def _read(view: wire.ReportView, most: int) -> Outcome | WindlassError:
+    """A report in the engine's words, or what is wrong with it: one that cannot be read does not stop the others."""
+    try:
+        if view.output is not None:
+            payload.parse(view.output, most=most, what="The output")
+        return wire.report_of(view)
+    except WindlassError as error:
+        return error
+
+
+def _receipt(run: str, answer: Receipt | WindlassError) -> wire.ReceiptView:
+    if isinstance(answer, WindlassError):
+        return wire.ReceiptView(run, problem=wire.problem_of(answer))
+    return wire.ReceiptView(run, answer.state, answer.repeated)
+
+
+@post("/api/v1/worker/wait", status_code=200, opt=_WORK, summary="Wait until there may be something to do")
+async def wait(request: HubRequest, data: JSONBody[wire.WaitFor]) -> wire.Heard:
+    hub = request.hub
+    timeout = min(data.timeout, hub.settings.longest_wait) / 1000
+    with hub.wait():
+        heard = await request.unless_gone(hub.engine.wait(frozenset(data.topics), timeout))
+    return wire.Heard(sorted(heard or ()))
+
+
+HANDLERS: list[Any] = [register, claim, recover, start, beat, log, report, wait]

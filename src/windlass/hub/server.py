@@ -1,0 +1,161 @@
+"""The hub's doors: an ASGI app that can be served or mounted, around a `Hub`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from litestar import Litestar, Router
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme
+
+from windlass import __version__, wire
+from windlass.errors import BadInput, HeadTooLarge, WindlassError
+from windlass.hub import auth, problems
+from windlass.hub.core import Hub
+from windlass.hub.description import describe
+from windlass.hub.requests import HubRequest
+
+_LOG = logging.getLogger("windlass.hub")
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+HEAD, HEADERS = 32 * 1024, 100
+"""Bytes of an address with its headers, and how many of these."""
+
+ROUTES = ("jobs", "runs", "schedules", "worker", "events", "access", "webhooks", "stats", "page")
+
+
+def handlers() -> list[Any]:
+    """Every route there is."""
+    return [describe, *(handler for name in ROUTES for handler in import_module(f"windlass.hub.routes.{name}").HANDLERS)]
+
+
+def make_app(hub: Hub, routes: Sequence[Any] | None = None) -> Litestar:
+    """The routes, behind the gate."""
+    bearer = SecurityScheme(type="http", scheme="bearer", description="A token made by `windlass tokens create`.")
+    return Litestar(
+        list(handlers() if routes is None else routes),
+        middleware=[whole_names, hub.gate.middleware],
+        request_class=HubRequest,
+        request_max_body_size=None,  # HubRequest has its own limit
+        exception_handlers=problems.HANDLERS,
+        openapi_config=OpenAPIConfig(
+            title="windlass",
+            version=__version__,
+            # Litestar's own router answers in HTML what it does not know, so it is put aside, and open to nobody.
+            openapi_router=Router("/api/v1/schema", route_handlers=[], opt={"scope": ()}, include_in_schema=False),
+            components=Components(security_schemes={"bearer": bearer}),
+            security=[{"bearer": []}],
+        ),
+        logging_config=None,
+        debug=False,
+    )
+
+
+_SLASH = "\x1f"  # stands for an escaped slash in a path; no name has it
+
+
+def split_path(raw: bytes) -> str:
+    """A path whose parts may have slashes of their own: they are escaped in it, and must not divide it."""
+    return "/".join(unquote(part).replace("/", _SLASH) for part in raw.decode("ascii", "replace").split("/"))
+
+
+def whole_names(app: Any) -> Any:
+    """Give names from the path their own slashes back."""
+
+    async def enter(scope: Scope, receive: Receive, send: Send) -> None:
+        if _SLASH in scope["path"]:
+            names = scope["path_params"]
+            names |= {name: value.replace(_SLASH, "/") for name, value in names.items() if isinstance(value, str)}
+        await app(scope, receive, send)
+
+    return enter
+
+
+class HubApp:
+    """An ASGI app: served by itself, or mounted in another one under any path.
+
+    Where nobody sends the lifespan events of a mounted app, its loops begin with the first request.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub, self._app = hub, make_app(hub)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            self.hub.start()
+            await Answering(self.hub, scope, send).by(self._app, receive)
+        else:
+            raise ValueError(f"A hub does not speak {scope['type']}.")
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                self.hub.start()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.hub.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+class Answering:
+    """One request and its answer: its id, the headers every answer has, and the last resort when nothing else has answered."""
+
+    def __init__(self, hub: Hub, scope: Scope, send: Send) -> None:
+        self._hub, self._scope, self._send = hub, scope, send
+        self.id = hub.clock.new_id()
+        self.status = 0
+        scope["hub"], scope["request_id"] = hub, self.id
+        if b"%2" in scope.get("raw_path", b""):
+            scope["path"] = split_path(scope["raw_path"])
+
+    async def by(self, app: Any, receive: Receive) -> None:
+        """Let the app answer."""
+        if (wrong := self._wrong()) is not None:
+            await self._say(wire.problem_of(wrong, self.id))
+            return
+        try:
+            await app(self._scope, receive, self.send)
+        except Exception:
+            _LOG.exception("Request %s failed.", self.id)
+            if self.status:
+                raise  # half an answer is out; only the end of the connection can tell
+            await self._say(problems.unexpected(self.id))
+
+    def _wrong(self) -> WindlassError | None:
+        """What is wrong with the form of the request."""
+        scope = self._scope
+        if scope["http_version"] == "0.9":
+            return BadInput("The request names no version of HTTP.", hint="Speak HTTP/1.1.")
+        size = len(scope["query_string"]) + len(scope["path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
+        if size > HEAD or len(scope["headers"]) > HEADERS:
+            return HeadTooLarge(
+                f"The address and the headers have {size:,} bytes.", hint=f"Send at most {HEAD:,} bytes and {HEADERS} headers."
+            )
+        return None
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Send on what the app says."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self._hub.requests.count(self._scope["method"], self._scope.get("path_template"), self.status)
+            message = {**message, "headers": [*message["headers"], (b"x-request-id", self.id.encode()), *auth.headers(message["headers"])]}
+        await self._send(message)
+
+    async def _say(self, problem: wire.Problem) -> None:
+        body = msgspec.json.encode(problem)
+        length = str(len(body)).encode()
+        headers = [(b"content-type", problems.MEDIA_TYPE.encode()), (b"content-length", length)]
+        await self.send({"type": "http.response.start", "status": problem.status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})

@@ -1,0 +1,56 @@
+"""Serving an ASGI app by uvicorn, within bounds."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+
+from windlass.app.apps import SWITCH_INTERVAL
+from windlass.errors import BadInput
+from windlass.hub.connections import Connection
+
+GRACE = 5  # seconds for answers that are under way when the server is told to stop
+KEEP_ALIVE = 75
+BACKLOG = 1_024
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 is any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol said: asyncio turns Nagle's delay off only for sockets that name it, and an answer has two parts.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise BadInput(f"Cannot listen on {host}:{port}: {error.strerror}.", hint="Choose another with --host and --port.") from error
+    sock.listen(BACKLOG)
+    return sock
+
+
+def server(app: Any) -> uvicorn.Server:
+    """A server that is not started yet."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=Connection,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            lifespan="on",
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=GRACE,
+        )
+    )
+
+
+def serve(app: Any, sock: socket.socket) -> None:
+    """Serve until a signal."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    server(app).run(sockets=[sock])

@@ -1,0 +1,141 @@
+// Where the page begins: who looks, what is looked at, and whether the hub answers.
+
+import { get, post, token } from "./api.js";
+import { h, show } from "./dom.js";
+import { tellTimes } from "./format.js";
+import { jobs } from "./jobs.js";
+import { notice, problem } from "./parts.js";
+import { run } from "./run.js";
+import { runs } from "./runs.js";
+import { schedule, schedules } from "./schedules.js";
+import { pause } from "./stream.js";
+import { workers } from "./workers.js";
+
+const PLACES = [["runs", "Runs"], ["workers", "Workers"], ["schedules", "Schedules"], ["jobs", "Jobs"]];
+const VIEWS = { runs: [runs, run], workers: [workers], schedules: [schedules, schedule], jobs: [jobs] };
+
+const [header, main] = [document.querySelector("header"), document.querySelector("main")];
+const state = { me: null, place: "runs", connection: ["wait", "connecting"] };
+let leave = new AbortController();
+
+function drawHeader() {
+  const [kind, words] = state.connection;
+  const link = ([place, name]) => h("a", { href: `#/${place}`, "aria-current": place === state.place && "page" }, name);
+  show(header,
+    h("a", { class: "brand", href: "#/runs" }, "windlass"),
+    state.me && h("nav", { "aria-label": "Views" }, PLACES.map(link)),
+    h("div", { class: "corner" },
+      state.me && h("span", { class: "connection", "data-is": kind, role: "status" }, words),
+      state.me && token.get() && h("span", { class: "who", title: `May ${state.me.scopes.join(", ")}` }, state.me.who),
+      state.me && token.get() && h("button", { class: "quiet", on: { click: signOut } }, "Sign out")));
+}
+
+/** "live": what is seen is so now; "wait": not yet; "lost": it was so a while ago. */
+function connection(kind, words) {
+  state.connection = [kind, words];
+  drawHeader();
+}
+
+/** What a view is given: where it draws, until when, what the address says, and who looks. */
+function context(signal, rest, query) {
+  return {
+    signal, rest, query, connection,
+    draw: (...nodes) => signal.aborted || show(main, ...nodes),
+    title: (text) => { if (!signal.aborted) document.title = `${text} · windlass`; },
+    may: (scope) => state.me.scopes.some((has) => has === scope || has === "admin"),
+    refused: (error) => { if (!signal.aborted && error.status === 401) signIn(error); },
+  };
+}
+
+async function arrive() {
+  leave.abort();
+  leave = new AbortController();
+  const { signal } = leave;
+  const [, address = "", query = ""] = /^#\/([^?]*)\??(.*)$/.exec(location.hash) ?? [];
+  const [place, ...rest] = address.split("/").map(decoded);
+  const view = VIEWS[place]?.[Math.min(rest.length, 1)];
+  if (!view) return location.replace("#/runs");
+  state.place = place;
+  connection("wait", "connecting");
+  show(main);
+  document.title = "windlass";
+  try {
+    await view(context(signal, rest[0], new URLSearchParams(query)));
+  } catch (error) {
+    if (signal.aborted) return;
+    if (error.status === 401) signIn(error);
+    else show(main, problem(error));
+    if (!error.status) throw error;
+  }
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+async function enter() {
+  for (let wait = 1_000; ; wait = Math.min(wait * 2, 15_000)) {
+    try {
+      state.me = await get("me");
+      return arrive();
+    } catch (error) {
+      if (error.status) return signIn(token.get() && error);
+      show(main, problem(error));
+      await pause(wait * (0.5 + Math.random() / 2), new AbortController().signal);
+    }
+  }
+}
+
+function signIn(error) {
+  leave.abort();
+  token.forget();
+  state.me = null;
+  document.title = "Sign in · windlass";
+  drawHeader();
+  const submit = (event) => {
+    event.preventDefault();
+    token.keep(new FormData(event.target).get("token").trim());
+    enter();
+  };
+  show(main, h("form", { class: "sign-in", key: "sign-in", on: { submit } },
+    h("h1", {}, "Sign in"),
+    error && problem(error),
+    h("label", { for: "token" }, "Token"),
+    h("input", { type: "password", id: "token", name: "token", autocomplete: "off", required: true, spellcheck: "false" }),
+    h("button", { class: "main" }, "Sign in"),
+    h("p", { class: "faint" }, "The token stays in this tab. Make one, or a link that signs in:"),
+    h("pre", { class: "command" }, "windlass tokens create NAME --scopes read submit")));
+  document.getElementById("token").focus();
+}
+
+function signOut() {
+  token.forget();
+  enter();
+}
+
+/** A link that signs in holds a ticket, which works once. It leaves the address before anything else happens. */
+async function useTicket() {
+  const ticket = /^#ticket=(.+)$/.exec(location.hash)?.[1];
+  if (!ticket) return;
+  history.replaceState(null, "", "#/runs");
+  token.forget();
+  try {
+    token.keep((await post("session", { ticket: decoded(ticket) })).secret);
+  } catch (error) {
+    notice(error);
+  }
+}
+
+async function begin() {
+  await useTicket();
+  await enter();
+}
+
+window.addEventListener("hashchange", () => (location.hash.startsWith("#ticket=") ? begin() : state.me && arrive()));
+setInterval(tellTimes, 1_000);
+drawHeader();
+begin();

@@ -1,0 +1,126 @@
+// What several views are made of.
+
+import { h } from "./dom.js";
+import { json } from "./format.js";
+import { follow, pause } from "./stream.js";
+
+/** The address of a view of this page. */
+export function to(place, rest, query = {}) {
+  const said = new URLSearchParams(Object.entries(query).filter(([, value]) => value)).toString();
+  return `#/${place}${rest === undefined ? "" : `/${encodeURIComponent(rest)}`}${said && `?${said}`}`;
+}
+
+export const runLink = (id, text) => h("a", { class: "mono", href: to("runs", id), title: id }, text ?? id);
+
+/** What went wrong, and what to do about it. */
+export const problem = (error) => h("div", { class: "problem", role: "alert" }, h("p", {}, error.detail ?? String(error)), error.hint && h("p", { class: "hint" }, error.hint));
+
+/** A word on what was done, or was not. A success goes by itself. */
+export function notice(what) {
+  const place = document.querySelector(".notices");
+  const close = h("button", { class: "quiet", "aria-label": "Close", on: { click: () => note.remove() } }, "×");
+  const note = h("div", { class: "notice" }, what instanceof Error ? problem(what) : h("p", {}, what), close);
+  place.append(note);
+  while (place.childNodes.length > 4) place.firstChild.remove();
+  if (!(what instanceof Error)) setTimeout(() => note.remove(), 6_000);
+}
+
+/** Do something, and say how it went. */
+export async function act(page, doing, done) {
+  try {
+    const answer = await doing();
+    if (done) notice(done(answer));
+    return answer;
+  } catch (error) {
+    page.refused(error);
+    notice(error);
+    return null;
+  }
+}
+
+/** A question with fields; null when it is taken back. */
+export function asked(title, children, button, danger = false) {
+  return new Promise((resolve) => {
+    const submit = (event) => {
+      event.preventDefault();
+      resolve(Object.fromEntries(new FormData(event.target)));
+      dialog.close();
+    };
+    const close = () => {
+      resolve(null);
+      dialog.remove();
+    };
+    const dialog = h("dialog", { "aria-label": title, on: { close } }, h("form", { on: { submit } },
+      h("h2", {}, title), children,
+      h("div", { class: "buttons" },
+        h("button", { type: "button", on: { click: () => dialog.close() } }, "Back"),
+        h("button", { class: danger ? "danger" : "main" }, button))));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** A line for a shell, and a button that copies it. */
+export function command(line) {
+  const copy = async (event) => {
+    await navigator.clipboard.writeText(line);
+    event.target.textContent = "Copied";
+  };
+  return h("div", { class: "command" }, h("code", {}, line), navigator.clipboard && h("button", { class: "quiet", on: { click: copy } }, "Copy"));
+}
+
+export const empty = (title, ...rest) => h("div", { class: "empty" }, h("p", { class: "title" }, title), rest);
+
+export const facts = (...rows) =>
+  h("dl", { class: "facts" }, rows.filter((row) => row && row[1] !== null && row[1] !== undefined && row[1] !== "").map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, value))));
+
+/** The way to the other pages of a list that is ordered by name. */
+export const pages = (place, after, cursor) => h("nav", { class: "pages", key: "pages", "aria-label": "Pages" },
+  after && h("a", { href: to(place) }, "← First page"), cursor && h("a", { href: to(place, undefined, { after: cursor }), rel: "next" }, "More →"));
+
+/** A value as JSON text. */
+export const value = (what) => h("pre", { class: "json", tabindex: "0" }, json(what));
+
+export const tags = (names) => (names ?? []).map((name) => h("span", { class: "tag" }, name));
+
+/**
+ * Call `load` again and again. It returns the milliseconds until the next time; `soon()` makes it sooner, though never before `least`
+ * has passed. `ended` is rejected with what the hub refuses; when it does not answer, the view goes on trying.
+ */
+export function steadily(page, load, least = 1_000) {
+  let [wake, wanted, failures] = [() => {}, false, 0];
+  const turn = async () => {
+    let next = 0;
+    wanted = false;
+    try {
+      next = await load();
+      failures = 0;
+    } catch (error) {
+      if (!passing(error)) throw error;
+      failures = Math.min(failures + 1, 15);
+      page.connection("lost", error.status ? error.detail : "no answer");
+    }
+    await pause(least + 1_000 * failures, page.signal);
+    if (!wanted) await Promise.race([pause(next - least, page.signal), new Promise((resolve) => { wake = resolve; })]);
+  };
+  const loop = async () => {
+    while (!page.signal.aborted) await turn();
+  };
+  return { soon: () => { wanted = true; wake(); }, ended: loop() };
+}
+
+/** Whether an error is one that may be gone the next time. */
+export const passing = ({ status }) => status === 0 || status === 429 || status >= 500;
+
+/** Follow events, and tell the reader how the connection is. */
+export async function live(page, route, { query, from, heard, opened, over = "live" }) {
+  const told = (state, wait) => {
+    if (state === "open") {
+      page.connection("live", "live");
+      opened();
+    } else if (state === "lost") page.connection("lost", `no connection, next try in ${Math.ceil(wait / 1_000)} s`);
+    else page.connection("wait", "paused");
+  };
+  await follow(route, { query, from, signal: page.signal, heard, told });
+  if (!page.signal.aborted) page.connection("wait", over);
+}

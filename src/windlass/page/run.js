@@ -1,0 +1,160 @@
+// One run: what it is, why it does not run, what happened, what it wrote.
+
+import { get, patch, path, post } from "./api.js";
+import { h } from "./dom.js";
+import { at, between, clock, duration, ENDED, HELD, now, pill, when } from "./format.js";
+import { log } from "./log.js";
+import { act, asked, command, facts, live, runLink, steadily, to, value } from "./parts.js";
+import { bar, tries } from "./runs.js";
+
+const WAITING = new Set(["waiting", "scheduled", "queued"]);
+
+export async function run(page) {
+  const route = path("runs", page.rest);
+  const seen = { run: null, attempts: [], events: [], reasons: [] };
+  const lines = log();
+
+  const load = async () => {
+    const ask = (part) => get(`${route}/${part}`, {}, page.signal);
+    const [found, { attempts }, { events }] = await Promise.all([get(route, {}, page.signal), ask("attempts"), ask("history")]);
+    const { reasons } = WAITING.has(found.state) ? await ask("why") : { reasons: [] };
+    Object.assign(seen, { run: found, attempts, events, reasons });
+    draw();
+    return ENDED.has(found.state) ? Infinity : 3_000;
+  };
+  const draw = () => {
+    page.title(`${seen.run.state} · ${seen.run.job}`);
+    page.draw(...everything(page, seen, lines, view.soon));
+  };
+  const heard = ({ type, data }) => {
+    const event = JSON.parse(data);
+    if (type === "log") lines.add(event);
+    else if (type === "progress" && seen.run) {
+      seen.run = { ...seen.run, progress: event.progress };
+      draw();
+    } else view.soon();
+    return type === "status" && ENDED.has(event.state);
+  };
+
+  const view = steadily(page, load, 250);
+  // From its beginning on, so that the whole log comes the same way as what is written just now.
+  await Promise.all([view.ended, live(page, `${route}/events`, { from: "0-0", heard, opened: view.soon, over: "ended" })]);
+}
+
+function everything(page, { run, attempts, events, reasons }, lines, again) {
+  return [
+    h("div", { class: "head", key: run.id },
+      h("h1", {}, pill(run.state), " ", run.job),
+      h("div", { class: "actions" }, actions(page, run, again)),
+      h("p", { class: "mono faint" }, run.id)),
+    reasons.length > 0 && why(reasons),
+    HELD.has(run.state) && run.progress && h("div", { class: "far", key: "progress" }, bar(run.progress), h("span", {}, percent(run.progress), " ", run.progress.message)),
+    run.error && h("section", { class: "error", key: "error" }, h("h2", {}, ENDED.has(run.state) ? "Why it failed" : "Why it is tried again"), failure(run.error)),
+    h("section", { key: "facts" }, about(run)),
+    h("section", { key: "timeline" }, h("h2", {}, "Timeline"), strip(events, run), timeline(events)),
+    h("div", { class: "columns", key: "values" },
+      h("section", {}, h("h2", {}, "Payload"), value(run.payload)),
+      h("section", {}, h("h2", {}, "Output"), run.state === "succeeded" ? value(run.output) : h("p", { class: "faint" }, ENDED.has(run.state) ? "None." : "None yet."))),
+    attempts.length > 1 && h("section", { key: "attempts" }, h("h2", {}, "Attempts"), attempts.map(attempt)),
+    h("section", { key: "log" }, h("h2", {}, "Log"), lines.node),
+  ];
+}
+
+function actions(page, run, again) {
+  const route = path("runs", run.id);
+  const refused = page.may("submit") ? null : "Your token may not do this; it needs the scope submit.";
+  const button = (name, text, click, extra) => run.actions.includes(name) && h("button", { key: name, disabled: refused !== null, title: refused, on: { click }, ...extra }, text);
+  const cancel = async () => {
+    const running = HELD.has(run.state);
+    const reason = h("input", { name: "reason", maxlength: 200, "aria-label": "Reason", placeholder: "Why (is kept with the run)" });
+    const said = await asked("Cancel this run?", [
+      h("p", {}, running ? "It runs now: its worker is told to stop, and nothing of what it still reports is kept." : "It will not run."), reason,
+    ], "Cancel the run", true);
+    if (said) await act(page, () => post(`${route}/cancel`, { reason: said.reason || null }), (after) => `The run is ${after.state}.`);
+    again();
+  };
+  const rerun = async () => {
+    const made = await act(page, () => post(`${route}/rerun`), () => "A new run was made with the same payload.");
+    if (made) location.hash = to("runs", made.id);
+  };
+  const change = async () => {
+    const local = new Date(Date.parse(run.scheduled_for) - new Date().getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+    const said = await asked("Change this run", [
+      h("label", { for: "priority" }, "Priority: a higher one goes first"), h("input", { id: "priority", name: "priority", type: "number", value: run.priority, required: true }),
+      h("label", { for: "due" }, "Due, in your own time zone"), h("input", { id: "due", name: "due", type: "datetime-local", step: 1, value: local, required: true }),
+    ], "Change");
+    if (!said) return;
+    const changes = {};
+    if (Number(said.priority) !== run.priority) changes.priority = Number(said.priority);
+    if (said.due !== local) changes.scheduled_for = new Date(said.due).toISOString();
+    if (Object.keys(changes).length) await act(page, () => patch(route, changes), (after) => `The run is ${after.state}.`);
+    again();
+  };
+  return [button("patch", "Change", change), button("rerun", "Run again", rerun), button("cancel", "Cancel", cancel, { class: "danger" })];
+}
+
+function why(reasons) {
+  return h("div", { class: "callout", key: "why" }, h("h2", {}, "Why it does not run"),
+    h("ul", {}, reasons.map(({ code, text, data }) => h("li", {}, text, data?.run && [" ", runLink(data.run, "Look at it")], code === "no_worker" && command(starting(data))))));
+}
+
+const starting = ({ queue, tags }) => ["windlass work shop:app", `--queue=${quoted(queue)}`, ...tags.map((tag) => `--tag=${quoted(tag)}`)].join(" ");
+
+/** A word for a shell, which must not see more in it than a word. */
+const quoted = (word) => (/^[\w.-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
+const percent = ({ fraction }) => typeof fraction === "number" && `${Math.floor(fraction * 100)} %`;
+
+function failure({ code, message, detail }) {
+  return [h("p", { class: "message" }, h("code", {}, code), " ", message), detail && h("pre", { class: "trace", tabindex: "0" }, detail)];
+}
+
+function about(run) {
+  const { policy } = run;
+  return facts(
+    ["Job", h("a", { href: to("runs", undefined, { job: run.job }), title: "All its runs" }, run.job)],
+    ["Queue", [h("a", { href: to("runs", undefined, { state: "queued", queue: run.queue }) }, run.queue), run.priority !== 0 && ` · priority ${run.priority}`]],
+    ["Tries", `${tries(run)} of ${run.max_attempts}${run.returns ? ` · ${run.returns} returned` : ""}`],
+    ["Worker", run.worker],
+    ["Created", moment(run.created_at)],
+    run.scheduled_for !== run.created_at && ["Due", moment(run.scheduled_for)],
+    ["Started", moment(run.started_at)],
+    ["Finished", moment(run.finished_at)],
+    ["Waited", run.started_at && duration(Math.max(0, Date.parse(run.started_at) - Math.max(Date.parse(run.scheduled_for), Date.parse(run.created_at))))],
+    ["Took", run.started_at && (between(run.started_at, run.finished_at) ?? (HELD.has(run.state) && when(run.started_at, "for")))],
+    ["Asked to stop", moment(run.cancel_asked_at)],
+    ["Reason", run.reason],
+    ["Limits", [policy.timeout && `${duration(policy.timeout)} a try`, run.max_runtime && `${duration(run.max_runtime)} in all`].filter(Boolean).join(", ")],
+    policy.solver && ["Program", h("code", {}, policy.solver.url)]);
+}
+
+const moment = (iso) => iso && [at(iso), " ", h("span", { class: "faint" }, when(iso))];
+
+/** How long it was in each state, as a line of colours. */
+function strip(events, run) {
+  const ends = [...events.slice(1).map((event) => event.at), run.finished_at ?? new Date(now()).toISOString()];
+  const first = Date.parse(events[0]?.at);
+  const whole = Math.max(1, Date.parse(ends.at(-1)) - first);
+  const parts = events.map(({ state, at: from }, index) => [state, Date.parse(from) - first, Date.parse(ends[index]) - Date.parse(from)]);
+  return h("svg:svg", { class: "strip", viewBox: "0 0 1000 10", preserveAspectRatio: "none", "aria-hidden": "true" },
+    parts.filter(([state]) => !ENDED.has(state)).map(([state, from, length]) =>
+      h("svg:rect", { "data-state": state, x: (from / whole) * 1000, width: Math.max(0, (length / whole) * 1000), y: 0, height: 10 }, h("svg:title", {}, `${state} for ${duration(length)}`))));
+}
+
+function timeline(events) {
+  return h("ol", { class: "timeline" }, events.map((event, index) =>
+    h("li", { key: event.rev, "data-state": event.state },
+      h("time", { datetime: event.at, title: at(event.at) }, clock(event.at)),
+      h("span", { class: "faint gap" }, index > 0 && `+${between(events[index - 1].at, event.at)}`),
+      h("span", { class: "move" }, event.move), pill(event.state),
+      h("span", { class: "faint" }, [event.attempt > 1 && `attempt ${event.attempt}`, event.worker].filter(Boolean).join(" · ")),
+      event.detail && h("code", { class: "detail" }, JSON.stringify(event.detail)))));
+}
+
+function attempt({ n, outcome, worker, claimed_at: claimed, started_at: started, finished_at: finished, error }) {
+  return h("details", { key: n, class: "attempt" },
+    h("summary", {}, `${n}. `, h("span", { class: "pill", "data-state": outcome }, outcome), " ",
+      h("span", { class: "faint" }, [worker, (started ?? claimed) && at(started ?? claimed), between(started ?? claimed, finished)].filter(Boolean).join(" · ")),
+      error && h("span", { class: "short" }, ` ${error.code}: ${error.message}`)),
+    error ? failure(error) : h("p", { class: "faint" }, "No error."));
+}

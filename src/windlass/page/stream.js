@@ -1,0 +1,109 @@
+// Server-sent events, read with fetch so that the token travels in a header.
+
+import { ask } from "./api.js";
+
+const SILENCE = 60_000; // the hub sends a comment more often than this
+const LONGEST_WAIT = 30_000;
+const HIDDEN = 30_000; // a page that nobody looks at gives its connection back: a browser has only a few for one host
+
+/**
+ * Follow a stream, behind the event `from` or from now on, until `signal` is aborted or `heard` returns true. It comes back by itself, behind the last event it got.
+ * `heard({type, data})` gets each event, `told(state, wait)` hears "open", "lost" and "idle". A refusal is thrown.
+ */
+export async function follow(route, { query, from = null, signal, heard, told }) {
+  const place = { id: from, retry: 1_000 };
+  let failures = 0;
+  while (!signal.aborted) {
+    if (document.hidden) {
+      told("idle");
+      await happening("visibilitychange", document, signal);
+      continue;
+    }
+    const connection = new AbortController();
+    const seen = hiding(() => connection.abort());
+    try {
+      const headers = { Accept: "text/event-stream", ...(place.id && { "Last-Event-ID": place.id }) };
+      const answer = await ask(route, { query, headers, signal: AbortSignal.any([signal, connection.signal]) });
+      failures = 0;
+      if (answer.status === 204) return; // nothing will come any more
+      told("open");
+      if (await read(answer.body, place, heard, connection)) return;
+    } catch (error) {
+      if (signal.aborted) return;
+      const refused = error.status >= 400 && error.status < 500 && error.status !== 429;
+      if (refused && (error.status !== 400 || !place.id)) throw error;
+      if (refused) place.id = null; // this place is not known any more: go on with what comes next
+    } finally {
+      seen();
+      connection.abort();
+    }
+    if (document.hidden) continue;
+    const wait = Math.min(place.retry * 2 ** failures++, LONGEST_WAIT) * (0.5 + Math.random() / 2);
+    told("lost", wait);
+    await Promise.race([pause(wait, signal), happening("online", window, signal)]);
+  }
+}
+
+async function read(body, place, heard, connection) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  const parse = parser(place);
+  for (;;) {
+    const quiet = setTimeout(() => connection.abort(), SILENCE);
+    const { done, value } = await reader.read().finally(() => clearTimeout(quiet));
+    if (done) return false;
+    for (const event of parse(value)) if (heard(event)) return true;
+  }
+}
+
+/** Pieces of text in, whole events out, by the rules of the HTML standard; `place` keeps the id of the last whole one. */
+export function parser(place) {
+  let rest = "";
+  let { id } = place;
+  let type = "message";
+  let data = [];
+  return function* (text) {
+    // A carriage return at the very end may be the first half of a line's end.
+    const lines = (rest + text).split(/\r\n|\n|\r(?!$)/);
+    rest = lines.pop();
+    for (const line of lines) {
+      const [, name, value] = /^([^:]*):? ?(.*)$/s.exec(line);
+      if (line === "") {
+        place.id = id;
+        if (data.length) yield { type, data: data.join("\n") };
+        [type, data] = ["message", []];
+      } else if (name === "data") data.push(value);
+      else if (name === "event") type = value;
+      else if (name === "id" && !value.includes("\0")) id = value;
+      else if (name === "retry" && /^\d+$/.test(value)) place.retry = Number(value);
+    }
+  };
+}
+
+/** Call back when nobody has looked at the page for a while; the answer ends the watch. */
+function hiding(act) {
+  let timer;
+  const look = () => {
+    clearTimeout(timer);
+    if (document.hidden) timer = setTimeout(act, HIDDEN);
+  };
+  document.addEventListener("visibilitychange", look);
+  return () => {
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", look);
+  };
+}
+
+function happening(name, target, signal) {
+  return new Promise((resolve) => {
+    target.addEventListener(name, resolve, { once: true, signal });
+    signal.addEventListener("abort", resolve, { once: true });
+  });
+}
+
+/** Wait, but no longer than the view is looked at. */
+export function pause(ms, signal) {
+  return new Promise((resolve) => {
+    const timer = ms === Infinity ? null : setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => [clearTimeout(timer), resolve()], { once: true });
+  });
+}

@@ -1,0 +1,59 @@
+// Who does the work.
+
+import { get } from "./api.js";
+import { h } from "./dom.js";
+import { short, when } from "./format.js";
+import { command, empty, facts, pages, runLink, steadily, tags } from "./parts.js";
+
+const COUNT = 100;
+
+export async function workers(page) {
+  page.title("Workers");
+  const after = page.query.get("after") ?? "";
+  const load = async () => {
+    const { workers: found, cursor } = await get("workers", { after, count: COUNT }, page.signal);
+    page.connection("live", "live");
+    const alive = found.filter((worker) => worker.alive);
+    const gone = found.filter((worker) => !worker.alive);
+    page.draw(
+      h("div", { class: "head" }, h("h1", {}, "Workers"), found.length > 0 && h("p", { class: "faint" }, `${alive.length} alive, ${gone.length} seen lately`)),
+      found.length ? h("div", { class: "cards", key: "list" }, [...alive, ...gone].map(card)) : nothing(),
+      pages("workers", after, cursor));
+    return 2_000;
+  };
+  await steadily(page, load).ended;
+}
+
+const nothing = () => empty("No worker has been seen.", h("p", {}, "Start one beside the store, or anywhere that reaches this hub:"),
+  command("windlass work shop:app"), command(`windlass work shop:app --hub ${new URL("../", import.meta.url).href}`));
+
+function card(worker) {
+  const { about, held, metrics, runs, slots } = worker;
+  const more = held - runs.length;
+  return h("section", { class: "card", key: worker.name, "data-alive": String(worker.alive) },
+    h("h2", {}, worker.name),
+    h("p", { class: "faint" }, worker.alive ? "alive, seen " : "gone, last seen ", when(worker.seen_at)),
+    worker.alive && h("div", { class: "gauges" },
+      gauge("Slots", held, slots, `${held} of ${slots}`),
+      gauge("CPU", metrics.cpu, 100, `${Math.round(metrics.cpu)} %`),
+      gauge("Memory", metrics.memory, metrics.memory_total, `${bytes(metrics.memory)} of ${bytes(metrics.memory_total)}`),
+      gauge("Disk", metrics.disk, metrics.disk_total, `${bytes(metrics.disk)} of ${bytes(metrics.disk_total)}`),
+      gauge("Load", metrics.load1, metrics.cores, `${metrics.load1?.toFixed(2)} on ${metrics.cores} cores`)),
+    facts(
+      ["Queues", worker.queues ? tags(worker.queues) : "all"],
+      worker.jobs && ["Jobs", tags(worker.jobs)],
+      worker.tags.length > 0 && ["Tags", tags(worker.tags)],
+      ["Offers", [`${worker.cores} cores`, worker.memory > 0 && `${worker.memory.toLocaleString("en")} MiB`].filter(Boolean).join(", ")],
+      about.host && ["Host", `${about.host}, pid ${about.pid}`],
+      about.version && ["Version", `${about.version}, Python ${about.python}, ${about.system}`],
+      ["Since", when(worker.registered_at)],
+      held > 0 && ["Runs", [runs.map((id) => [runLink(id, short(id)), " "]), more > 0 && `and ${more.toLocaleString("en")} more`]]));
+}
+
+const bytes = (number) => (number < 10 * 2 ** 30 ? `${(number / 2 ** 30).toFixed(1)} GiB` : `${Math.round(number / 2 ** 30)} GiB`);
+
+/** A part of a whole; nothing where either was not told. */
+function gauge(name, number, most, text) {
+  if (number === undefined || most === undefined) return null;
+  return h("div", { class: "gauge", key: name }, h("span", {}, name), h("meter", { min: 0, max: most || 1, value: number, high: most * 0.9, "aria-label": name }), h("span", { class: "number" }, text));
+}

@@ -1,0 +1,82 @@
+-- Workers --------------------------------------------------------------------------------------------------------
+
+-- name: keep_metrics
+update workers set metrics = :metrics, metrics_at = :now, seen_at = {greatest}(seen_at, :now) where name = :name returning name
+
+-- name: workers_after
+select name, queues, jobs, tags, cores, memory, slots, about, metrics, metrics_at, registered_at, seen_at
+from workers where name > :after order by name limit :count
+
+-- What these workers hold now: how much it is, and the first few of it. Live leases only, so it is short.
+-- name: held_by_workers
+select worker, held, id from (
+  select l.worker, l.id, l.claimed_at, l.seq, count(*) over (partition by l.worker) as held,
+    row_number() over (partition by l.worker order by l.claimed_at, l.seq) as n
+  from job_runs l where l.look_at is not null and l.worker {in_texts: names}) as h
+where h.n <= :few order by worker, claimed_at, seq
+
+-- name: silent_workers
+select name from workers where seen_at < :before order by name limit :count
+
+-- name: drop_workers
+delete from workers where name {in_texts: names} and seen_at < :before
+
+-- How much there was ---------------------------------------------------------------------------------------------
+
+-- fragment: counts
+created, started, succeeded, failed, quarantined, cancelled, skipped, attempts, retried, returned, lapsed, waited, ran
+
+-- fragment: unfinished_states
+waiting, scheduled, queued, claimed, running, cancelling
+
+-- name: add_minutes
+insert into job_minutes (minute, queue, job, {counts})
+select minute, queue, job, {counts}
+from {rows: r: minute int, queue text, job text, created int, started int, succeeded int, failed int, quarantined int, cancelled int, skipped int, attempts int, retried int, returned int, lapsed int, waited int, ran int}
+where true
+on conflict (minute, queue, job) do update
+  set created = job_minutes.created + excluded.created, started = job_minutes.started + excluded.started,
+    succeeded = job_minutes.succeeded + excluded.succeeded, failed = job_minutes.failed + excluded.failed,
+    quarantined = job_minutes.quarantined + excluded.quarantined, cancelled = job_minutes.cancelled + excluded.cancelled,
+    skipped = job_minutes.skipped + excluded.skipped, attempts = job_minutes.attempts + excluded.attempts,
+    retried = job_minutes.retried + excluded.retried, returned = job_minutes.returned + excluded.returned,
+    lapsed = job_minutes.lapsed + excluded.lapsed, waited = job_minutes.waited + excluded.waited, ran = job_minutes.ran + excluded.ran
+
+-- name: add_totals
+insert into job_totals (queue, job, since, {unfinished_states}, {counts})
+select queue, job, :now, {unfinished_states}, {counts}
+from {rows: r: queue text, job text, waiting int, scheduled int, queued int, claimed int, running int, cancelling int, created int, started int, succeeded int, failed int, quarantined int, cancelled int, skipped int, attempts int, retried int, returned int, lapsed int, waited int, ran int}
+where true
+on conflict (queue, job) do update
+  set waiting = job_totals.waiting + excluded.waiting, scheduled = job_totals.scheduled + excluded.scheduled,
+    queued = job_totals.queued + excluded.queued, claimed = job_totals.claimed + excluded.claimed,
+    running = job_totals.running + excluded.running, cancelling = job_totals.cancelling + excluded.cancelling,
+    created = job_totals.created + excluded.created, started = job_totals.started + excluded.started,
+    succeeded = job_totals.succeeded + excluded.succeeded, failed = job_totals.failed + excluded.failed,
+    quarantined = job_totals.quarantined + excluded.quarantined, cancelled = job_totals.cancelled + excluded.cancelled,
+    skipped = job_totals.skipped + excluded.skipped, attempts = job_totals.attempts + excluded.attempts,
+    retried = job_totals.retried + excluded.retried, returned = job_totals.returned + excluded.returned,
+    lapsed = job_totals.lapsed + excluded.lapsed, waited = job_totals.waited + excluded.waited, ran = job_totals.ran + excluded.ran
+
+-- fragment: old_minutes
+select minute from job_minutes where minute < :before order by minute limit :count
+
+-- Whole minutes, and not too many rows at once.
+-- name: drop_minutes
+delete from job_minutes where minute {among: old_minutes}
+
+-- fragment: sums
+sum(created), sum(started), sum(succeeded), sum(failed), sum(quarantined), sum(cancelled), sum(skipped), sum(attempts), sum(retried), sum(returned), sum(lapsed), sum(waited), sum(ran)
+
+-- name: whole_totals
+select sum(waiting), sum(scheduled), sum(queued), sum(claimed), sum(running), sum(cancelling), {sums} from job_totals
+
+-- In an order that does not change: what is listed stays listed.
+-- name: totals
+select queue, job, {unfinished_states}, {counts} from job_totals order by since, queue, job limit :count
+
+-- name: minutes_since
+select minute, {sums} from job_minutes where minute >= :since group by minute order by minute
+
+-- name: jobs_since
+select queue, job, {sums} from job_minutes where minute >= :since group by queue, job order by queue, job

@@ -1,0 +1,132 @@
+-- Webhooks -------------------------------------------------------------------------------------------------------
+
+-- fragment: webhook_columns
+id, name, url, jobs, queues, states, delays, secrets, enabled, reason, failures, paused_until, begins, rev, created_at, updated_at
+
+-- fragment: delivery_columns
+seq, id, webhook, run, rev, type, status, tries, next_at, token, answer, error, created_at, finished_at
+
+-- name: webhooks
+select {webhook_columns} from webhooks order by id
+
+-- name: webhook
+select {webhook_columns} from webhooks where id = :id
+
+-- Whoever makes deliveries moves this row first, so whoever holds it is alone with the endpoints.
+-- name: lock_webhook_tail postgres
+select rev from job_followers where name = :name for update
+
+-- Nobody has followed the journal while there was nobody to tell.
+-- name: restart_tail
+update job_followers set cursor = :cursor, rev = rev + 1 where name = :name and not exists (select 1 from webhooks)
+
+-- name: add_webhook
+insert into webhooks (id, name, url, jobs, queues, states, delays, secrets, enabled, failures, paused_until, begins, rev, created_at, updated_at)
+select r.id, r.name, r.url, r.jobs, r.queues, r.states, r.delays, r.secrets, r.enabled, 0, 0, :cursor, 1, :now, :now
+from {rows: r: id text, name text, url text, jobs text, queues text, states text, delays text, secrets text, enabled int}
+where (select count(*) from webhooks) < :most
+returning id
+
+-- name: edit_webhook
+update webhooks
+set name = r.name, url = r.url, jobs = r.jobs, queues = r.queues, states = r.states, delays = r.delays, secrets = r.secrets,
+  enabled = r.enabled, reason = r.reason, failures = r.failures, paused_until = r.paused_until, begins = r.begins, rev = r.rev + 1, updated_at = :now
+from {rows: r: id text, name text, url text, jobs text, queues text, states text, delays text, secrets text, enabled int, reason text, failures int, paused_until int, begins text, rev int}
+where webhooks.id = r.id and webhooks.rev = r.rev
+returning webhooks.id
+
+-- name: drop_webhook
+delete from webhooks
+where id = :id and (select d.id from job_deliveries d where d.webhook = :id order by d.webhook, d.seq + 0 limit 1) is null
+returning id
+
+-- Deliveries ------------------------------------------------------------------------------------------------------
+
+-- What a body tells of a run beside the change itself; large outputs stay where they are.
+-- name: ends
+select id, rev, error, case when length(output) <= :most then output end, case when output is null then 0 else 1 end
+from job_runs where id {in_texts: names}
+
+-- name: add_deliveries
+insert into job_deliveries (id, webhook, run, rev, type, body, status, tries, next_at, created_at, until)
+select r.id, r.webhook, r.run, r.rev, r.type, r.body, 'pending', 0, :now, :now, :until
+from {rows: r: n int, id text, webhook text, run text, rev int, type text, body text} join webhooks w on w.id {probe: r.webhook}
+where w.enabled = 1 order by r.n
+on conflict (webhook, run, rev) do nothing
+
+-- The first deliveries of each endpoint that are due, so that a long queue at one of them hides nothing of the others.
+-- name: due_deliveries sqlite
+select d.webhook, d.next_at, d.seq from json_each(:names) as l cross join job_deliveries as d
+where d.seq in (
+  select q.seq from job_deliveries q
+  where q.webhook = l.value and q.next_at <= :now order by q.next_at, q.seq limit :count)
+order by d.next_at, d.seq
+
+-- name: due_deliveries postgres
+select h.webhook, h.next_at, h.seq
+from json_array_elements_text(:names::json) as l(id), lateral (
+  select q.webhook, q.next_at, q.seq from job_deliveries q
+  where q.webhook = l.id and q.next_at <= :now order by q.next_at, q.seq limit :count) as h
+order by h.next_at, h.seq
+
+-- An endpoint that has failed too often is tried by one delivery of one process; all others wait for what becomes of it.
+-- name: probe_webhooks
+update webhooks set paused_until = :until, mark = :token where id {in_texts: names} and failures >= :most and paused_until <= :now
+
+-- fragment: due_chosen
+select seq from job_deliveries
+where seq {in: ids} and coalesce(next_at, :now + 1) <= :now
+  and (select w.enabled = 1 and (w.paused_until <= :now or w.mark = :token) from webhooks w where w.id = job_deliveries.webhook)
+order by seq {skip_locked}
+
+-- name: claim_deliveries
+update job_deliveries set token = :token, next_at = :until where seq {among: due_chosen}
+
+-- name: claimed_deliveries
+select body, {delivery_columns} from job_deliveries where seq {in: ids} and token = :token order by seq
+
+-- fragment: webhook_held
+select webhook from job_deliveries where id = :id and token = :token
+
+-- name: calm_webhook
+update webhooks set failures = 0, paused_until = case when failures >= :most then 0 else paused_until end
+where failures > 0 and id = ({webhook_held})
+
+-- name: blame_webhook
+update webhooks set failures = failures + 1, paused_until = {greatest}(paused_until, :until) where id = ({webhook_held})
+
+-- name: disable_webhook
+update webhooks set enabled = 0, reason = :reason, rev = rev + 1, updated_at = :now where enabled = 1 and id = ({webhook_held})
+
+-- name: settle_delivery
+update job_deliveries
+set status = :status, tries = tries + 1, next_at = cast(:next_at as {int}), token = null, answer = cast(:answer as {int}), error = cast(:error as text),
+  finished_at = case when cast(:next_at as {int}) is null then :now end, until = coalesce(cast(:until as {int}), until)
+where id = :id and token = :token
+returning seq
+
+-- name: resend_delivery
+update job_deliveries set status = 'pending', tries = 0, next_at = :now, finished_at = null, until = :until where id = :id and token is null returning seq
+
+-- name: delivery
+select {delivery_columns} from job_deliveries where id = :id
+
+-- name: list_deliveries
+select {delivery_columns} from job_deliveries where webhook = :id and seq + 0 < :seq order by seq + 0 desc limit :count
+
+-- name: list_deliveries_status
+select {delivery_columns} from job_deliveries where webhook = :id and status = :status and seq + 0 < :seq order by seq + 0 desc limit :count
+
+-- name: deliveries_over
+select seq, status from job_deliveries where until <= :now order by until limit :count
+
+-- name: give_up_deliveries
+update job_deliveries set status = 'failed', next_at = null, token = null, error = :error, finished_at = :now, until = :until
+where seq {in: ids} and status || '' = 'pending' and until + 0 <= :now and (token is null or coalesce(next_at, :now) <= :now)
+returning seq
+
+-- name: prune_deliveries
+delete from job_deliveries where seq {in: ids} and status || '' <> 'pending' and until + 0 <= :now returning seq
+
+-- name: drop_deliveries
+delete from job_deliveries where seq {in: ids}

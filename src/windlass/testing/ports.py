@@ -1,0 +1,368 @@
+"""What every port of a worker must do, as plain functions. A new port's own test file is a few lines:
+
+    @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+    def test_my_port(case):
+        asyncio.run(conform(case, my_ports))
+
+where `my_ports()` is an async context manager that gives `Ports`: an engine without runs, ports that lead to it, and a way to let
+its time pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from windlass.clock import SystemClock
+from windlass.engine import Engine, Outcome
+from windlass.errors import BadInput, Cancelled, LeaseLost, NotFound, WindlassError, WrongState
+from windlass.machine import Fail, GiveBack, Snooze, Succeed
+from windlass.model import Failure, NewRun, Options, Receipt, Requires, Run, State, WorkerInfo
+from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
+from windlass.store.records import Held
+from windlass.testing.stores import TEXTS, refused
+from windlass.worker import Port
+
+MANY = WorkerInfo("many", slots=1_000)
+LEASE = 30_000
+BOOM = Failure("boom", "it broke", "line 1\nline 2")
+NONCES = SystemClock().nonce
+
+
+class Ports:
+    """An engine, ports that lead to it, and its time."""
+
+    def __init__(self, engine: Engine, another: Callable[[], Port], pass_time: Callable[[int], None]) -> None:
+        self.engine, self.another, self.pass_time = engine, another, pass_time
+        self.port = another()
+
+    async def create(self, count: int = 1, job: str = "job", payload: Any = None, **options: Any) -> list[str]:
+        """So many runs of a job; their ids."""
+        await self.engine.define(job, options=Options(**options))
+        return [made.id for made in await self.engine.create([NewRun(job, payload) for _ in range(count)])]
+
+    async def claim(self, count: int = 1, worker: WorkerInfo = MANY, lease: int = LEASE) -> list[Run]:
+        """What a claim gives, under a token of its own."""
+        return await self.port.claim(worker, count=count, lease=lease, token=NONCES())
+
+    async def claimed(self, **options: Any) -> Run:
+        """One run, held."""
+        await self.create(**options)
+        (run,) = await self.claim()
+        return run
+
+
+Case = Callable[[Ports], Awaitable[None]]
+CASES: list[Case] = []
+
+
+def _case(function: Case) -> Case:
+    CASES.append(function)
+    return function
+
+
+async def conform(case: Case, open_ports: Callable[[], AbstractAsyncContextManager[Ports]]) -> None:
+    """Run one case on ports of its own."""
+    async with open_ports() as ports:
+        await case(ports)
+
+
+def held(run: Run) -> Held:
+    return Held(run.seq, run.token or "")
+
+
+def succeeded(run: Run, output: str | None = None) -> Outcome:
+    return Outcome(run.id, Succeed(token=run.token, output=output), run.seq)
+
+
+def failed(run: Run, **how: Any) -> Outcome:
+    return Outcome(run.id, Fail(token=run.token, error=BOOM, **how), run.seq)
+
+
+def ends(answers: list[Receipt | WindlassError]) -> list[Any]:
+    """The state of each receipt, or the kind of each refusal."""
+    return [answer.state if isinstance(answer, Receipt) else type(answer) for answer in answers]
+
+
+# Claims
+
+
+@_case
+async def a_claim_takes_no_more_than_asked_in_the_order_of_the_queue(ports: Ports) -> None:
+    ids = await ports.create(5)
+    first, rest = await ports.claim(2), await ports.claim(10)
+    assert [run.id for run in first] == ids[:2]
+    assert [run.id for run in rest] == ids[2:]
+    assert await ports.claim(10) == []
+    for run in (*first, *rest):
+        assert (run.state, run.worker, run.attempt, run.lease) == (State.CLAIMED, "many", 1, LEASE)
+
+
+@_case
+async def a_claim_brings_the_run_as_it_is_stored(ports: Ports) -> None:
+    for text in TEXTS:
+        await ports.create(payload={"text": text, "numbers": [1, -2.5, 2**62, None, True]}, timeout=5_000, max_attempts=7)
+    runs = await ports.claim(len(TEXTS))
+    assert runs == [await ports.engine.get(run.id) for run in runs]
+
+
+@_case
+async def a_claim_asked_again_under_its_token_gives_the_same_runs(ports: Ports) -> None:
+    await ports.create(5)
+    token = NONCES()
+    runs = await ports.port.claim(MANY, count=3, lease=LEASE, token=token)
+    again = await ports.another().recover(MANY, token)
+    assert sorted(run.id for run in again) == sorted(run.id for run in runs)
+    await ports.port.report_many([succeeded(runs[0])])
+    assert {run.id for run in await ports.port.recover(MANY, token)} == {run.id for run in runs[1:]}
+    assert await ports.port.recover(MANY, NONCES()) == []
+    assert await ports.port.recover(WorkerInfo("another"), token) == []
+
+
+@_case
+async def concurrent_claims_get_distinct_runs(ports: Ports) -> None:
+    ids = await ports.create(60)
+    answers = await asyncio.gather(
+        *(ports.another().claim(WorkerInfo(f"w{n}", slots=10), count=2, lease=LEASE, token=NONCES()) for n in range(50))
+    )
+    got = Counter(run.id for runs in answers for run in runs)
+    assert got == Counter(ids)
+
+
+@_case
+async def a_worker_with_one_slot_gets_one_run_at_a_time(ports: Ports) -> None:
+    await ports.create(2)
+    one = WorkerInfo("one")
+    (run,) = await ports.claim(5, one)
+    assert await ports.claim(5, one) == []
+    await ports.port.report_many([succeeded(run)])
+    assert len(await ports.claim(5, one)) == 1
+
+
+@_case
+async def a_worker_is_not_offered_what_it_cannot_do(ports: Ports) -> None:
+    await ports.create(job="elsewhere", queue="far")
+    await ports.create(job="heavy", requires=Requires(("gpu",), 4, 1024))
+    await ports.create(job="plain")
+    names = ports.engine
+    assert [run.job for run in await ports.claim(9, WorkerInfo("a", queues=("default",), slots=9))] == ["plain"]
+    assert await ports.claim(9, WorkerInfo("b", queues=("default",), tags=("gpu",), cores=2, memory=4096, slots=9)) == []
+    assert await ports.claim(9, WorkerInfo("c", jobs=("plain",), tags=("gpu",), cores=8, memory=4096, slots=9)) == []
+    assert [
+        run.job for run in await ports.claim(9, WorkerInfo("d", queues=("default",), tags=("gpu",), cores=8, memory=4096, slots=9))
+    ] == ["heavy"]
+    assert [run.queue for run in (await names.runs(state="queued")).runs] == ["far"]
+
+
+@_case
+async def what_makes_no_sense_is_refused_and_changes_nothing(ports: Ports) -> None:
+    (run_id,) = await ports.create()
+    before = await ports.engine.get(run_id)
+    for how in ({"count": 0}, {"count": 100_000}, {"lease": 0}, {"lease": 2**60}, {"token": "short"}, {"token": "no token at all!"}):
+        with refused(BadInput):
+            await ports.port.claim(MANY, **{"count": 1, "lease": LEASE, "token": NONCES()} | how)
+    for worker in (WorkerInfo(""), WorkerInfo("a\nb"), WorkerInfo("w", slots=0), WorkerInfo("w", queues=("",))):
+        with refused(BadInput):
+            await ports.port.claim(worker, count=1, lease=LEASE, token=NONCES())
+        with refused(BadInput):
+            await ports.port.register(worker)
+    assert await ports.engine.get(run_id) == before
+
+
+# Holding
+
+
+@_case
+async def a_beat_extends_the_lease_and_brings_the_progress(ports: Ports) -> None:
+    run = await ports.claimed()
+    ports.pass_time(LEASE - 1_000)
+    assert await ports.port.beat([held(run)], lease=LEASE, progress={held(run): '{"fraction":0.5}'}) == ["ok"]
+    now = await ports.engine.get(run.id)
+    assert (now.lease_until or 0) - (run.lease_until or 0) >= LEASE - 1_000
+    assert now.progress == '{"fraction":0.5}'
+
+
+@_case
+async def beats_are_answered_one_by_one(ports: Ports) -> None:
+    await ports.create(3)
+    fine, asked, ended = await ports.claim(3)
+    await ports.engine.cancel(asked.id)
+    await ports.port.report_many([succeeded(ended)])
+    stranger = Held(fine.seq, NONCES())
+    assert await ports.port.beat([held(asked), held(ended), stranger, held(fine)], lease=LEASE) == ["stop", "lost", "lost", "ok"]
+    assert await ports.port.beat([], lease=LEASE) == []
+
+
+@_case
+async def a_start_counts_once_and_only_for_what_is_held(ports: Ports) -> None:
+    await ports.create(2)
+    first, second = await ports.claim(2)
+    stranger = Held(second.seq, NONCES())
+    assert await ports.port.start_many([held(first), stranger]) == {held(first)}
+    begun = (await ports.engine.get(first.id)).started_at
+    ports.pass_time(10)
+    assert await ports.port.start_many([held(first)]) == {held(first)}
+    assert (await ports.engine.get(first.id)).started_at == begun is not None
+    assert (await ports.engine.get(second.id)).state is State.CLAIMED
+
+
+@_case
+async def lines_are_kept_once_and_in_order(ports: Ports) -> None:
+    run = await ports.claimed()
+    lines = [(n, text or "-") for n, text in enumerate((text[:5_000] for text in TEXTS), 1)]
+    await ports.port.log(run.id, run.token or "", lines[3:], seq=run.seq)
+    await ports.port.log(run.id, run.token or "", lines[:5], seq=run.seq)
+    assert [(line.n, line.text) for line in await ports.engine.lines(run.id)] == lines
+    with refused(LeaseLost):
+        await ports.port.log(run.id, NONCES(), [(99, "stranger")], seq=run.seq)
+    await ports.port.report_many([succeeded(run)])
+    with refused(LeaseLost):
+        await ports.port.log(run.id, run.token or "", [(100, "late")], seq=run.seq)
+    assert len(await ports.engine.lines(run.id)) == len(lines)
+
+
+# Reports
+
+
+@_case
+async def an_output_comes_back_as_it_was_reported(ports: Ports) -> None:
+    outputs = [None, "null", '"\\u0000 is no NUL"', '{"a":[1,2.5,-3]}', *(f'"{text}"' for text in ("漢字 🪝", "x" * 500_000))]
+    await ports.create(len(outputs))
+    runs = await ports.claim(len(outputs))
+    answers = await ports.port.report_many([succeeded(run, output) for run, output in zip(runs, outputs, strict=True)])
+    assert ends(answers) == [State.SUCCEEDED] * len(outputs)
+    assert [(await ports.engine.get(run.id)).output for run in runs] == outputs
+
+
+@_case
+async def the_same_report_again_gets_the_same_answer(ports: Ports) -> None:
+    await ports.create(4, backoff=(0,))
+    runs = await ports.claim(4)
+    reports = [
+        succeeded(runs[0], "1"),
+        failed(runs[1]),
+        failed(runs[2], retry=False),
+        Outcome(runs[3].id, GiveBack(token=runs[3].token), runs[3].seq),
+    ]
+    first = await ports.port.report_many(reports)
+    assert ends(first) == [State.SUCCEEDED, State.QUEUED, State.FAILED, State.QUEUED]
+    before = [await ports.engine.get(run.id) for run in runs]
+    again = await ports.another().report_many(reports)
+    assert ends(again) == ends(first)
+    assert all(isinstance(answer, Receipt) and answer.repeated for answer in again)
+    assert [await ports.engine.get(run.id) for run in runs] == before
+    assert ends(await ports.port.report_many([succeeded(runs[0], "2")])) == [WrongState]
+
+
+@_case
+async def one_report_that_is_refused_does_not_harm_the_others(ports: Ports) -> None:
+    await ports.create(4)
+    cancelled, fine, bad, stranger = await ports.claim(4)
+    await ports.engine.cancel(cancelled.id)
+    nobody = Outcome(ports.engine.clock.new_id(), Succeed(token=NONCES()))
+    forged = Outcome(stranger.id, Succeed(token=NONCES()), stranger.seq)
+    answers = await ports.port.report_many([succeeded(cancelled), succeeded(bad, "\0"), nobody, forged, succeeded(fine)])
+    assert ends(answers) == [Cancelled, BadInput, NotFound, LeaseLost, State.SUCCEEDED]
+    assert all(answer.message and answer.hint for answer in answers if isinstance(answer, WindlassError))
+    assert [(await ports.engine.get(run.id)).state for run in (cancelled, bad, stranger)] == [
+        State.CANCELLED,
+        State.CLAIMED,
+        State.CLAIMED,
+    ]
+
+
+@_case
+async def failures_are_retried_as_the_report_says(ports: Ports) -> None:
+    run = await ports.claimed(max_attempts=2)
+    assert ends(await ports.port.report_many([failed(run, delay=5_000)])) == [State.SCHEDULED]
+    planned = await ports.engine.get(run.id)
+    assert (planned.burnt, planned.attempt, planned.error) == (1, 2, BOOM)
+    ports.pass_time(5_000)
+    await ports.engine.sweep()
+    (again,) = await ports.claim()
+    assert (again.id, again.token != run.token) == (run.id, True)
+    assert ends(await ports.port.report_many([failed(again)])) == [State.FAILED]
+    assert ends(await ports.port.report_many([Outcome(run.id, Snooze(token=run.token, delay=1), run.seq)])) == [LeaseLost]
+
+
+@_case
+async def what_is_given_back_or_snoozed_burns_no_try(ports: Ports) -> None:
+    run = await ports.claimed()
+    assert ends(await ports.port.report_many([Outcome(run.id, GiveBack(token=run.token), run.seq)])) == [State.QUEUED]
+    (again,) = await ports.claim()
+    assert ends(await ports.port.report_many([Outcome(again.id, Snooze(token=again.token, delay=60_000), again.seq)])) == [State.SCHEDULED]
+    now = await ports.engine.get(run.id)
+    assert (now.burnt, now.returns, now.attempt) == (0, 2, 3)
+
+
+@_case
+async def a_late_worker_is_refused_and_nothing_of_it_is_stored(ports: Ports) -> None:
+    late = await ports.claimed(backoff=(0,))
+    ports.pass_time(LEASE + 1_000)
+    await ports.engine.sweep()
+    (new,) = await ports.claim(1, WorkerInfo("new"))
+    assert new.id == late.id
+    before = await ports.engine.get(new.id)
+    assert await ports.port.beat([held(late)], lease=LEASE, progress={held(late): "1"}) == ["lost"]
+    assert await ports.port.start_many([held(late)]) == set()
+    with refused(LeaseLost):
+        await ports.port.log(late.id, late.token or "", [(1, "late")], seq=late.seq)
+    assert ends(await ports.port.report_many([succeeded(late, '"late"'), failed(late)])) == [LeaseLost, LeaseLost]
+    assert await ports.engine.get(new.id) == before
+    assert await ports.engine.lines(new.id) == []
+    assert ends(await ports.port.report_many([succeeded(new, '"new"')])) == [State.SUCCEEDED]
+    assert [attempt.outcome for attempt in await ports.engine.attempts(new.id)] == ["lapsed", "succeeded"]
+
+
+# Hints
+
+
+@_case
+async def a_wait_hears_of_new_runs_and_of_cancels(ports: Ports) -> None:
+    await ports.create(job="job")
+    mine = frozenset({queue_topic("default"), worker_topic("many")})
+    (run,) = await ports.claim()
+    while await ports.port.wait(mine, 0.05):
+        pass  # what was said before, and all that may have been missed
+    await ports.create()
+    assert queue_topic("default") in await ports.port.wait(mine, 20)
+    await ports.engine.cancel(run.id)
+    topics: set[str] = set()
+    while worker_topic("many") not in topics:
+        topics = await ports.port.wait(mine, 20)
+        assert topics, "The cancel was not heard."
+
+
+@_case
+async def what_is_said_between_two_waits_is_kept_for_the_second(ports: Ports) -> None:
+    mine = frozenset({ALL_QUEUES, worker_topic("many")})
+    while await ports.port.wait(mine, 0.05):
+        pass
+    await ports.create()
+    await asyncio.sleep(0.2)
+    assert queue_topic("default") in await ports.port.wait(mine, 20)
+
+
+@_case
+async def a_wait_for_nothing_ends(ports: Ports) -> None:
+    mine = frozenset({queue_topic("empty"), worker_topic("many")})
+    while await ports.port.wait(mine, 0.05):
+        pass
+    assert await ports.port.wait(mine, 0.05) == set()
+
+
+# Who works
+
+
+@_case
+async def a_worker_that_registers_again_is_one_worker(ports: Ports) -> None:
+    await ports.port.register(WorkerInfo("w", queues=("a",), slots=2), about={"host": "here", "pid": 7})
+    await ports.port.register(WorkerInfo("w", queues=("b", "c"), tags=("gpu",), slots=3))
+    await ports.port.worker_metrics("w", {"cpu": 12.5, "memory": 1024})
+    (seen,) = await ports.engine.workers()
+    assert seen.info == WorkerInfo("w", queues=("b", "c"), tags=("gpu",), slots=3)
+    assert seen.about == {"host": "here", "pid": 7}
+    assert seen.metrics == {"cpu": 12.5, "memory": 1024}

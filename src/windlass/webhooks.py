@@ -1,0 +1,224 @@
+"""Tells receivers of changes: what they are told, how it is signed (Standard Webhooks 1.0), and the loop that sends it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from windlass import wire
+from windlass.clock import Clock
+from windlass.egress import Answer, Egress, Target
+from windlass.engine import Engine
+from windlass.engine.webhooks import Parcel, signing_key, type_of
+from windlass.errors import BadInput, EgressFailed, LeaseLost, NotFound
+from windlass.faults import FAULTS
+from windlass.model import Entry, Secret
+from windlass.store.webhooks import End
+from windlass.worker.housekeeping import AWAY
+
+_LOG = logging.getLogger("windlass.webhooks")
+
+POINTS = ("webhook.before_post", "webhook.after_post", "webhook.after_2xx", "webhook.after_mark")
+"""Where a test can make a process fail, around each try."""
+
+MOST = 20 * 1024
+"""Bytes of a body; what does not fit is left out, and the receiver reads the run."""
+TIMEOUT = 15.0
+LEASE = 60_000
+"""Milliseconds for which a delivery belongs to whoever tries it: longer than a try and its mark can take."""
+READ, KEPT = 64 * 1024, 500
+"""Bytes of an answer that are read, and characters of it that are kept of a refusal."""
+EVERY, GATHER = 1.0, 0.01
+"""Seconds between two looks when nobody wakes the sender, and before one when somebody does: what ends together needs one look only."""
+
+
+def body_of(entry: Entry, end: End | None) -> str:
+    """What a receiver is told of a change. What the run's row says beside it belongs to it only if nothing has changed since."""
+    event = msgspec.to_builtins(wire.event_of(entry))
+    error, output, cut = (end.error, end.output, end.cut) if end is not None and end.rev == entry.rev else (None, None, False)
+    bare = {name: value for name, value in event.items() if name != "detail"}
+    text = b""
+    for parts in ((event, error, output, cut), (event, error, None, True), (event, None, None, True), (bare, None, None, True)):
+        text = _body(entry, *parts)
+        if len(text) <= MOST:
+            break
+    return text.decode()
+
+
+def _body(entry: Entry, event: dict[str, Any], error: str | None, output: str | None, cut: bool) -> bytes:
+    data: dict[str, Any] = {"id": f"{entry.run}.{entry.rev}", **event}
+    if error is not None:
+        data["error"] = Raw(error.encode())
+    if output is not None:
+        data["output"] = Raw(output.encode())
+    if cut:
+        data["truncated"] = True
+    return msgspec.json.encode({"type": type_of(entry), "timestamp": wire.told(entry.at), "data": data})
+
+
+def sign(secret: str, message: str, timestamp: int, body: bytes) -> str:
+    """The signature of one message under one secret."""
+    signed = f"{message}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.digest(signing_key(secret), signed, sha256)).decode()
+
+
+def signatures(secrets: tuple[Secret, ...], message: str, timestamp: int, body: bytes, now: int) -> str:
+    """The signatures under every secret that still counts, the newest first."""
+    counting = (secret for secret in secrets if secret.until is None or secret.until > now)
+    return " ".join(sign(secret.key, message, timestamp, body) for secret in counting)
+
+
+def _reach(point: str) -> None:
+    if FAULTS.on:
+        FAULTS.hit(f"webhook.{point}")
+
+
+class Sender:
+    """Makes deliveries and sends them, until it is cancelled. Any number of them may run on one store."""
+
+    def __init__(self, engine: Engine, clock: Clock, egress: Egress, *, at_once: int = 32, each: int = 4, timeout: float = TIMEOUT) -> None:
+        self._engine, self._clock, self._egress = engine, clock, egress
+        self._at_once, self._each, self._timeout = at_once, each, timeout
+        self.problem: str | None = None
+        self._woken = asyncio.Event()
+        self._sending: dict[asyncio.Task[None], str] = {}
+
+    @property
+    def sending(self) -> int:
+        """How many are under way."""
+        return len(self._sending)
+
+    def wake(self) -> None:
+        """Look at once: something has changed, or an endpoint is new."""
+        self._woken.set()
+
+    def check(self, url: str) -> Target:
+        """EgressRefused for an address to which nothing would be sent, as far as that can be told without a look-up."""
+        return self._egress.check(url)
+
+    async def run(self) -> None:
+        """Send what there is to send; what is under way when this is cancelled is sent again by whoever comes next."""
+        try:
+            while True:
+                pause = await self.tick()
+                if pause:
+                    await self._wait(pause)
+        finally:
+            for task in self._sending:
+                task.cancel()
+            await asyncio.gather(*self._sending, return_exceptions=True)
+
+    async def tick(self) -> float:
+        """Make what can be made and begin what can be begun; the seconds to wait before the next look."""
+        self._woken.clear()
+        try:
+            looked = await self._engine.make_deliveries(body_of)
+            begun = await self._begin()
+        except AWAY as error:
+            if self.problem is None:
+                _LOG.warning("Webhooks wait for the store: %s", error)
+            self.problem = str(error)
+            return EVERY * (0.5 + self._clock.chance())
+        self.problem = None
+        return 0 if looked or begun else EVERY
+
+    async def finish(self) -> None:
+        """Wait for what is being sent."""
+        while self._sending:
+            await asyncio.wait(self._sending)
+
+    async def _begin(self) -> int:
+        """Begin to send as many as there is room for."""
+        room = self._at_once - self.sending
+        if not room:
+            return 0
+        parcels = await self._engine.claim_deliveries(room, LEASE, each=self._each, held=Counter(self._sending.values()))
+        for parcel in parcels:
+            task = asyncio.get_running_loop().create_task(self._send(parcel))
+            self._sending[task] = parcel.webhook.id
+            task.add_done_callback(self._sent)
+        return len(parcels)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        del self._sending[task]
+        self.wake()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("A webhook was not sent.", exc_info=error)  # it is tried again when its lease is over
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+                await asyncio.sleep(GATHER)
+        except TimeoutError:
+            pass
+
+    async def _send(self, parcel: Parcel) -> None:
+        """One try: post, then write down what became of it."""
+        delivery, token = parcel.delivery, parcel.delivery.token or ""
+        _reach("before_post")
+        try:
+            answer = await self._post(parcel)
+        except (EgressFailed, BadInput) as error:
+            said = error.message
+            return await self._mark(lambda: self._engine.not_delivered(delivery.id, token, said))
+        _reach("after_post")
+        if 200 <= answer.status < 300:
+            _reach("after_2xx")
+            await self._mark(lambda: self._engine.delivered(delivery.id, token, answer.status))
+            return _reach("after_mark")
+        said, wish = _refusal(answer), _wish(answer, self._clock.now())
+        return await self._mark(lambda: self._engine.not_delivered(delivery.id, token, said, answer=answer.status, wish=wish))
+
+    async def _post(self, parcel: Parcel) -> Answer:
+        now, body = self._clock.now(), parcel.body.encode()
+        message, timestamp = parcel.delivery.id, now // 1000
+        headers = {
+            "content-type": "application/json",
+            "webhook-id": message,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": signatures(parcel.webhook.secrets, message, timestamp, body, now),
+        }
+        return await self._egress.send("POST", parcel.webhook.url, headers=headers, body=body, timeout=self._timeout, most=READ)
+
+    async def _mark(self, mark: Callable[[], Awaitable[None]]) -> None:
+        """Write down what became of a try, for as long as the delivery is ours: else it would be sent once more."""
+        gives_up = self._clock.monotonic() + LEASE
+        while True:
+            try:
+                return await mark()
+            except (LeaseLost, NotFound):
+                return None  # it is somebody else's by now, or its endpoint was removed
+            except AWAY as error:
+                if self._clock.monotonic() >= gives_up:
+                    raise
+                self.problem = str(error)
+                await self._clock.sleep(0.1 + self._clock.chance())
+
+
+def _refusal(answer: Answer) -> str:
+    said = answer.body[: 4 * KEPT].decode("utf-8", "replace").strip()[:KEPT]
+    return f"It answered {answer.status}: {said}" if said else f"It answered {answer.status}."
+
+
+def _wish(answer: Answer, now: int) -> int | None:
+    """How many milliseconds the receiver asks to be left alone, by Retry-After: seconds, or a date."""
+    text = next((value.strip() for name, value in answer.headers if name == "retry-after"), "")
+    if text.isascii() and text.isdigit():
+        return int(text[:9]) * 1000
+    try:
+        when = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0, round(when.replace(tzinfo=when.tzinfo or UTC).timestamp() * 1000) - now)

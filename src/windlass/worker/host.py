@@ -1,0 +1,37 @@
+"""What a worker tells of the machine it runs on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from typing import Any
+
+import psutil
+
+
+def about(version: str) -> dict[str, Any]:
+    """What does not change while a process lives."""
+    return {
+        "host": socket.gethostname()[:128],
+        "pid": os.getpid(),
+        "version": version,
+        "python": platform.python_version(),
+        "system": platform.system(),
+    }
+
+
+def metrics(folder: str = "/") -> dict[str, float]:
+    """How the machine is doing: percent of its processors since the last call, bytes of memory and disk, and its load."""
+    memory, disk, load = psutil.virtual_memory(), psutil.disk_usage(folder), os.getloadavg()
+    return {
+        "cpu": psutil.cpu_percent(),
+        "memory": memory.total - memory.available,
+        "memory_total": memory.total,
+        "disk": disk.used,
+        "disk_total": disk.total,
+        "load1": load[0],
+        "load5": load[1],
+        "load15": load[2],
+        "cores": psutil.cpu_count() or 1,
+    }

@@ -1,0 +1,339 @@
+"""Programs that runs bring along: fetched, verified, cached, and executed as `FILE --params JSON`.
+
+What is executed is what was hashed: the bytes go into a file in memory as they are hashed, which is then sealed, and that file is executed,
+whatever becomes of the cache meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from windlass.egress import Egress
+from windlass.errors import BadInput, EgressFailed, EgressRefused, EgressTooLarge, WindlassError
+from windlass.machine import Fail, Report
+from windlass.model import Failure, Solver
+from windlass.worker.commands import PAYLOAD, AsCommand, Guard
+from windlass.worker.context import Call, Context, Sink
+from windlass.worker.handlers import Handler
+from windlass.worker.outcomes import Stopped, failure_of
+from windlass.worker.processes import CHUNK, Memory
+
+_LOG = logging.getLogger("windlass.worker")
+
+MEMORY = 1_024  # MiB
+LARGEST = 256 * 2**20  # bytes of a program
+ROOM = 4 * 2**30  # bytes of the cache
+PATIENCE = 300.0  # seconds for a download
+_IN_ARGUMENTS = 100_000  # bytes; the kernel takes 128 KiB in one argument or variable
+_HEAD = 500  # characters of standard error that the failure tells
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_LOOK_EVERY = 0.05  # seconds
+_MFD_EXEC = 0x10  # asked for since Linux 6.3, unknown before
+_is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
+
+
+class Mismatch(Exception):
+    """What was fetched is not what the run has named."""
+
+
+class Image:
+    """A program on its way to execution: hashed as it is written, then closed to every change."""
+
+    def __init__(self, folder: str) -> None:
+        fd = _in_memory()
+        self._sealable = fd is not None
+        self.path = os.path.join(folder, "solver") if fd is None else f"/proc/self/fd/{fd}"  # where a script's interpreter finds it too
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o500) if fd is None else fd
+        self.size, self._hash = 0, hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        self._hash.update(data)
+        self.size += len(data)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self.fd, rest) :]
+
+    def clear(self) -> None:
+        os.ftruncate(self.fd, 0)
+        os.lseek(self.fd, 0, os.SEEK_SET)
+        self.size, self._hash = 0, hashlib.sha256()
+
+    @property
+    def checksum(self) -> str:
+        return self._hash.hexdigest()
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes as they are now."""
+        for place in range(0, self.size, CHUNK):
+            yield os.pread(self.fd, CHUNK, place)
+
+    def seal(self) -> tuple[int, ...]:
+        """Let nobody change it any more, this process included; the descriptors that its execution needs."""
+        if self._sealable:
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+        again = hashlib.sha256()  # until now another process of the same user could write to it, by /proc
+        for chunk in self.chunks():
+            again.update(chunk)
+        if again.digest() != self._hash.digest() or os.fstat(self.fd).st_size != self.size:
+            raise Mismatch("The program was changed while it was written.")
+        if self._sealable:
+            return (self.fd,)
+        self.close()  # what is open for writing cannot be executed
+        return ()
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def _in_memory() -> int | None:
+    """A file in memory that can be sealed and executed; None where the system has none."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    for wanted in (os.MFD_ALLOW_SEALING | _MFD_EXEC, os.MFD_ALLOW_SEALING):
+        with suppress(OSError):
+            return os.memfd_create("solver", wanted | os.MFD_CLOEXEC)
+    return None
+
+
+class Solvers:
+    """Has programs ready that are what their checksum says. Any number of workers may share its cache."""
+
+    def __init__(
+        self,
+        egress: Egress | None = None,
+        *,
+        cache: str | os.PathLike[str] | None = None,
+        memory: int = MEMORY,
+        largest: int = LARGEST,
+        room: int = ROOM,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._egress = egress or Egress()
+        self._cache = Path(cache or _default_cache())
+        self.memory, self._largest, self._room, self._patience = memory, largest, room, patience
+        with self._folder():
+            pass  # one that cannot be used is told of at the start
+
+    def fill(self, image: Image, solver: Solver, stop: threading.Event) -> None:
+        """Write the program into an image, from the cache or from where it is; Mismatch when it is not what was named."""
+        checksum = solver.checksum.lower()
+        if not _is_checksum(checksum):
+            raise Mismatch("The run names no SHA-256.")
+        with self._folder() as folder:
+            if self._cached(folder, checksum, image):
+                return
+            with _locked(folder, f"lock-{checksum[0]}", stop):
+                if self._cached(folder, checksum, image):  # by the one who had the lock
+                    return
+                self._download(solver.url, image, stop)
+                if image.checksum != checksum:
+                    raise Mismatch(f"The program's SHA-256 is {image.checksum}, not {checksum}.")
+                try:
+                    self._keep(folder, checksum, image)
+                except OSError as error:
+                    _LOG.warning("The solver %s cannot be cached: %s.", checksum, error.strerror)
+
+    @contextmanager
+    def _folder(self) -> Iterator[int]:
+        """The cache's folder, opened; nobody else may have a hand in it."""
+        try:
+            self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = os.open(self._cache, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise BadInput(f"The folder {self._cache} cannot be used: {error.strerror}.", hint="Name another cache for solvers.") from None
+        try:
+            about = os.fstat(folder)
+            if about.st_uid != os.geteuid() or about.st_mode & 0o077:
+                raise BadInput(
+                    f"The folder {self._cache} is open to others.",
+                    hint="Give it to the worker's user and chmod 700, or name another cache for solvers.",
+                )
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _cached(self, folder: int, checksum: str, image: Image) -> bool:
+        """Copy what the cache has; whether it is the program. What is not is forgotten."""
+        with suppress(OSError), _opened(folder, checksum) as fd:
+            while image.size <= self._largest and (data := os.read(fd, CHUNK)):
+                image.write(data)
+            if image.checksum == checksum:
+                os.utime(fd)  # used: the last to go
+                return True
+            os.unlink(checksum, dir_fd=folder)
+        image.clear()
+        return False
+
+    def _download(self, url: str, image: Image, stop: threading.Event) -> None:
+        async def fetch() -> None:
+            asked = asyncio.create_task(self._egress.fetch(url, timeout=self._patience, most=self._largest, sink=image.write))
+            while not (await asyncio.wait({asked}, timeout=_LOOK_EVERY))[0]:
+                if stop.is_set():
+                    asked.cancel()
+                    await asyncio.wait({asked})
+                    raise Stopped("The download was stopped.")
+            if (answer := asked.result()).status != 200:
+                raise EgressFailed(f"HTTP {answer.status}", hint="Try again later.")
+
+        asyncio.run(fetch())
+
+    def _keep(self, folder: int, checksum: str, image: Image) -> None:
+        """Put a verified program into the cache, whole or not at all."""
+        part = f"{checksum}.part"  # one process writes it: the one with the lock
+        with suppress(FileNotFoundError):
+            os.unlink(part, dir_fd=folder)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder), "wb") as file:
+            file.writelines(image.chunks())
+        os.replace(part, checksum, src_dir_fd=folder, dst_dir_fd=folder)
+        self._make_room(folder)
+
+    def _make_room(self, folder: int) -> None:
+        """Remove what was not used for longest. What runs has its own copy."""
+        with os.scandir(folder) as entries:
+            kept = [(about.st_mtime, entry.name, about.st_size) for entry in entries if (about := _about(entry)) is not None]
+        left = self._room
+        for _, name, size in sorted(kept, reverse=True):
+            left -= size
+            if left < 0:
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+
+
+def _about(entry: os.DirEntry[str]) -> os.stat_result | None:
+    with suppress(OSError):
+        return entry.stat(follow_symlinks=False) if _is_checksum(entry.name) else None
+    return None
+
+
+def _default_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "windlass" / "solvers"
+
+
+@contextmanager
+def _opened(folder: int, name: str) -> Iterator[int]:
+    """A plain file of the cache; OSError for links, pipes and all else."""
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(f"{name} is not a file")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _locked(folder: int, name: str, stop: threading.Event) -> Iterator[None]:
+    """Hold a lock that all processes on the same cache know; the system frees it when its holder dies."""
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    try:
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if stop.wait(_LOOK_EVERY):
+                raise Stopped("The download was stopped.")
+        yield
+    finally:
+        os.close(fd)
+
+
+class AsSolver:
+    """A run's own program: fetched and verified, then executed as a command in an empty folder of its own."""
+
+    def __init__(self, solvers: Solvers, solver: Solver, context: Context, call: Call, sink: Sink, guard: Guard) -> None:
+        self.solvers, self.solver, self.context, self.call, self.sink, self.guard = solvers, solver, context, call, sink, guard
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._program: _Program | None = None
+
+    def run(self) -> Report:
+        with TemporaryDirectory(prefix="windlass-solver-", ignore_cleanup_errors=True) as folder, ExitStack() as stack:
+            image = Image(folder)
+            stack.callback(image.close)
+            try:
+                self.solvers.fill(image, self.solver, self._stop)
+                program = self._prepared(image, folder)
+            except (Mismatch, Stopped, WindlassError) as error:
+                return _not_run(error)
+            return program.run()
+
+    def _prepared(self, image: Image, folder: str) -> _Program:
+        inside = os.path.join(folder, "work")
+        os.mkdir(inside, 0o700)
+        program = _Program(self, image, inside)
+        with self._lock:
+            if self._stop.is_set():
+                raise Stopped("It was asked to stop before its program began.")
+            self._program = program
+        return program
+
+    def ask_to_stop(self, why: str) -> None:
+        self.context.ask_to_stop(why)
+        with self._lock:
+            self._stop.set()
+            program = self._program
+        if program is not None:
+            program.ask_to_stop(why)
+
+    def kill(self) -> bool:
+        with self._lock:
+            self._stop.set()
+            program = self._program
+        return True if program is None else program.kill()
+
+
+def _not_run(error: BaseException) -> Report:
+    """The report for a program that was not executed."""
+    match error:
+        case Mismatch():
+            return Fail(error=Failure(code="solver_checksum_mismatch", message=f"solver_checksum_mismatch: {error}"), retry=False)
+        case EgressRefused() | EgressTooLarge():
+            return Fail(error=Failure(code=error.code, message=f"download refused: {error}"), retry=False)
+        case EgressFailed():
+            return Fail(error=Failure(code=error.code, message=f"download failed: {error.message}"))
+        case _:
+            return Fail(error=failure_of(error))
+
+
+class _Program(AsCommand):
+    """The command that a verified program is."""
+
+    def __init__(self, work: AsSolver, image: Image, folder: str) -> None:
+        long = len(work.call.payload.encode()) > _IN_ARGUMENTS
+        argv = (image.path, "--params", "-" if long else PAYLOAD)
+        handler = Handler(work.call.job, "command", argv=argv, cwd=folder, memory=work.solvers.memory)
+        super().__init__(handler, work.context, work.call, work.sink, work.guard, descriptors=image.seal())
+        self._variables = {} if long else {"JOB_PARAMS": work.call.payload}
+        self._head = ""
+
+    def _in_arguments(self) -> bool:
+        return False  # always on standard input as well
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of the worker's own."""
+        home = {"PATH": _PATH, "HOME": self.handler.cwd or "", "TMPDIR": self.handler.cwd or "", "LANG": "C.UTF-8"}
+        return home | self._of_the_run() | {"JOB_ID": self.call.run, "JOB_TYPE": self.call.job} | self._variables
+
+    def _hear(self, name: str, lines: list[bytes]) -> None:
+        if name == "stderr" and len(self._head) < _HEAD:
+            self._head += "".join(f"{line.decode('utf-8', 'replace')}\n" for line in lines)
+        super()._hear(name, lines)
+
+    def _report(self, returncode: int, memory: Memory) -> Report:
+        report = super()._report(returncode, memory)
+        if not isinstance(report, Fail) or report.error.code != "exited":
+            return report
+        said = self._head[:_HEAD].strip()
+        return Fail(error=Failure(code="solver_failed", message=f"exit code {returncode}: {said}", detail=report.error.detail))

@@ -1,0 +1,224 @@
+"""Whatever is sent, the hub answers as it says it does: no 500, nothing that its description does not have, and nothing changed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
+
+from tests.served import ServedHub
+from windlass.hub import HubSettings, connections
+from windlass.hub.description import operations
+
+SETTINGS = HubSettings(longest_wait=20, body=300_000)
+EXAMPLES = int(os.environ.get("WINDLASS_FUZZ", "12"))
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
+    hub = ServedHub(tmp_path_factory.mktemp("hub") / "hub.db", SETTINGS)
+    yield hub
+    hub.stop()
+
+
+@pytest.fixture(scope="module")
+def document(served: ServedHub) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(served.url + "api/v1/openapi.json", timeout=60).json()
+    return found
+
+
+def test_the_description_has_every_route_with_its_scope(document: dict[str, Any], served: ServedHub) -> None:
+    described = {(path, method) for path, method, _ in operations(document)}
+    assert len(described) > 40
+    assert {operation["x-scope"] for _, _, operation in operations(document) if isinstance(operation["x-scope"], str)} >= {
+        "read", "submit", "work", "admin",
+    }  # fmt: skip
+    assert all(operation.get("summary") for _, _, operation in operations(document))
+    assert ("/api/v1/runs", "post") in described
+    assert ("/", "get") not in described
+
+
+def names_there(http: httpx.Client) -> dict[str, str]:
+    """Things that are there, so that not every path leads to nothing."""
+    http.put("/api/v1/jobs/mail", json={}).raise_for_status()
+    http.put("/api/v1/schedules/nightly", json={"job": "mail", "cron": "0 3 * * *"}).raise_for_status()
+    run = http.post("/api/v1/runs", json={"job": "mail"}).raise_for_status().json()["id"]
+    return {"run_id": run, "name": "mail", "key": "nightly"}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")  # schemathesis asks for chance in its own way
+def test_no_request_gets_a_500_or_an_answer_that_is_not_described(tmp_path: Path, document: dict[str, Any]) -> None:
+    schema = schemathesis.openapi.from_dict(document)
+    served, tried = ServedHub(tmp_path / "hub.db", SETTINGS), 0
+    made = httpx.post(served.url + "api/v1/tokens", json={"name": "fuzz", "scopes": ["admin"]}, timeout=60).json()
+    token = {"Authorization": f"Bearer {made['secret']}"}
+    with httpx.Client(base_url=served.url, headers=token, timeout=60) as http:
+        there = names_there(http)
+        for found in schema.get_all_operations():
+            operation = found.ok()
+            if operation.path.endswith("/events"):
+                continue  # a stream without an end; it has tests of its own
+
+            @given(case=operation.as_strategy(), real=st.booleans())
+            @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+            def ask(case: Any, real: bool) -> None:
+                nonlocal tried
+                if real:
+                    case.path_parameters = {name: there.get(name, value) for name, value in (case.path_parameters or {}).items()}
+                case.call_and_validate(base_url=served.url, headers=token, checks=CHECKS, timeout=60)
+                tried += 1
+
+            ask()
+        assert http.get("/healthz").status_code == 200
+    served.stop()
+    assert tried > 10 * EXAMPLES
+    print(f"{tried} requests, 0 errors of the server")
+
+
+DEEP = b"[" * 100_000
+BODIES = {
+    "deep lists": DEEP,
+    "deep objects": b'{"a":' * 50_000,
+    "deep payload": b'{"job": "mail", "payload": ' + b"[" * 65 + b"]" * 65 + b"}",
+    "many members": b'{"job": "mail", "payload": [' + b",".join([b"{}"] * 90_000) + b"]}",
+    "too large": b'{"job": "mail", "payload": "' + b"x" * 400_000 + b'"}',
+    "NaN": b'{"job": "mail", "payload": NaN}',
+    "infinity": b'{"job": "mail", "payload": [-Infinity]}',
+    "1e999": b'{"job": "mail", "payload": 1e999}',
+    "a long number": b'{"job": "mail", "payload": ' + b"9" * 5_000 + b"}",
+    "2 to the 63": b'{"job": "mail", "payload": 9223372036854775808}',
+    "a key twice": b'{"job": "mail", "payload": {"a": 1, "a": 2}}',
+    "a field twice": b'{"job": "mail", "job": "other"}',
+    "half a surrogate pair": b'{"job": "mail", "payload": "\\ud800"}',
+    "NUL": b'{"job": "mail", "payload": "\\u0000"}',
+    "NUL in a name": b'{"job": "ma\\u0000il"}',
+    "not UTF-8": b'{"job": "m\xffil"}',
+    "UTF-16": '{"job": "mail"}'.encode("utf-16"),
+    "no JSON": b"job=mail",
+    "nothing": b"",
+    "a list": b"[]",
+    "null": b"null",
+    "a number for a name": b'{"job": 7}',
+    "a text for a number": b'{"job": "mail", "delay": "7"}',
+    "true for a number": b'{"job": "mail", "delay": true}',
+    "a negative delay": b'{"job": "mail", "delay": -9223372036854775808}',
+    "a huge delay": b'{"job": "mail", "delay": 9223372036854775807}',
+    "mass assignment": b'{"job": "mail", "state": "succeeded", "token": "x", "attempt": 9, "tenant": "other"}',
+    "mass assignment below": b'{"job": "mail", "options": {"burnt": 0}}',
+    "a time that is none": b'{"job": "mail", "scheduled_for": "tomorrow"}',
+    "a time without an offset": b'{"job": "mail", "scheduled_for": "2026-01-01T00:00:00"}',
+    "a time too far": b'{"job": "mail", "scheduled_for": "9999-12-31T23:59:59Z"}',
+    "two JSON texts": b'{"job": "mail"}{"job": "mail"}',
+    "a priority too high": b'{"job": "mail", "options": {"priority": 99999999999}}',
+    "a key with too much": b'{"job": "mail", "key": {"name": "k", "scope": "claim"}}',
+}
+"""None of these makes a run."""
+
+
+@pytest.mark.parametrize("body", list(BODIES.values()), ids=list(BODIES))
+@pytest.mark.parametrize("path", ["runs", "runs/batch", "worker/claim", "worker/report", "worker/beat"])
+def test_a_hostile_body_is_refused_and_changes_nothing(served: ServedHub, body: bytes, path: str) -> None:
+    with httpx.Client(base_url=served.url + "api/v1/", timeout=60) as http:
+        http.put("jobs/mail", json={}).raise_for_status()
+        before = http.get("runs").json()
+        answer = http.post(path, content=body, headers={"Content-Type": "application/json"})
+        assert 400 <= answer.status_code < 500, answer.text
+        problem = answer.json()
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert problem["detail"]
+        assert problem["hint"]
+        assert len(answer.content) < 5_000
+        assert http.get("runs").json() == before
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "count=0", "count=-1", "count=1001", "count=1_0", "count=%D9%A3", "count=", "count=9999999999999999999", "cursor=x",
+        "cursor=" + "A" * 5_000, "state=nothing", "state=queued%00", "job=%00", "job=a&queue=b", "cursor=WyJhIl0",
+    ],
+)  # fmt: skip
+def test_a_hostile_query_is_refused(served: ServedHub, query: str) -> None:
+    answer = httpx.get(f"{served.url}api/v1/runs?{query}", timeout=60)
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_input"), answer.text
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+        b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+        b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nA\x00B: c\r\n\r\n",
+        b"GET /api/v1/runs\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+        b"GET /api/v1/runs HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X%d: x\r\n" % n for n in range(5_000)) + b"\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+def test_N8_what_is_no_request_is_refused_and_the_connection_closed(served: ServedHub, raw: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as line:
+        line.sendall(raw)
+        line.shutdown(socket.SHUT_WR)
+        answer = b""
+        try:
+            while part := line.recv(65_536):
+                answer += part
+        except ConnectionResetError:
+            pass
+    assert not answer or 400 <= int(answer.split(b" ")[1]) < 500, answer[:200]
+    assert httpx.get(served.url + "healthz", timeout=60).status_code == 200
+
+
+def test_every_answer_has_an_id_and_the_headers_that_bind_a_browser(served: ServedHub) -> None:
+    for path in ("", "healthz", "api/v1/runs", "api/v1/nothing", "page/nothing.js", "api/v1/openapi.json", "metrics"):
+        answer = httpx.get(served.url + path, timeout=60)
+        assert answer.headers["x-request-id"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert "server" not in answer.headers
+
+
+def test_a_fault_inside_is_a_problem_without_a_word_of_what_is_inside(served: ServedHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("secret /etc/passwd")
+
+    monkeypatch.setattr(served.hub.engine, "get", broken)
+    answer = httpx.get(served.url + "api/v1/runs/x", timeout=60)
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert "secret" not in answer.text
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+def test_N5_whoever_keeps_a_request_open_is_closed_and_others_are_served(served: ServedHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_WITHIN", 0.5)
+    monkeypatch.setattr(served.hub, "settings", replace(SETTINGS, body_within=500))
+    head = b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    slow = [b"", b"G", head, head + b"Content-Length: 100\r\n\r\n{", head + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"]
+    lines = [socket.create_connection(("127.0.0.1", served.port), timeout=60) for _ in range(20) for _ in slow]
+    for line, sent in zip(lines, slow * 20, strict=True):
+        line.sendall(sent)
+    assert httpx.get(served.url + "healthz", timeout=60).status_code == 200
+    for line, sent in zip(lines, slow * 20, strict=True):
+        try:
+            answer = line.recv(65_536)
+        except ConnectionResetError:
+            answer = b""
+        line.close()
+        assert answer.startswith(b"HTTP/1.1 408") if b"\r\n\r\n" in sent else not answer
