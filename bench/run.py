@@ -10,10 +10,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench import engine, schedules, worker
+from bench import engine, remote, schedules, sse, worker
 from bench.figures import RESULTS, Figures, machine, say
 
-PARTS: dict[str, Callable[..., None]] = {"engine": engine.measure, "schedules": schedules.measure, "worker": worker.measure}
+PARTS: dict[str, Callable[..., None]] = {
+    "engine": engine.measure,
+    "remote": remote.measure,
+    "schedules": schedules.measure,
+    "sse": sse.measure,
+    "worker": worker.measure,
+}
 
 
 def main() -> None:

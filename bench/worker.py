@@ -105,7 +105,7 @@ def _raw_drain(raw: Raw) -> None:
         raw.end([row[0] for row in claimed.rows], claimed.token)
 
 
-def _drain(address: str) -> tuple[float, list[float]]:
+def drain(address: str) -> tuple[float, list[float]]:
     """Seconds that a worker in a process of its own took for what is there, and its memory on the way."""
     command = [sys.executable, "-m", "bench.noop", address, "drain"]
     done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, check=True)
@@ -123,7 +123,7 @@ def drained(figures: Figures, place: Place, sizes: Sizes) -> None:
                 raw.append(sizes.backlog / _seconds(lambda: _raw_drain(by_hand)))
             address = place.make()
             fill(address, sizes.backlog)
-            worker.append(sizes.backlog / _drain(address)[0])
+            worker.append(sizes.backlog / drain(address)[0])
     _ratio(figures, f"{place.name}.drain", worker, raw, at_least=0.4)
 
 
@@ -239,7 +239,7 @@ def soak(figures: Figures, place: Place, sizes: Sizes) -> None:
     address = place.make()
     with doing(f"{sizes.soak:,} runs through one worker"):
         fill(address, sizes.soak)
-        _, seen = _drain(address)
+        _, seen = drain(address)
     figures.note("worker.rss_growth_mb", seen[-1] - seen[len(seen) // 4])
     figures.note("worker.rss_mb", seen[-1])
 

@@ -22,7 +22,7 @@ from windlass.engine.webhooks import BROKEN
 from windlass.errors import Cancelled
 from windlass.faults import FAULTS
 from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
-from windlass.model import Failure, Key, NewRun, Options, Run, WorkerInfo
+from windlass.model import Failure, Key, Limits, NewRun, Options, Run, WorkerInfo
 from windlass.store.base import Store, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.records import Held
@@ -30,7 +30,7 @@ from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
 
 T = TypeVar("T")
 
-DAY = 24 * 3600 * 1000
+HOUR, DAY = 3600 * 1000, 24 * 3600 * 1000
 BOOM = Failure("boom", "it broke")
 WORKER = WorkerInfo("child", slots=100)
 
@@ -87,8 +87,8 @@ def scenario(life: Life) -> None:
     edit(life)
     let_time_pass(life)
     follow_a_schedule(life)
-    tell_a_receiver(life)
     let_people_in(life)
+    tell_a_receiver(life)
 
 
 def let_old_runs_go(life: Life) -> None:
@@ -177,6 +177,7 @@ def follow_a_schedule(life: Life) -> None:
 
 def tell_a_receiver(life: Life) -> None:
     """Deliveries that are taken, refused, given up, sent again, removed; an endpoint that breaks, and one that is gone."""
+    life.engine.limits = Limits(deliver_within=2 * HOUR, keep_deliveries=2 * HOUR)
     taker = life(life.engine.add_webhook("https://example.com/taker", delays=(0,) * BROKEN))
     gone = life(life.engine.add_webhook("https://example.com/gone"))
     for _ in range(2):
@@ -185,12 +186,12 @@ def tell_a_receiver(life: Life) -> None:
     for _ in range(BROKEN):  # the last refusal breaks it
         for delivery, webhook, _ in life(life.engine.claim_deliveries(10, 1_000, each=1)):
             life(life.engine.not_delivered(delivery.id, delivery.token or "", "no", answer=410 if webhook.id == gone.id else 500))
-    life.clock.advance(3_600_000)
+    life.clock.advance(HOUR)
     ((probe, _, _),) = life(life.engine.claim_deliveries(10, 1_000))
     life(life.engine.delivered(probe.id, probe.token or "", 200))
     life(life.engine.resend(probe.id))
     for _ in range(2):  # given up, then removed
-        life.clock.advance(31 * DAY)
+        life.clock.advance(3 * HOUR)
         life(life.engine.prune())
     life.cancel(life.create())
     life(life.engine.make_deliveries(lambda entry, end: f'"{entry.run}"'))
@@ -200,14 +201,14 @@ def tell_a_receiver(life: Life) -> None:
 
 def let_people_in(life: Life) -> None:
     """Tokens that are made, used, rotated, revoked, forgotten; somebody who signs in; and the audit of it."""
-    engine = life.engine.by("root", "create", "token")
-    token, secret = life(engine.create_token("ann", ["admin"]))
+    token, secret = life(life.engine.by("root", "create", "token").create_token("ann", ["admin"]))
     life(life.engine.find_token(secret))
-    life(life.engine.rotate_token(token.id, overlap=0))
-    life(life.engine.revoke_token(token.id))
+    life.clock.advance(1)
+    life(life.engine.by("root", "rotate", "token").rotate_token(token.id, overlap=0))
+    life(life.engine.by("root", "revoke", "token").revoke_token(token.id))
     life(life.engine.sign_in(life(life.engine.invite("bob", ["read"]))))
-    life.clock.advance(life.engine.limits.keep_audit + DAY)
-    life(life.engine.prune())
+    for drop in (life.engine.records.drop_audit, life.engine.records.drop_tokens):
+        life(drop(life.clock.now() + 1, 100))
 
 
 def write_much(life: Life) -> None:

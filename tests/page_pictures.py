@@ -30,7 +30,7 @@ Traceback (most recent call last):
     raise ConnectionError(f"the payment service answered {answer.status}")
 ConnectionError: the payment service answered 503
 """
-SIZES = {"wide": (1280, 800), "narrow": (380, 800)}
+SIZES = {"wide": (1120, 660), "narrow": (380, 800)}
 
 
 def shop(file: Path) -> App:

@@ -41,9 +41,8 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._thread = threading.Thread(target=self._live, name="test-proxy", daemon=True)
         self._thread.start()
-        until(lambda: self._server)
-        assert self._server is not None
-        self.port: int = self._server.sockets[0].getsockname()[1]
+        server = until(lambda: self._server)
+        self.port: int = server.sockets[0].getsockname()[1]
 
     @property
     def url(self) -> str:

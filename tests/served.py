@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -80,9 +81,10 @@ class ServedHub:
         store = open_store(self._store, self.clock, blocking=False)
         try:
             self.hub = Hub(Engine(store, self.clock), self.clock, self._settings)
-            app = HubApp(self.hub)
+            app: Any = HubApp(self.hub)
             self._server = server(Starlette(routes=[Mount(self._mounted, app)]) if self._mounted else app)
             await self._server.serve(sockets=[sock])
+            await self.hub.stop()  # where it is mounted, nobody else tells it
         finally:
             await store.close()
 

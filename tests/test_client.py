@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -581,6 +582,15 @@ def test_a_stream_is_read_the_same_however_it_is_cut() -> None:
         list(Parser().feed(b"data: no JSON\n\n"))
 
 
+def test_an_event_counts_as_seen_only_when_it_is_whole() -> None:
+    parser = Parser("1")
+    assert list(parser.feed(b'id: 2\nevent: run\ndata: {"a": 1}\n')) == []
+    assert parser.last_id == "1"
+    assert list(parser.feed(b"\n")) == [Told("run", {"a": 1}, "2")]
+    assert list(parser.feed(b":\nid: 3\n\n")) == []  # nothing happened, and the place is further on
+    assert parser.last_id == "3"
+
+
 def _finish(client: Client, hub: ServedHub, run_id: str) -> None:
     port = RemotePort(BlockingTransport(hub.url), SystemClock())
     (run,) = run_sync(port.claim(WORKER, count=1, lease=30_000))
@@ -625,12 +635,16 @@ def test_a_stream_that_breaks_off_is_taken_up_again_without_gap_or_repeat(client
         seen = len(told)
         proxy.cut_streams()
         made += [client.create([NewRun("mail")])[0].id for _ in range(3)]
-        until(lambda seen=seen: len(told) > seen)
+        until(partial(_longer, told, seen))
     made += [one.id for one in client.create([NewRun("mail")] * 30)]
     watching.join(DEADLINE)
     assert not watching.is_alive()
     assert told == made[begun : begun + 30]
     assert len(proxy.seen) >= 3
+
+
+def _longer(told: list[str], seen: int) -> bool:
+    return len(told) > seen
 
 
 def _one_more(client: Client, made: list[str]) -> bool:

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import psutil
 import psycopg
 import pytest
-import uvicorn
 
 from tests.harness import BOOM, Harness, token
 from tests.workers import DEADLINE, until
@@ -120,7 +119,7 @@ class ServedHub:
 
     def __init__(self, where: Where, settings: HubSettings | None = None, limits: Limits | None = None) -> None:
         self._where, self._settings, self._limits = where, settings, limits
-        self._ready, self._stop = threading.Event(), lambda: None
+        self._ready = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
@@ -135,7 +134,7 @@ class ServedHub:
 
     def stop(self) -> None:
         """As a SIGTERM would."""
-        self._stop()
+        self._server.should_exit = True
         self._thread.join(DEADLINE)
         assert not self._thread.is_alive()
         assert self._error is None, self._error
@@ -154,14 +153,13 @@ class ServedHub:
         self.events = hub.events
         with listening("127.0.0.1", 0) as sock:
             self.port = sock.getsockname()[1]
-            serving = server(HubApp(hub))
-            self._stop = lambda: setattr(serving, "should_exit", True)
-            threading.Thread(target=self._announce, args=(serving,), daemon=True).start()
-            await serving.serve(sockets=[sock])
+            self._server = server(HubApp(hub))
+            threading.Thread(target=self._announce, daemon=True).start()
+            await self._server.serve(sockets=[sock])
         await store.close()
 
-    def _announce(self, serving: uvicorn.Server) -> None:
-        until(lambda: serving.started)
+    def _announce(self) -> None:
+        until(lambda: self._server.started)
         self._ready.set()
 
 
@@ -315,9 +313,9 @@ def test_whoever_hears_nothing_is_kept_and_its_id_moves_on(h: Harness, hub: Serv
         assert again.next()[0].entry == (last, 1)
 
 
-@pytest.mark.parametrize("last", ["x", "1", "-", "1-x", "1-" + "A" * 300_000, "9" * 30 + "-abc", "1-WyJvdGhlciJd"])
+@pytest.mark.parametrize("last", ["x", "1", "-", "1-x", "1-" + "A" * 10_000, "9" * 30 + "-abc", "1-WyJvdGhlciJd"])
 def test_an_id_that_is_none_is_refused(hub: ServedHub, last: str) -> None:
-    with Listener(hub.port, last=last[:60_000]) as listener:
+    with Listener(hub.port, last=last) as listener:
         assert problem(listener) == (400, "bad_input")
     assert hub.events.open == 0
 
@@ -450,6 +448,33 @@ def test_E3_a_hub_that_is_killed_loses_nothing_for_those_who_come_back(h: Harnes
     check_each_once(seen, h)
 
 
+def test_whoever_has_heard_more_elsewhere_is_not_told_it_again(h: Harness, where: Where, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub whose reader lags lets nobody in until it has read what the client may have heard from another hub."""
+    reading_now, go_on = threading.Event(), threading.Event()
+    with ServedHub(where) as slow, ServedHub(where) as quick, Listener(quick.port).ready() as other:
+        engine = slow.events.engine = slow.events.engine.on(slow.events.engine.records.store)  # for the reader alone
+        tail = engine.tail
+
+        async def late(*place: Any, **how: Any) -> Any:
+            read = await tail(*place, **how)
+            if not reading_now.is_set():
+                reading_now.set()
+                await asyncio.to_thread(go_on.wait, DEADLINE)
+            return read
+
+        with Listener(slow.port).ready():
+            monkeypatch.setattr(engine, "tail", late)
+            assert reading_now.wait(DEADLINE)
+            h.create()
+            (heard,) = other.next()
+            with Listener(slow.port, last=heard.id) as listener:
+                until(lambda: slow.events.open == 2 and len(slow.events._joining) == 1)
+                assert reading.ahead(Place.read(heard.id).cursor, slow.events.place.cursor)
+                go_on.set()
+                last = h.create()
+                assert [(told.event, told.entry) for told in listener.next()] == [("run", (last, 1))]
+
+
 def test_what_is_too_much_to_keep_is_read_from_the_store(h: Harness, hub: ServedHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever catches up while more happens than is kept for it misses nothing."""
     monkeypatch.setattr(events, "BACKLOG", 2_000)
@@ -478,19 +503,23 @@ def test_a_reader_that_lost_its_store_in_the_middle_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setattr(events, "PAGE", 4)
     monkeypatch.setattr(events, "AGAIN", 0.01)
-    tail, calls = hub.events.engine.tail, 0
+    engine = hub.events.engine = hub.events.engine.on(hub.events.engine.records.store)  # for the reader alone
+    tail, calls = engine.tail, 0
 
     async def breaking(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls % 3 == 0:
+        if calls % 3:
             raise StoreBusy("Somebody writes.", hint="Wait.")
         return await tail(*arguments, **named)
 
     with Listener(hub.port).ready() as listener:
-        monkeypatch.setattr(hub.events.engine, "tail", breaking)
+        monkeypatch.setattr(engine, "tail", breaking)
         made = [created.id for _ in range(5) for created in h(h.engine.create([NewRun("mail") for _ in range(10)]))]
         assert [told.entry for told in listener.next(50)] == [(run, 1) for run in made]
+        for _ in range(3):
+            with Listener(hub.port).ready():
+                pass  # whoever came while it could not read was let in later
 
 
 # What cannot be told
@@ -548,6 +577,21 @@ def test_L10_the_last_event_is_one_status_with_the_end_and_the_output_then_the_c
     until(lambda: hub.events.open == 0)
 
 
+def test_what_a_run_says_cannot_look_like_an_event(h: Harness, hub: ServedHub) -> None:
+    h.create()
+    run = h.started()
+    hostile = "\n\nevent: status\ndata: {}\r\n\r\n\u2028"
+    h(h.engine.log(run.id, token(run), [(1, hostile)]))
+    h(h.engine.beat([Held(run.seq, token(run))], progress={Held(run.seq, token(run)): '{"share":\n\n0.5}'}))
+    with Listener(hub.port, stream_of(run.id)) as listener:
+        first = listener.next(3)
+        h.succeed(run, '[\n\n"event: log\\n"\n\n]')
+        told = {happened.event: happened.data for happened in (*first, *listener)}
+    assert told["log"]["line"] == hostile
+    assert told["progress"]["progress"] == {"share": 0.5}
+    assert told["status"]["output"] == ["event: log\n"]
+
+
 def test_a_run_that_fails_ends_with_its_error(h: Harness, hub: ServedHub) -> None:
     h.create()
     run = h.started()
@@ -578,8 +622,12 @@ def test_L13_lines_have_rising_cursors_and_a_cursor_gives_exactly_those_behind_i
         h.succeed(run)
         with Listener(restarted.port, f"{stream_of(run_id)}?cursor={cursors[-2]}") as listener:
             told = list(listener)
+        with Listener(restarted.port, f"{stream_of(run_id)}?cursor=0") as listener:
+            whole = list(listener)
     assert [line["n"] for line in lines_of(told)] == [30, 31]
     assert [one.event for one in told] == ["log", "log", "status"]
+    assert lines_of(whole)[:-1] == lines
+    assert [one.event for one in whole] == ["log"] * 151 + ["status"]
 
 
 def lines_of(told: list[Happened]) -> list[dict[str, Any]]:
@@ -654,6 +702,16 @@ def test_no_more_streams_are_open_than_allowed_and_one_that_ends_makes_room(h: H
             assert hub.events.open == 2
 
 
+def test_a_stream_that_fails_makes_room_too(h: Harness, hub: ServedHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(hub.events.engine, "moment", failing)
+    with Listener(hub.port, stream_of(h.create())) as listener:
+        assert list(listener) == []
+    until(lambda: hub.events.open == 0)
+
+
 class Child(NamedTuple):
     process: subprocess.Popen[str]
     port: int
@@ -699,8 +757,8 @@ def test_E1_a_hundred_clients_that_never_read_cost_little_and_are_cut_off(h: Har
                 count += 1_000
             grown = hub.memory - before
             until(lambda: len(psutil.Process(hub.process.pid).net_connections("tcp")) <= 2)  # its own socket, and the one that reads
-            made = h.create()
-            assert reading_one.next()[0].entry == (made, 1)
+            last = h.create()
+            assert reading_one.next()[0].entry == (last, 1)
         assert len(stalled) == 100
     assert grown < 64 * 1024 * 1024, f"{grown:,} bytes for {count:,} events"
 
@@ -725,24 +783,23 @@ def test_E2_clients_that_reset_at_once_leave_no_stream_behind(h: Harness, hub: S
 def test_a_hub_that_stops_lets_its_clients_go_at_once(h: Harness, where: Where) -> None:
     hub = ServedHub(where)
     with Listener(hub.port).ready() as listener, Listener(hub.port, stream_of(h.create())) as watcher:
-        watcher.next()
+        assert watcher.next()[0].event == "status"
+        assert listener.next()[0].event == "run"
         begun = h.engine.clock.monotonic()
         hub.stop()
-        assert [told.event for told in listener] == ["run"]
-        assert list(watcher) == []
+        assert list(listener) == list(watcher) == []
         assert listener.answer.isclosed()
     assert h.engine.clock.monotonic() - begun < 4_000  # else it would have waited for them
 
 
-def test_a_stream_does_not_outlive_its_token(h: Harness, hub: ServedHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_does_not_outlive_its_token(h: Harness, where: Where, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "CHECK_EVERY", 0.05)
-    kept, secret = h(h.engine.create_token("kept", scopes=["read"]))
-    revoked, other = h(h.engine.create_token("revoked", scopes=["read"]))
-    with Listener(hub.port, token=secret).ready() as first, Listener(hub.port, token=other).ready() as second:
-        h(h.engine.revoke_token(revoked.id))
-        assert list(second) == []
+    _, good = h(h.engine.create_token("good", ["read"]))
+    token, revoked = h(h.engine.create_token("revoked", ["read"]))
+    with ServedHub(where) as hub, Listener(hub.port, token=good).ready() as kept, Listener(hub.port, token=revoked).ready() as cut:
+        h(h.engine.revoke_token(token.id))
+        assert list(cut) == []
         made = h.create()
-        assert first.next()[0].entry == (made, 1)
-    with Listener(hub.port) as nobody:
-        assert problem(nobody)[0] == 401
-    assert kept.id != revoked.id
+        assert kept.next()[0].entry == (made, 1)
+        with Listener(hub.port) as nobody:
+            assert problem(nobody)[0] == 401

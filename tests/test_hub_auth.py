@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, MutableMapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import apsw
 import pytest
+from litestar.routes import HTTPRoute
 
 from windlass.clock import SystemClock
 from windlass.engine import Engine
@@ -77,7 +78,7 @@ class World:
     ) -> Answer:
         """One request; of a stream only the beginning is waited for."""
         given = {"host": "127.0.0.1:8080", **({} if body is None else {"content-length": str(len(body))}), **(headers or {})}
-        scope = {
+        scope: dict[str, Any] = {
             "type": "http",
             "http_version": "1.1",
             "method": method,
@@ -85,7 +86,7 @@ class World:
             "raw_path": path.encode(),
             "root_path": "",
             "query_string": query.encode(),
-            "headers": [(name.encode(), value.encode("latin-1")) for name, value in given.items() if value is not None],
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in given.items()],
             "client": client,
             "server": ("127.0.0.1", 8080),
             "scheme": "http",
@@ -99,7 +100,7 @@ class World:
 
 
 async def _drive(app: HubApp, scope: dict[str, Any], body: bytes) -> Answer:
-    started: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+    started: asyncio.Future[MutableMapping[str, Any]] = asyncio.get_running_loop().create_future()
     parts, sent, over = [], False, asyncio.Event()
 
     async def receive() -> dict[str, Any]:
@@ -110,14 +111,14 @@ async def _drive(app: HubApp, scope: dict[str, Any], body: bytes) -> Answer:
         await over.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             started.set_result(message)
         else:
             parts.append(message.get("body", b""))
 
     task = asyncio.ensure_future(app(scope, receive, send))
-    await asyncio.wait({task, started}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({task, asyncio.ensure_future(asyncio.shield(started))}, return_when=asyncio.FIRST_COMPLETED)
     if not started.done():
         await task  # raises what went wrong
     message = started.result()
@@ -171,7 +172,7 @@ class Route(NamedTuple):
             return None
         if scope == ANY:
             return frozenset(SCOPES)
-        return frozenset({"admin", scope} if isinstance(scope, str) else {"admin", *scope})
+        return frozenset({"admin", scope} if isinstance(scope, str) else {"admin", *scope} if scope else ())
 
 
 @cache
@@ -180,10 +181,11 @@ def route_table() -> list[Route]:
     store = BlockingSqlite(":memory:", clock)
     app = make_app(Hub(Engine(store, clock), clock))
     run_sync(store.close())
+    assert all(isinstance(route, HTTPRoute) for route in app.routes)
     return [
         Route(method, re.sub(r"\{[^}]*\}", "1", route.path), handler.opt)
         for route in app.routes
-        for handler in (getattr(route, "route_handlers", None) or [route.route_handler])  # type: ignore[attr-defined]
+        for handler in getattr(route, "route_handlers", [])
         for method in sorted(getattr(handler, "http_methods", {"GET"}))
         if handler.handler_name != "options_handler"
     ]
@@ -204,13 +206,13 @@ def test_every_route_says_who_may_ask() -> None:
 
 def test_what_is_open_to_everybody_is_on_this_list() -> None:
     open_routes = {_name(route) for route in route_table() if route.wanted is None}
-    assert open_routes - {"GET /healthz", "GET /readyz"} == {
-        "POST /api/v1/session",  # has a ticket of its own in its body
+    assert open_routes == {
         "GET /",
         "GET /page/1",
-        "GET /api/v1",  # the OpenAPI document
+        "GET /healthz",
+        "GET /readyz",
         "GET /api/v1/openapi.json",
-        "GET /api/v1/1",  # there is no such path
+        "POST /api/v1/session",  # has a ticket of its own in its body
     }
 
 
@@ -235,7 +237,7 @@ class Crowd(NamedTuple):
             "no token": ({}, ""),
             "an empty one": (bearer(""), ""),
             "a wrong one": (bearer("wl_" + 44 * "A"), ""),
-            "a long one": (bearer("wl_" + 100_000 * "A"), ""),
+            "a long one": (bearer("wl_" + 5_000 * "A"), ""),
             "a revoked one": (bearer(self.secrets["revoked"]), ""),
             "an expired one": (bearer(self.secrets["expired"]), ""),
             "an invitation": (bearer(self.secrets["invitation"]), ""),
@@ -262,7 +264,7 @@ class Crowd(NamedTuple):
 
 
 async def crowd(world: World) -> Crowd:
-    made = {scope: await world.token(scope) for scope in SCOPES}
+    made: dict[str, tuple[Token, str]] = {scope: await world.token(scope) for scope in SCOPES}
     made |= {"revoked": await world.token("admin"), "expired": await world.token("admin", expires_in=1)}
     tokens = {who: token for who, (token, _) in made.items()}
     secrets = {who: secret for who, (_, secret) in made.items()}

@@ -26,9 +26,18 @@ from windlass.store.sqlite import BlockingSqlite
 from windlass.testing.servers import PostgresServer
 
 RUNS = 50_000
-GROWING = {"job_runs", "job_journal", "job_attempts", "job_logs", "job_waits", "job_keys", "job_schedules", "job_skips", "job_minutes", "job_audit"} | {
-    "job_deliveries"
-}
+GROWING = {
+    "job_runs",
+    "job_journal",
+    "job_attempts",
+    "job_logs",
+    "job_waits",
+    "job_keys",
+    "job_schedules",
+    "job_skips",
+    "job_minutes",
+    "job_audit",
+} | {"job_deliveries"}
 
 POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor", "key"}
 """Columns that lead to one row, or to the few that belong to one run: looking such a value up costs the same in any table."""
@@ -190,8 +199,8 @@ insert into job_minutes (minute, queue, job, created, started, succeeded, failed
   returned, lapsed, waited, ran)
   select n / 5, 'default', 'job' || (n % 5), 1, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1 from numbers;
 insert into job_deliveries (id, webhook, run, rev, type, body, status, tries, next_at, created_at, until)
-  select 'delivery' || n, 'webhook' || (n % 3), 'run' || n, 1, 'run.failed', '{{}}', case when n % 2 = 0 then 'pending' else 'failed' end, 0,
-    case when n % 2 = 0 then n end, n, n from numbers;
+  select 'delivery' || n, 'webhook' || (n % 3), 'run' || n, 1, 'run.failed', '{{}}', case when n % 2 = 0 then 'pending' else 'failed' end,
+    0, case when n % 2 = 0 then n end, n, n from numbers;
 """
 _NUMBERS = {
     "sqlite": f"""create temp table numbers as

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.workers import Gate, ended, in_state, until, working
+from tests.workers import DEADLINE, Gate, ended, in_state, until, working
 from windlass import App, Handle, State
 from windlass.egress import Egress
 from windlass.errors import BadInput
@@ -40,6 +40,12 @@ PYTHON = f"#!{sys.executable} -I\n".encode()
 
 def sha(program: bytes) -> str:
     return hashlib.sha256(program).hexdigest()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None: ...  # a client that went away
 
 
 class Files:
@@ -66,8 +72,7 @@ class Files:
 
             def log_message(self, *words: Any) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Answer)
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def offer(self, program: bytes, path: str = "/solver") -> Solver:
@@ -834,6 +839,30 @@ def test_cancelling_stops_a_download(app: App, cache: Path, files: Files) -> Non
             assert ended(handle).state is State.CANCELLED
     finally:
         gate.open()
+
+
+@pytest.mark.parametrize("how", ["ask", "kill"])
+def test_a_download_ends_as_soon_as_it_is_stopped(cache: Path, files: Files, how: str) -> None:
+    gate, solver = Gate(), files.offer(HELLO)
+
+    def slow(number: int) -> bytes:
+        gate.block()
+        return HELLO
+
+    files.files["/solver"] = slow
+    work = attempt(loopback(cache), solver)
+    with ThreadPoolExecutor(1) as pool:
+        downloading = pool.submit(work.run)
+        gate.reached()
+        try:
+            if how == "ask":
+                work.ask_to_stop("cancel")
+            else:
+                assert work.kill()
+            assert error(downloading.result(DEADLINE / 2)).code == "Stopped"  # the server still holds it back
+        finally:
+            gate.open()
+    work.guard.close()
 
 
 def test_waiting_for_the_download_of_another_can_be_stopped(cache: Path, files: Files) -> None:

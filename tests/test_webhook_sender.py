@@ -401,7 +401,7 @@ def test_the_loop_survives_a_store_that_is_away(memory: Harness) -> None:
     play(scenario())
 
 
-def test_a_mark_that_came_too_late_is_nobodys_business(memory: Harness) -> None:
+def test_a_mark_that_came_too_late_is_nobodys_business(memory: Harness, caplog: pytest.LogCaptureFixture) -> None:
     h = memory
 
     async def scenario() -> None:
@@ -416,6 +416,7 @@ def test_a_mark_that_came_too_late_is_nobodys_business(memory: Harness) -> None:
             end(h)
             await sent(sender(h))
             assert (counts(h, webhook), len(receiver.posts)) == ({"delivered": 1}, 1)
+            assert caplog.messages == []
 
     play(scenario())
 

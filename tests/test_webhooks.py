@@ -192,6 +192,19 @@ def test_A6_two_processes_make_each_delivery_once(kind: str, tmp_path: Path, req
         assert [delivery.run for delivery in told(h, webhook)] == runs
 
 
+def test_A6_entries_that_are_read_again_make_nothing_new(h: Harness) -> None:
+    webhook, records = add(h), h.engine.records
+    place = h(records.follower("webhooks"))
+    end(h, 3)
+    make(h)
+    now = h(records.follower("webhooks"))
+    assert place is not None
+    assert now is not None
+    h(records.advance_tail("make_deliveries", "webhooks", now[1], place[0], []))
+    assert h(h.engine.make_deliveries(body_of)) == 6
+    assert len(told(h, webhook)) == 3
+
+
 def test_many_changes_for_many_endpoints_are_made_in_bundles(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verbs, "ROOM", 10)
     hooks = [add(h) for _ in range(4)]
@@ -413,6 +426,14 @@ def test_a_broken_endpoint_is_tried_by_one_process_only(kind: str, tmp_path: Pat
         assert sum(map(len, claimed)) == 1  # type: ignore[arg-type]
 
 
+def test_a_broken_endpoint_that_somebody_tries_already_is_left_alone(h: Harness) -> None:
+    broken(h)
+    h.clock.advance(DAY)
+    probes: list[Parcel] = []
+    assert claim(late(h, "due_deliveries", lambda: probes.extend(claim(h)))) == []
+    assert len(probes) == 1
+
+
 def test_a_broken_endpoint_for_which_there_is_nothing_is_not_left_alone_for_longer(h: Harness) -> None:
     webhook = broken(h, 1)
     h.clock.advance(DAY)
@@ -497,13 +518,14 @@ def test_what_has_failed_is_sent_again_under_the_same_id(h: Harness) -> None:
     (parcel,) = claim(h)
     refuse(h, parcel)
     (failed,) = told(h, webhook, "failed")
-    h.clock.advance(20 * DAY)
+    h.clock.advance(Limits().keep_deliveries - 1)
     again = h(h.engine.resend(failed.id))
     assert (again.id, again.status, again.tries) == (failed.id, "pending", 0)
+    h.clock.advance(1)
+    h(h.engine.prune())
     (parcel,) = claim(h)
     with pytest.raises(WrongState):
         h(h.engine.resend(failed.id))
-    h(h.engine.prune())
     take(h, parcel)
     assert counts(h, webhook) == {"delivered": 1}
 
@@ -546,6 +568,28 @@ def test_old_deliveries_are_removed_in_slices(h: Harness) -> None:
     h.clock.advance(1)
     assert [h(h.engine.records.prune_deliveries(h.clock.now(), 1, 2)) for _ in range(3)] == [2, 1, 0]
     assert told(h, webhook) == []
+
+
+def test_what_was_sent_again_meanwhile_is_not_removed(h: Harness) -> None:
+    webhook = add(h)
+    end(h)
+    make(h)
+    (parcel,) = claim(h)
+    take(h, parcel)
+    h.clock.advance(Limits().keep_deliveries)
+    pruner = late(h, "prune_deliveries", lambda: h(h.engine.resend(parcel.delivery.id)))
+    pruner(pruner.engine.prune())
+    assert counts(h, webhook) == {"pending": 1}
+
+
+def test_what_was_taken_meanwhile_is_not_given_up(h: Harness) -> None:
+    webhook = add(h)
+    end(h)
+    make(h)
+    h.clock.advance(Limits().deliver_within)
+    pruner = late(h, "give_up_deliveries", lambda: take(h, claim(h)[0]))
+    pruner(pruner.engine.prune())
+    assert counts(h, webhook) == {"delivered": 1}
 
 
 def test_what_is_being_sent_is_not_given_up(h: Harness) -> None:

@@ -52,7 +52,11 @@ def _run(shell: Shell, *, link: bool) -> int:
         from windlass.hub.serving import listening
     said = shell.settings.filled()
     settings = HubSettings(
-        host=said.host or "127.0.0.1", port=8080 if said.port is None else said.port, allow=said.allow or (), tokens_required=link
+        host=said.host or "127.0.0.1",
+        port=8080 if said.port is None else said.port,
+        allow=said.allow or (),
+        plain_http=said.plain_http or False,
+        tokens_required=link,
     )
     say_log(said.log_level or "info")
     sock = listening(settings.host, settings.port)
@@ -67,7 +71,9 @@ def _worker(shell: Shell) -> Iterator[subprocess.Popen[bytes] | None]:
     if target is None:
         yield None
         return
-    words = ["work", target, "--store", shell.store, *(["--reload"] if shell.arguments.reload else [])]
+    said = shell.settings.filled()
+    words = ["work", target, "--store", shell.store, "--slots", str(said.slots), "--log-level", str(said.log_level)]
+    words += ["--reload"] if shell.arguments.reload else []
     with subprocess.Popen(again(words)) as process:
         try:
             yield process

@@ -175,6 +175,7 @@ def _add_hub(commands: _Commands) -> None:
         about="Serve everything from one file: the HTTP API, the page, and a worker for an app",
     )
     parser.add_argument("app", nargs="?", metavar="MODULE:APP", help="what the worker serves; without one there is no worker")
+    parser.add_argument("--slots", type=int, metavar="N", help="how many runs the worker executes at once")
     parser.add_argument("--reload", action="store_true", help="for development: start the worker anew when a Python file changes")
     _add_address(parser)
     parser = commands.add(
@@ -195,6 +196,7 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow", action="append", metavar="NETWORK", help="let webhooks go to this inner network or host; may be repeated"
     )
+    parser.add_argument("--plain-http", action="store_true", default=None, help="let webhooks go out without encryption, too")
     parser.add_argument("--log-level", choices=LEVELS, help="how much to say")
 
 

@@ -63,6 +63,16 @@ class Shell:
         finally:
             run_sync(engine.close())
 
+    @contextmanager
+    def store_engine(self) -> Iterator[Engine]:
+        """The verbs of the store itself, for what is not asked through a hub."""
+        if self.hub:
+            raise BadInput(
+                "This is not asked through a hub.", hint="Name the store: --store shop.db, or --store postgresql://host/database."
+            )
+        with self.engine() as engine:
+            yield engine
+
     def pause(self, seconds: float) -> None:
         """Let time pass; Ctrl-C ends it."""
         _never.wait(seconds)

@@ -21,7 +21,7 @@ from windlass.store.base import run_sync
 def create(shell: Shell) -> int:
     """Make a token, and print its secret, which is not shown again."""
     given = shell.arguments
-    with shell.engine() as engine:
+    with shell.store_engine() as engine:
         acting = engine.by(who(), "create", f"token {given.whose:.100}")
         token, secret = run_sync(acting.create_token(given.whose, given.scopes, worker=given.worker, expires_in=given.expires))
     return _tell_secret(shell, token, secret)
@@ -30,7 +30,7 @@ def create(shell: Shell) -> int:
 def rotate(shell: Shell) -> int:
     """Make the successor of a token, and print its secret; the old one stays good for a while."""
     given = shell.arguments
-    with shell.engine() as engine:
+    with shell.store_engine() as engine:
         acting = engine.by(who(), "rotate", f"token {given.id:.100}")
         token, secret = run_sync(acting.rotate_token(given.id, overlap=given.overlap))
     return _tell_secret(shell, token, secret)
@@ -48,7 +48,7 @@ def _tell_secret(shell: Shell, token: Token, secret: str) -> int:
 def revoke(shell: Shell) -> int:
     """End a token now; hubs that know it notice within a second."""
     id = shell.arguments.id
-    with shell.engine() as engine:
+    with shell.store_engine() as engine:
         token = run_sync(engine.by(who(), "revoke", f"token {id:.100}").revoke_token(id))
     if shell.output.json:
         shell.output.document(_document(token))
@@ -59,7 +59,7 @@ def revoke(shell: Shell) -> int:
 
 def list_all(shell: Shell) -> int:
     """List the tokens, oldest first."""
-    with shell.engine() as engine:
+    with shell.store_engine() as engine:
         found = run_sync(engine.tokens(after=shell.arguments.after, count=shell.arguments.limit))
     if shell.output.json:
         shell.output.document({"tokens": [_document(token) for token in found]})
@@ -72,7 +72,7 @@ def list_all(shell: Shell) -> int:
 
 def audit(shell: Shell) -> int:
     """List what people did, newest first."""
-    with shell.engine() as engine:
+    with shell.store_engine() as engine:
         page = run_sync(engine.audit(cursor=shell.arguments.cursor, count=shell.arguments.limit))
     if shell.output.json:
         shell.output.document(msgspec.to_builtins(wire.audit_view(page)))

@@ -31,6 +31,7 @@ NOT_THE_WORKERS = (
     "host",
     "port",
     "allow",
+    "plain_http",
     *(name for name in Settings.__struct_fields__ if name.startswith("solver")),
 )
 SECONDS = ("lease", "grace")

@@ -101,7 +101,7 @@ class Client:
         state: State | str | None = None,
         after: str | None = None,
     ) -> Iterator[Told]:
-        """What happens from now on, or after the id of an event; of one run from its beginning until its end."""
+        """What happens from now on, or after the id of an event; with a run, what it does and logs until its end."""
         stream = self._verbs.follow(run_id, job=job, queue=queue, state=state, after=after)
         try:
             while True:
@@ -144,7 +144,7 @@ class AsyncClient(_Asking):
         state: State | str | None = None,
         after: str | None = None,
     ) -> AsyncIterator[Told]:
-        """What happens from now on, or after the id of an event; of one run from its beginning until its end."""
+        """What happens from now on, or after the id of an event; with a run, what it does and logs until its end."""
         return self.follow(run_id, job=job, queue=queue, state=state, after=after)
 
     async def __aenter__(self) -> AsyncClient:

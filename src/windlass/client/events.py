@@ -17,7 +17,7 @@ from windlass.errors import HubFailed
 from windlass.machine import ENDED
 
 SILENCE = 60.0  # seconds without even a comment, after which the connection counts as dead
-_END_OF_LINE = re.compile(rb"\r\n|\n|\r(?!$)")
+_END_OF_LINE = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a last \r may be the first half of \r\n
 _LONGEST = 16 * 1024 * 1024
 
 
@@ -33,7 +33,8 @@ class Parser:
     """From the bytes of a stream to its events."""
 
     def __init__(self, last_id: str | None = None) -> None:
-        self.last_id, self._rest = last_id, b""
+        self.last_id, self._id = last_id, last_id  # the second becomes the first when its event is whole
+        self._rest = b""
         self._event, self._data = "", list[str]()
 
     def feed(self, part: bytes) -> Iterator[Told]:
@@ -44,10 +45,11 @@ class Parser:
         for line in lines:
             if line:
                 self._take(line.decode(errors="replace"))
-            elif self._data:
+                continue
+            self.last_id = self._id
+            if self._data:
                 yield self._whole()
-            else:
-                self._event = ""
+            self._event = ""
 
     def _take(self, line: str) -> None:
         name, _, value = line.partition(":")
@@ -57,11 +59,11 @@ class Parser:
         elif name == "event":
             self._event = value
         elif name == "id" and "\0" not in value:
-            self.last_id = value or None
+            self._id = value or None
 
     def _whole(self) -> Told:
         text, event = "\n".join(self._data), self._event or "message"
-        self._data, self._event = [], ""
+        self._data = []
         try:
             return Told(event, msgspec.json.decode(text), self.last_id)
         except msgspec.DecodeError as error:

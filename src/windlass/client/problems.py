@@ -12,12 +12,12 @@ from windlass.errors import HubFailed, OutcomeUnknown, WindlassError
 from windlass.wire import Problem
 
 
-
 @cache
 def _kinds() -> Mapping[str, type[WindlassError]]:
     """Every error by its code; where a code is inherited, it is the ancestor's."""
     # What a hub did not expect has ended it somewhere on the way.
-    kinds, found = {WindlassError.code: OutcomeUnknown}, [WindlassError]
+    kinds: dict[str, type[WindlassError]] = {WindlassError.code: OutcomeUnknown}
+    found = [WindlassError]
     for kind in found:
         found += kind.__subclasses__()
         kinds.setdefault(kind.code, kind)
@@ -42,7 +42,8 @@ def refusal(answer: Answer) -> WindlassError:
         pass
     if answer.status >= 500:
         return OutcomeUnknown(
-            f"Something before the hub, or a hub that is just ending, answered with {answer.status}.", hint="It may or may not have happened: look before you ask again."
+            f"Something before the hub, or a hub that is just ending, answered with {answer.status}.",
+            hint="It may or may not have happened: look before you ask again.",
         )
     if 300 <= answer.status < 400:
         where = answer.headers.get("location", "another address")

@@ -137,7 +137,7 @@ class Access(Core):
             return None
         hash, now = hash_of(secret), self.clock.now()
         token = await self.records.token_by_hash(hash)
-        if token is None or not _same(token.hash, hash) or token.kind == "invitation" or not token.valid(now):
+        if token is None or not _same(token.hash, hash) or not token.valid(now):
             return None
         if token.used_at is None or token.used_at + MINUTE <= now:
             with suppress(StoreError):  # a note: a store that can only be read must not lock anybody out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -89,14 +89,14 @@ class Counting(Reading):
 
     # How much there was
 
-    async def roll_up(self) -> bool:
+    async def roll_up(self, slices: int = SLICES) -> bool:
         """Count the entries of the journal that nobody has counted; whether all of them are counted then.
 
         Any process may do this, any number at once: the place in the journal moves on together with what was counted, so every entry
         counts once. A store that has never been counted is counted from its first entry on, which is exact, because a run's entries
         are kept for as long as the run, and no run is pruned before it is counted.
         """
-        for _ in range(SLICES):
+        for _ in range(slices):
             tail, rev = await self.follow(FOLLOWER, count=min(SLICE, self.limits.page), whole=True)
             if not tail.entries:
                 return True
@@ -145,38 +145,62 @@ def states(total: Total) -> dict[State, int]:
     return total.unfinished | {state: getattr(total.counts, state) for state in ENDED}
 
 
+class _Kind(NamedTuple):
+    """What entries have in common that count the same."""
+
+    minute: int
+    queue: str
+    left: str | None
+    job: str
+    before: State | None
+    state: State
+    move: str
+
+
 def tally(entries: Iterable[Entry]) -> tuple[dict[tuple[int, str, str], Counter[str]], dict[tuple[str, str], Counter[str]]]:
     """What some entries add to each minute, and to the totals of each queue and job."""
     minutes: defaultdict[tuple[int, str, str], Counter[str]] = defaultdict(Counter)
     totals: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for entry in entries:
-        found = counted(entry)
-        minutes[entry.at // MINUTE * MINUTE, entry.queue, entry.job].update(found)
-        totals[entry.queue, entry.job].update(found)
-        if entry.before is not None:
-            totals[entry.left or entry.queue, entry.job][entry.before] -= 1
-        if entry.state not in ENDED:
-            totals[entry.queue, entry.job][entry.state] += 1
+    for kind, (number, spent) in _kinds(entries).items():
+        found = _counted(kind, number, spent)
+        minutes[kind.minute, kind.queue, kind.job].update(found)
+        totals[kind.queue, kind.job].update(found)
+        if kind.before is not None:
+            totals[kind.left or kind.queue, kind.job][kind.before] -= number
+        if kind.state not in ENDED:
+            totals[kind.queue, kind.job][kind.state] += number
     return minutes, totals
 
 
-def counted(entry: Entry) -> dict[str, int]:
-    """What one entry says, in the words of `Counts`."""
-    before, state, move = entry.before, entry.state, entry.move
-    spent = max(0, entry.at - (entry.before_at or entry.at))  # clocks differ
-    found = {"created": 1} if before is None else {}
+def _kinds(entries: Iterable[Entry]) -> dict[_Kind, tuple[int, int]]:
+    """How many entries there are of each kind, and how long their runs were in the state before. Most are of a few kinds only."""
+    found: dict[_Kind, tuple[int, int]] = {}
+    for entry in entries:
+        at = entry.at
+        kind = _Kind(at - at % MINUTE, entry.queue, entry.left, entry.job, entry.before, entry.state, entry.move)
+        number, spent = found.get(kind, (0, 0))
+        found[kind] = number + 1, spent + max(0, at - (entry.before_at or at))  # clocks differ
+    return found
+
+
+def _counted(kind: _Kind, number: int, spent: int) -> dict[str, int]:
+    """What entries of a kind say, in the words of `Counts`."""
+    before, state, move = kind.before, kind.state, kind.move
+    found = {"created": number} if before is None else {}
     if state in ENDED:
-        found[state.value] = 1
+        found[state.value] = number
     if before is State.QUEUED:
         found["waited"] = spent
-        found["started"] = int(state is State.CLAIMED)
+        if state is State.CLAIMED:
+            found["started"] = number
     elif before in LIVE and (before, state) != (State.CLAIMED, State.RUNNING):
         found["ran"] = spent
     if before in LIVE and state not in LIVE:
-        found["attempts"] = 1
-        found["lapsed"] = int(move == Lapse.name)
+        found["attempts"] = number
+        if move == Lapse.name:
+            found["lapsed"] = number
         if state not in ENDED:
-            found["returned" if move in (Snooze.name, GiveBack.name) else "retried"] = 1
+            found["returned" if move in (Snooze.name, GiveBack.name) else "retried"] = number
     return found
 
 

@@ -170,7 +170,7 @@ class Sweeping(Scheduling, Counting):
                 ids = await self.records.prunable(state, now - keep, SLICE)
                 if not ids:
                     break
-                if not await self.roll_up():
+                if not await self.roll_up(SLICES):
                     break  # their entries go with them, and nobody could count those any more
                 await self.records.prune(ids)
                 pruned += len(ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from windlass.engine import Engine
 from windlass.errors import BadInput, TooLarge, TooSlow
 from windlass.hub.auth import Caller
 from windlass.hub.core import Hub
+from windlass.hub.events.pipes import AT_SHUTDOWN
 
 T = TypeVar("T")
 
@@ -85,13 +86,16 @@ class HubRequest(Request[Any, Any, State]):
         return self._body
 
     async def unless_gone(self, waiting: Coroutine[Any, Any, T]) -> T | None:
-        """What is waited for; None as soon as nobody is there any more to be told."""
+        """What is waited for; None as soon as nobody is there any more to be told, or the server ends."""
         await self.body()
         wait, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(self._gone())
+        at_shutdown: set[Callable[[], object]] = (self.scope.get("extensions") or {}).get(AT_SHUTDOWN, set())  # type: ignore[assignment]
+        at_shutdown.add(gone.cancel)
         try:
             await asyncio.wait({wait, gone}, return_when=asyncio.FIRST_COMPLETED)
             return wait.result() if wait.done() else None
         finally:
+            at_shutdown.discard(gone.cancel)
             wait.cancel()
             gone.cancel()
 

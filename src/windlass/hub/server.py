@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from importlib import import_module
 from typing import Any
 from urllib.parse import unquote
@@ -22,9 +22,9 @@ from windlass.hub.requests import HubRequest
 
 _LOG = logging.getLogger("windlass.hub")
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 HEAD, HEADERS = 32 * 1024, 100
 """Bytes of an address with its headers, and how many of these."""
@@ -62,9 +62,14 @@ def make_app(hub: Hub, routes: Sequence[Any] | None = None) -> Litestar:
 _SLASH = "\x1f"  # stands for an escaped slash in a path; no name has it
 
 
-def split_path(raw: bytes) -> str:
-    """A path whose parts may have slashes of their own: they are escaped in it, and must not divide it."""
-    return "/".join(unquote(part).replace("/", _SLASH) for part in raw.decode("ascii", "replace").split("/"))
+def split_path(raw: bytes, path: str) -> str:
+    """A path whose parts may have slashes of their own: they are escaped in the raw one, and must not divide it."""
+    split = "/".join(unquote(part).replace("/", _SLASH) for part in raw.decode("ascii", "replace").split("/"))
+    whole = split.replace(_SLASH, "/")
+    for end in (path, path.removesuffix("/")):  # a mount may have cut its own part off, and Litestar's puts a slash behind it
+        if whole.endswith(end):
+            return split[len(split) - len(end) :]
+    return path
 
 
 def whole_names(app: Any) -> Any:
@@ -118,7 +123,7 @@ class Answering:
         self.status = 0
         scope["hub"], scope["request_id"] = hub, self.id
         if b"%2" in scope.get("raw_path", b""):
-            scope["path"] = split_path(scope["raw_path"])
+            scope["path"] = split_path(scope["raw_path"], scope["path"])
 
     async def by(self, app: Any, receive: Receive) -> None:
         """Let the app answer."""
@@ -145,7 +150,7 @@ class Answering:
             )
         return None
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: MutableMapping[str, Any]) -> None:
         """Send on what the app says."""
         if message["type"] == "http.response.start":
             self.status = message["status"]

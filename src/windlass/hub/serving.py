@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
@@ -32,9 +36,25 @@ def listening(host: str, port: int) -> socket.socket:
     return sock
 
 
+class Server(uvicorn.Server):
+    """As uvicorn's, but a signal that it has obeyed does not end the process as well: there may be more to bring to an end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
 def server(app: Any) -> uvicorn.Server:
     """A server that is not started yet."""
-    return uvicorn.Server(
+    return Server(
         uvicorn.Config(
             app,
             http=Connection,

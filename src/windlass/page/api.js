@@ -12,6 +12,9 @@ export class Problem extends Error {
   }
 }
 
+/** Whether an error is one that may be gone the next time. */
+export const passing = ({ status }) => status === 0 || status === 429 || status >= 500;
+
 export const token = {
   get: () => sessionStorage.getItem(TOKEN),
   keep: (text) => sessionStorage.setItem(TOKEN, text),
@@ -24,13 +27,14 @@ export const path = (...parts) => parts.map(encodeURIComponent).join("/");
 /** An answer that is no error, as a Response. Whoever is not known gets a Problem of status 401. */
 export async function ask(route, { method = "GET", query = {}, body, headers = {}, signal } = {}) {
   const url = new URL(route, ROOT);
-  for (const [name, value] of Object.entries(query)) if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, value);
+  for (const [name, value] of Object.entries(query)) if ((value ?? "") !== "") url.searchParams.set(name, value);
   const sent = { Accept: "application/json", ...headers };
   if (token.get()) sent.Authorization = `Bearer ${token.get()}`;
   if (body !== undefined) sent["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = await fetch(url, { method, headers: sent, signal, body: JSON.stringify(body), cache: "no-store", credentials: "omit", redirect: "error" });
+    const how = { cache: "no-store", credentials: "omit", redirect: "error" };
+    answer = await fetch(url, { method, headers: sent, signal, body: JSON.stringify(body), ...how });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Problem(0, { detail: "The hub does not answer.", hint: "The page goes on trying; see whether the hub runs." });

@@ -2,11 +2,11 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** A node. Attributes: `on` holds listeners, `key` names it among its siblings, `own` keeps its children out of `show`. */
+/** A node. Among its attributes `on` holds listeners, and `key` names it among its siblings. */
 export function h(tag, attributes, ...children) {
   const node = tag.startsWith("svg:") ? document.createElementNS(SVG, tag.slice(4)) : document.createElement(tag);
-  const { on = {}, key, own = false, ...rest } = attributes ?? {};
-  Object.assign(node, { key, own, on: {} });
+  const { on = {}, key, ...rest } = attributes ?? {};
+  Object.assign(node, { key, on: {} });
   listen(node, on);
   for (const [name, value] of Object.entries(rest)) {
     if (value !== null && value !== undefined && value !== false) set(node, name, value === true ? "" : String(value));
@@ -33,7 +33,10 @@ function nodes(children) {
     .map((child) => (child instanceof Node ? child : document.createTextNode(String(child))));
 }
 
-/** Make these the children of a node. Those already there stay the same nodes, with their focus, selection, scroll and open details. */
+/**
+ * Make these the children of a node. Those already there stay the same nodes, with their focus, selection, scroll and open details.
+ * One that is itself among the children, and not merely like one of them, is left alone with all that is in it.
+ */
 export function show(parent, ...children) {
   const wanted = nodes(children);
   const keys = new Set(wanted.map((node) => node.key));
@@ -64,5 +67,5 @@ function become(old, node) {
   if (old.nodeName === "INPUT" && old !== document.activeElement) old.value = node.value;
   for (const name of Object.keys(old.on)) if (!(name in node.on)) old.on[name] = undefined;
   listen(old, node.on);
-  if (!old.own) show(old, ...node.childNodes);
+  show(old, ...node.childNodes);
 }

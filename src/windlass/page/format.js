@@ -57,6 +57,9 @@ export const clock = (iso) => `${at(iso).slice(11)}.${iso.slice(20, 23)}`;
 
 export const between = (from, to) => (from && to ? duration(Date.parse(to) - Date.parse(from)) : null);
 
+/** 1204 is "1,204". */
+export const number = (value) => value.toLocaleString("en");
+
 export const json = (value) => JSON.stringify(value, null, 2);
 
 /** The last group of an id: the first ones are a time, and the same for all that were made together. */

@@ -1,7 +1,7 @@
 // The log of a run. It follows the end until the reader scrolls up.
 
 import { h } from "./dom.js";
-import { clock } from "./format.js";
+import { clock, number } from "./format.js";
 
 const MOST = 10_000; // lines that are kept in the page; what came before them is left out
 
@@ -11,13 +11,17 @@ export function log() {
   const nothing = h("p", { class: "faint" }, "No line yet.");
   const above = h("p", { class: "faint", hidden: true });
   const lines = h("div", { class: "lines", role: "log", "aria-live": "off", "aria-label": "Log", tabindex: "0", hidden: true });
-  const follow = h("button", { class: "follow", hidden: true, on: { click: () => lines.scrollTo(0, lines.scrollHeight) } }, "↓ Follow");
-  lines.addEventListener("scroll", () => { follow.hidden = lines.scrollHeight - lines.scrollTop - lines.clientHeight < 24; }, { passive: true });
+  const toEnd = () => lines.scrollTo(0, lines.scrollHeight);
+  const follow = h("button", { class: "follow", hidden: true, on: { click: toEnd } }, "↓ Follow");
+  new ResizeObserver(() => follow.hidden && toEnd()).observe(lines); // also when it is first shown
+  const look = () => { follow.hidden = lines.scrollHeight - lines.scrollTop - lines.clientHeight < 24; };
+  lines.addEventListener("scroll", look, { passive: true });
 
   const written = (line) => {
     const begins = line.attempt !== attempt && h("div", { class: "break" }, `attempt ${line.attempt}`);
     attempt = line.attempt;
-    return [begins, h("div", { class: "line" }, h("time", { datetime: line.at }, clock(line.at)), h("span", {}, line.line))].filter(Boolean);
+    const time = h("time", { datetime: line.at }, clock(line.at));
+    return [begins, h("div", { class: "line" }, time, h("span", {}, line.line))].filter(Boolean);
   };
   const draw = () => {
     nothing.hidden = true;
@@ -26,13 +30,13 @@ export function log() {
     fresh = [];
     for (; lines.childNodes.length > MOST; dropped++) lines.firstChild.remove();
     above.hidden = dropped === 0;
-    above.textContent = `${dropped.toLocaleString("en")} earlier lines are left out; windlass logs prints them all.`;
-    if (follow.hidden) lines.scrollTo(0, lines.scrollHeight);
+    above.textContent = `${number(dropped)} earlier lines are left out; windlass logs prints them all.`;
+    if (follow.hidden) toEnd();
   };
   const add = (line) => {
     if (line.cursor <= cursor) return;
     cursor = line.cursor;
     if (fresh.push(line) === 1) requestAnimationFrame(draw);
   };
-  return { node: h("div", { class: "log", own: true, key: "lines" }, nothing, above, lines, follow), add };
+  return { node: h("section", { class: "log", key: "log" }, h("h2", {}, "Log"), nothing, above, lines, follow), add };
 }

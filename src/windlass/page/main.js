@@ -15,11 +15,12 @@ const PLACES = [["runs", "Runs"], ["workers", "Workers"], ["schedules", "Schedul
 const VIEWS = { runs: [runs, run], workers: [workers], schedules: [schedules, schedule], jobs: [jobs] };
 
 const [header, main] = [document.querySelector("header"), document.querySelector("main")];
-const state = { me: null, place: "runs", connection: ["wait", "connecting"] };
+const state = { me: null, place: "runs", connection: {} };
 let leave = new AbortController();
+let last = {};
 
 function drawHeader() {
-  const [kind, words] = state.connection;
+  const [kind, words] = worst(Object.values(state.connection)) ?? ["wait", "connecting"];
   const link = ([place, name]) => h("a", { href: `#/${place}`, "aria-current": place === state.place && "page" }, name);
   show(header,
     h("a", { class: "brand", href: "#/runs" }, "windlass"),
@@ -30,16 +31,22 @@ function drawHeader() {
       state.me && token.get() && h("button", { class: "quiet", on: { click: signOut } }, "Sign out")));
 }
 
-/** "live": what is seen is so now; "wait": not yet; "lost": it was so a while ago. */
-function connection(kind, words) {
-  state.connection = [kind, words];
+const worst = (told) => ["lost", "wait", "live"].map((kind) => told.find(([is]) => is === kind)).find(Boolean);
+
+/**
+ * One part of a view tells how it is connected.
+ * "live": what is seen is so now; "wait": not yet, or not any more; "lost": it was so a while ago.
+ */
+function connection(part, kind, words = kind) {
+  state.connection[part] = [kind, words];
   drawHeader();
 }
 
 /** What a view is given: where it draws, until when, what the address says, and who looks. */
 function context(signal, rest, query) {
   return {
-    signal, rest, query, connection,
+    signal, rest, query,
+    connection: (...told) => signal.aborted || connection(...told),
     draw: (...nodes) => signal.aborted || show(main, ...nodes),
     title: (text) => { if (!signal.aborted) document.title = `${text} · windlass`; },
     may: (scope) => state.me.scopes.some((has) => has === scope || has === "admin"),
@@ -55,12 +62,19 @@ async function arrive() {
   const [place, ...rest] = address.split("/").map(decoded);
   const view = VIEWS[place]?.[Math.min(rest.length, 1)];
   if (!view) return location.replace("#/runs");
-  state.place = place;
-  connection("wait", "connecting");
-  show(main);
+  Object.assign(state, { place, connection: {} });
+  drawHeader();
+  const said = new URLSearchParams(query);
+  const leaf = [rest[0], said.get("cursor"), said.get("after")].join();
+  if (view !== last.view || leaf !== last.leaf) { // else only the filters have changed, and what is there stays until the new list is
+    show(main);
+    window.scrollTo(0, 0);
+    if (last.view) main.focus({ preventScroll: true }); // where the keyboard goes on
+  }
+  last = { view, leaf };
   document.title = "windlass";
   try {
-    await view(context(signal, rest[0], new URLSearchParams(query)));
+    await view(context(signal, rest[0], said));
   } catch (error) {
     if (signal.aborted) return;
     if (error.status === 401) signIn(error);
@@ -83,7 +97,7 @@ async function enter() {
       state.me = await get("me");
       return arrive();
     } catch (error) {
-      if (error.status) return signIn(token.get() && error);
+      if (error.status === 401 || (error.status === 429 && token.get())) return signIn(token.get() && error);
       show(main, problem(error));
       await pause(wait * (0.5 + Math.random() / 2), new AbortController().signal);
     }
@@ -93,7 +107,7 @@ async function enter() {
 function signIn(error) {
   leave.abort();
   token.forget();
-  state.me = null;
+  [state.me, last] = [null, {}];
   document.title = "Sign in · windlass";
   drawHeader();
   const submit = (event) => {
@@ -108,7 +122,7 @@ function signIn(error) {
     h("input", { type: "password", id: "token", name: "token", autocomplete: "off", required: true, spellcheck: "false" }),
     h("button", { class: "main" }, "Sign in"),
     h("p", { class: "faint" }, "The token stays in this tab. Make one, or a link that signs in:"),
-    h("pre", { class: "command" }, "windlass tokens create NAME --scopes read submit")));
+    h("pre", { class: "command" }, "windlass tokens create NAME --scopes read,submit")));
   document.getElementById("token").focus();
 }
 

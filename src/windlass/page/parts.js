@@ -1,8 +1,9 @@
 // What several views are made of.
 
+import { passing } from "./api.js";
 import { h } from "./dom.js";
 import { json } from "./format.js";
-import { follow, pause } from "./stream.js";
+import { follow, pause, seen } from "./stream.js";
 
 /** The address of a view of this page. */
 export function to(place, rest, query = {}) {
@@ -13,7 +14,9 @@ export function to(place, rest, query = {}) {
 export const runLink = (id, text) => h("a", { class: "mono", href: to("runs", id), title: id }, text ?? id);
 
 /** What went wrong, and what to do about it. */
-export const problem = (error) => h("div", { class: "problem", role: "alert" }, h("p", {}, error.detail ?? String(error)), error.hint && h("p", { class: "hint" }, error.hint));
+export function problem({ message, hint }) {
+  return h("div", { class: "problem", role: "alert" }, h("p", {}, message), hint && h("p", { class: "hint" }, hint));
+}
 
 /** A word on what was done, or was not. A success goes by itself. */
 export function notice(what) {
@@ -66,17 +69,26 @@ export function command(line) {
     await navigator.clipboard.writeText(line);
     event.target.textContent = "Copied";
   };
-  return h("div", { class: "command" }, h("code", {}, line), navigator.clipboard && h("button", { class: "quiet", on: { click: copy } }, "Copy"));
+  const button = navigator.clipboard && h("button", { class: "quiet", on: { click: copy } }, "Copy"); // there is none without TLS
+  return h("div", { class: "command" }, h("code", {}, line), button);
 }
 
 export const empty = (title, ...rest) => h("div", { class: "empty" }, h("p", { class: "title" }, title), rest);
 
-export const facts = (...rows) =>
-  h("dl", { class: "facts" }, rows.filter((row) => row && row[1] !== null && row[1] !== undefined && row[1] !== "").map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, value))));
+/** Names and values; those that have nothing to tell are left out. */
+export function facts(...rows) {
+  const told = rows.filter((row) => row && (row[1] || row[1] === 0));
+  return h("dl", { class: "facts" }, told.map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, value))));
+}
+
+export const heads = (...names) => h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name))));
 
 /** The way to the other pages of a list that is ordered by name. */
-export const pages = (place, after, cursor) => h("nav", { class: "pages", key: "pages", "aria-label": "Pages" },
-  after && h("a", { href: to(place) }, "← First page"), cursor && h("a", { href: to(place, undefined, { after: cursor }), rel: "next" }, "More →"));
+export function pages(place, after, cursor) {
+  return h("nav", { class: "pages", key: "pages", "aria-label": "Pages" },
+    after && h("a", { href: to(place) }, "← First page"),
+    cursor && h("a", { href: to(place, undefined, { after: cursor }), rel: "next" }, "More →"));
+}
 
 /** A value as JSON text. */
 export const value = (what) => h("pre", { class: "json", tabindex: "0" }, json(what));
@@ -93,12 +105,14 @@ export function steadily(page, load, least = 1_000) {
     let next = 0;
     wanted = false;
     try {
+      await seen(page.signal);
       next = await load();
       failures = 0;
+      page.connection("reads", "live");
     } catch (error) {
       if (!passing(error)) throw error;
       failures = Math.min(failures + 1, 15);
-      page.connection("lost", error.status ? error.detail : "no answer");
+      page.connection("reads", "lost", error.status ? error.detail : "no answer");
     }
     await pause(least + 1_000 * failures, page.signal);
     if (!wanted) await Promise.race([pause(next - least, page.signal), new Promise((resolve) => { wake = resolve; })]);
@@ -109,18 +123,14 @@ export function steadily(page, load, least = 1_000) {
   return { soon: () => { wanted = true; wake(); }, ended: loop() };
 }
 
-/** Whether an error is one that may be gone the next time. */
-export const passing = ({ status }) => status === 0 || status === 429 || status >= 500;
-
 /** Follow events, and tell the reader how the connection is. */
-export async function live(page, route, { query, from, heard, opened, over = "live" }) {
+export async function live(page, route, { query, from, heard, opened, over }) {
   const told = (state, wait) => {
     if (state === "open") {
-      page.connection("live", "live");
+      page.connection("stream", "live");
       opened();
-    } else if (state === "lost") page.connection("lost", `no connection, next try in ${Math.ceil(wait / 1_000)} s`);
-    else page.connection("wait", "paused");
+    } else if (state === "lost") page.connection("stream", "lost", `no connection, next try in ${Math.ceil(wait / 1_000)} s`);
   };
   await follow(route, { query, from, signal: page.signal, heard, told });
-  if (!page.signal.aborted) page.connection("wait", over);
+  page.connection("stream", "wait", over);
 }

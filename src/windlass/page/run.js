@@ -48,27 +48,34 @@ function everything(page, { run, attempts, events, reasons }, lines, again) {
       h("div", { class: "actions" }, actions(page, run, again)),
       h("p", { class: "mono faint" }, run.id)),
     reasons.length > 0 && why(reasons),
-    HELD.has(run.state) && run.progress && h("div", { class: "far", key: "progress" }, bar(run.progress), h("span", {}, percent(run.progress), " ", run.progress.message)),
-    run.error && h("section", { class: "error", key: "error" }, h("h2", {}, ENDED.has(run.state) ? "Why it failed" : "Why it is tried again"), failure(run.error)),
+    HELD.has(run.state) && run.progress && far(run.progress),
+    run.error && h("section", { class: "error", key: "error" },
+      h("h2", {}, ENDED.has(run.state) ? "Why it failed" : "Why it is tried again"), failure(run.error)),
     h("section", { key: "facts" }, about(run)),
     h("section", { key: "timeline" }, h("h2", {}, "Timeline"), strip(events, run), timeline(events)),
     h("div", { class: "columns", key: "values" },
       h("section", {}, h("h2", {}, "Payload"), value(run.payload)),
-      h("section", {}, h("h2", {}, "Output"), run.state === "succeeded" ? value(run.output) : h("p", { class: "faint" }, ENDED.has(run.state) ? "None." : "None yet."))),
+      h("section", {}, h("h2", {}, "Output"), output(run))),
     attempts.length > 1 && h("section", { key: "attempts" }, h("h2", {}, "Attempts"), attempts.map(attempt)),
-    h("section", { key: "log" }, h("h2", {}, "Log"), lines.node),
+    lines.node,
   ];
+}
+
+function output(run) {
+  return run.state === "succeeded" ? value(run.output) : faint(ENDED.has(run.state) ? "None." : "None yet.");
 }
 
 function actions(page, run, again) {
   const route = path("runs", run.id);
   const refused = page.may("submit") ? null : "Your token may not do this; it needs the scope submit.";
-  const button = (name, text, click, extra) => run.actions.includes(name) && h("button", { key: name, disabled: refused !== null, title: refused, on: { click }, ...extra }, text);
+  const button = (name, text, click, extra) =>
+    run.actions.includes(name) && h("button", { key: name, disabled: refused !== null, title: refused, on: { click }, ...extra }, text);
   const cancel = async () => {
     const running = HELD.has(run.state);
     const reason = h("input", { name: "reason", maxlength: 200, "aria-label": "Reason", placeholder: "Why (is kept with the run)" });
     const said = await asked("Cancel this run?", [
-      h("p", {}, running ? "It runs now: its worker is told to stop, and nothing of what it still reports is kept." : "It will not run."), reason,
+      h("p", {}, running ? "It runs now: its worker is told to stop, and nothing of what it still reports is kept." : "It will not run."),
+      reason,
     ], "Cancel the run", true);
     if (said) await act(page, () => post(`${route}/cancel`, { reason: said.reason || null }), (after) => `The run is ${after.state}.`);
     again();
@@ -80,8 +87,10 @@ function actions(page, run, again) {
   const change = async () => {
     const local = new Date(Date.parse(run.scheduled_for) - new Date().getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
     const said = await asked("Change this run", [
-      h("label", { for: "priority" }, "Priority: a higher one goes first"), h("input", { id: "priority", name: "priority", type: "number", value: run.priority, required: true }),
-      h("label", { for: "due" }, "Due, in your own time zone"), h("input", { id: "due", name: "due", type: "datetime-local", step: 1, value: local, required: true }),
+      h("label", { for: "priority" }, "Priority: a higher one goes first"),
+      h("input", { id: "priority", name: "priority", type: "number", value: run.priority, required: true }),
+      h("label", { for: "due" }, "Due, in your own time zone"),
+      h("input", { id: "due", name: "due", type: "datetime-local", step: 1, value: local, required: true }),
     ], "Change");
     if (!said) return;
     const changes = {};
@@ -94,39 +103,49 @@ function actions(page, run, again) {
 }
 
 function why(reasons) {
+  const help = ({ code, data }) => [data.run && [" ", runLink(data.run, "Look at it")], code === "no_worker" && command(starting(data))];
   return h("div", { class: "callout", key: "why" }, h("h2", {}, "Why it does not run"),
-    h("ul", {}, reasons.map(({ code, text, data }) => h("li", {}, text, data?.run && [" ", runLink(data.run, "Look at it")], code === "no_worker" && command(starting(data))))));
+    h("ul", {}, reasons.map((reason) => h("li", {}, reason.text, help(reason)))));
 }
 
-const starting = ({ queue, tags }) => ["windlass work shop:app", `--queue=${quoted(queue)}`, ...tags.map((tag) => `--tag=${quoted(tag)}`)].join(" ");
+function starting({ queue, tags }) {
+  return ["windlass work shop:app", `--queue=${quoted(queue)}`, ...tags.map((tag) => `--tag=${quoted(tag)}`)].join(" ");
+}
 
 /** A word for a shell, which must not see more in it than a word. */
 const quoted = (word) => (/^[\w.-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
-const percent = ({ fraction }) => typeof fraction === "number" && `${Math.floor(fraction * 100)} %`;
+function far(progress) {
+  const percent = typeof progress.fraction === "number" && `${Math.floor(progress.fraction * 100)} %`;
+  return h("div", { class: "far", key: "progress" }, bar(progress), h("span", {}, percent, " ", progress.message));
+}
 
 function failure({ code, message, detail }) {
   return [h("p", { class: "message" }, h("code", {}, code), " ", message), detail && h("pre", { class: "trace", tabindex: "0" }, detail)];
 }
 
 function about(run) {
-  const { policy } = run;
+  const { policy, priority, queue } = run;
+  const ready = Math.max(Date.parse(run.scheduled_for), Date.parse(run.created_at));
   return facts(
     ["Job", h("a", { href: to("runs", undefined, { job: run.job }), title: "All its runs" }, run.job)],
-    ["Queue", [h("a", { href: to("runs", undefined, { state: "queued", queue: run.queue }) }, run.queue), run.priority !== 0 && ` · priority ${run.priority}`]],
+    ["Queue", [h("a", { href: to("runs", undefined, { state: "queued", queue }) }, queue), priority !== 0 && ` · priority ${priority}`]],
     ["Tries", `${tries(run)} of ${run.max_attempts}${run.returns ? ` · ${run.returns} returned` : ""}`],
     ["Worker", run.worker],
     ["Created", moment(run.created_at)],
     run.scheduled_for !== run.created_at && ["Due", moment(run.scheduled_for)],
     ["Started", moment(run.started_at)],
     ["Finished", moment(run.finished_at)],
-    ["Waited", run.started_at && duration(Math.max(0, Date.parse(run.started_at) - Math.max(Date.parse(run.scheduled_for), Date.parse(run.created_at))))],
+    ["Waited", run.started_at && duration(Math.max(0, Date.parse(run.started_at) - ready))],
     ["Took", run.started_at && (between(run.started_at, run.finished_at) ?? (HELD.has(run.state) && when(run.started_at, "for")))],
     ["Asked to stop", moment(run.cancel_asked_at)],
     ["Reason", run.reason],
-    ["Limits", [policy.timeout && `${duration(policy.timeout)} a try`, run.max_runtime && `${duration(run.max_runtime)} in all`].filter(Boolean).join(", ")],
+    ["Limit of a try", policy.timeout && duration(policy.timeout)],
+    ["Limit in all", run.max_runtime && duration(run.max_runtime)],
     policy.solver && ["Program", h("code", {}, policy.solver.url)]);
 }
+
+const faint = (text) => h("p", { class: "faint" }, text);
 
 const moment = (iso) => iso && [at(iso), " ", h("span", { class: "faint" }, when(iso))];
 
@@ -137,8 +156,11 @@ function strip(events, run) {
   const whole = Math.max(1, Date.parse(ends.at(-1)) - first);
   const parts = events.map(({ state, at: from }, index) => [state, Date.parse(from) - first, Date.parse(ends[index]) - Date.parse(from)]);
   return h("svg:svg", { class: "strip", viewBox: "0 0 1000 10", preserveAspectRatio: "none", "aria-hidden": "true" },
-    parts.filter(([state]) => !ENDED.has(state)).map(([state, from, length]) =>
-      h("svg:rect", { "data-state": state, x: (from / whole) * 1000, width: Math.max(0, (length / whole) * 1000), y: 0, height: 10 }, h("svg:title", {}, `${state} for ${duration(length)}`))));
+    parts.filter(([state]) => !ENDED.has(state)).map(([state, from, length]) => {
+      const width = Math.max(0, (length / whole) * 1000);
+      const title = h("svg:title", {}, `${state} for ${duration(length)}`);
+      return h("svg:rect", { "data-state": state, x: (from / whole) * 1000, width, y: 0, height: 10 }, title);
+    }));
 }
 
 function timeline(events) {
@@ -152,9 +174,10 @@ function timeline(events) {
 }
 
 function attempt({ n, outcome, worker, claimed_at: claimed, started_at: started, finished_at: finished, error }) {
+  const began = started ?? claimed;
   return h("details", { key: n, class: "attempt" },
-    h("summary", {}, `${n}. `, h("span", { class: "pill", "data-state": outcome }, outcome), " ",
-      h("span", { class: "faint" }, [worker, (started ?? claimed) && at(started ?? claimed), between(started ?? claimed, finished)].filter(Boolean).join(" · ")),
+    h("summary", {}, `${n}. `, pill(outcome), " ",
+      h("span", { class: "faint" }, [worker, began && at(began), between(began, finished)].filter(Boolean).join(" · ")),
       error && h("span", { class: "short" }, ` ${error.code}: ${error.message}`)),
-    error ? failure(error) : h("p", { class: "faint" }, "No error."));
+    error ? failure(error) : faint("No error."));
 }

@@ -1,9 +1,9 @@
 // All runs, live.
 
-import { get } from "./api.js";
+import { get, passing } from "./api.js";
 import { h } from "./dom.js";
-import { between, ENDED, HELD, pill, short, STATES, when } from "./format.js";
-import { command, empty, live, passing, problem, steadily, to } from "./parts.js";
+import { between, ENDED, HELD, number, pill, short, STATES, when } from "./format.js";
+import { command, empty, heads, live, problem, steadily, to } from "./parts.js";
 
 const COUNT = 50;
 const LOOKS = 10; // pages that are looked through for one, where the hub has no list for what is asked
@@ -32,9 +32,9 @@ async function look(filters, signal) {
 /** A run as a change leaves it, until the list is read again. */
 function changed(run, event) {
   if (event.rev <= run.rev) return run;
-  const times = { running: { started_at: event.at }, claimed: { claimed_at: event.at } };
-  const ended = ENDED.has(event.state) ? { finished_at: event.at } : {};
-  return { ...run, rev: event.rev, state: event.state, attempt: event.attempt, worker: event.worker ?? run.worker, ...times[event.state], ...ended };
+  const { at, attempt, rev, state, worker } = event;
+  const time = ENDED.has(state) ? { finished_at: at } : state === "running" ? { started_at: at } : {};
+  return { ...run, rev, state, attempt, worker: worker ?? run.worker, ...time };
 }
 
 export async function runs(page) {
@@ -55,7 +55,7 @@ export async function runs(page) {
   const draw = () => page.draw(head(filters, seen, pause), warning(seen, filters), body(filters, seen));
   const pause = () => {
     seen.paused = !seen.paused;
-    page.connection(seen.paused ? "wait" : "live", seen.paused ? "paused" : "live");
+    page.connection("reader", seen.paused ? "wait" : "live", seen.paused ? "paused" : "live");
     draw();
     list.soon();
   };
@@ -87,38 +87,53 @@ function once(draw) {
 }
 
 function head(filters, seen, pause) {
-  const change = (event) => { location.hash = to("runs", undefined, { ...filters, cursor: "", [event.target.name]: event.target.value.trim() }); };
-  const field = (name, extra) => h("input", { type: "search", name, value: filters[name], placeholder: name, "aria-label": `Only this ${name}`, on: { change }, ...extra });
-  const chip = (state, number, title) =>
-    h("a", { class: "chip", "data-state": state, "data-none": number === 0, title, href: to("runs", undefined, { ...filters, cursor: "", state }), "aria-current": state === filters.state && "true" },
-      state || "all", number !== undefined && h("b", {}, number.toLocaleString("en")));
-  const { states, minutes } = seen.stats;
-  const lately = (state) => minutes.reduce((sum, { counts }) => sum + counts[state], 0);
+  const { paused } = seen;
+  const change = ({ target }) => { location.hash = filtered(filters, { [target.name]: target.value.trim() }); };
+  const field = (name, list) =>
+    h("input", { type: "search", name, list, value: filters[name], placeholder: name, "aria-label": `Only this ${name}`, on: { change } });
   return h("div", { class: "head", key: "head" },
     h("h1", {}, "Runs"),
-    chart(minutes),
+    chart(seen.stats.minutes),
     h("div", { class: "filters" },
-      field("job", { list: "job-names" }), field("queue"),
+      field("job", "job-names"), field("queue"),
       h("datalist", { id: "job-names" }, seen.jobs.map((name) => h("option", { value: name }))),
-      h("button", { "aria-pressed": String(seen.paused), title: "Keep the list as it is while you read", on: { click: pause } }, seen.paused ? "Go on" : "Hold")),
-    h("nav", { class: "chips", "aria-label": "States" },
-      chip(""), h("span", { class: "faint" }, "now"), STATES.filter((state) => !ENDED.has(state)).map((state) => chip(state, states[state])),
-      h("span", { class: "faint" }, "in the last hour"), [...ENDED].map((state) => chip(state, lately(state), `${states[state].toLocaleString("en")} in all`))));
+      h("button", { "aria-pressed": String(paused), title: "Keeps the list as it is", on: { click: pause } }, paused ? "Go on" : "Hold")),
+    chips(filters, seen.stats));
+}
+
+const filtered = (filters, change) => to("runs", undefined, { ...filters, cursor: "", ...change });
+
+function chips(filters, { states, minutes }) {
+  const chip = (state, many, title) => {
+    const [href, current] = [filtered(filters, { state }), state === filters.state && "true"];
+    return h("a", { class: "chip", "data-state": state, "data-none": many === 0, title, href, "aria-current": current },
+      state || "all", many !== undefined && h("b", {}, number(many)));
+  };
+  const lately = (state) => minutes.reduce((sum, { counts }) => sum + counts[state], 0);
+  return h("nav", { class: "chips", "aria-label": "States" },
+    chip(""),
+    h("span", { class: "faint" }, "now"),
+    STATES.filter((state) => !ENDED.has(state)).map((state) => chip(state, states[state])),
+    h("span", { class: "faint" }, "in the last hour"),
+    [...ENDED].map((state) => chip(state, lately(state), `${number(states[state])} in all`)));
 }
 
 /** The last hour, a bar a minute: what ended well, and on top of it what did not. */
 function chart(minutes) {
   const bars = minutes.map(({ counts }) => [counts.succeeded, counts.failed + counts.quarantined]);
   const most = Math.max(1, ...bars.map(([well, badly]) => well + badly));
-  const bar = (state, index, from, number) => number > 0 && h("svg:rect", { "data-state": state, x: index * 4, width: 3, y: 24 - ((from + number) / most) * 24, height: (number / most) * 24 });
-  const title = `Ended a minute, in the last hour; ${most.toLocaleString("en")} at most`;
+  const high = (many) => (many / most) * 24;
+  const bar = (state, index, from, many) =>
+    many > 0 && h("svg:rect", { "data-state": state, x: index * 4, width: 3, y: 24 - high(from + many), height: high(many) });
+  const title = `Ended a minute, in the last hour; ${number(most)} at most`;
   return h("svg:svg", { class: "chart", viewBox: "0 0 240 24", role: "img", "aria-label": title }, h("svg:title", {}, title),
     bars.map(([well, badly], index) => [bar("succeeded", index, 0, well), bar("failed", index, well, badly)]));
 }
 
 function warning({ workers, stats }) {
   if (!stats.states.queued || workers.some((worker) => worker.alive)) return null;
-  return h("div", { class: "callout", key: "warning" }, h("p", {}, "No worker is alive, so nothing that is queued will run. Start one:"), command("windlass work shop:app"));
+  const words = h("p", {}, "No worker is alive, so nothing that is queued will run. Start one:");
+  return h("div", { class: "callout", key: "warning" }, words, command("windlass work shop:app"));
 }
 
 function body(filters, seen) {
@@ -126,44 +141,47 @@ function body(filters, seen) {
   if (seen.runs.length === 0) return nothing(filters, seen.cursor);
   return h("section", { key: "list" },
     h("table", { class: "runs" },
-      h("thead", {}, h("tr", {}, ["State", "Run", "Queue", "Try", "What", "Worker", "Created", "Took"].map((name) => h("th", { scope: "col" }, name)))),
+      heads("State", "Run", "Queue", "Try", "What", "Worker", "Created", "Took"),
       h("tbody", {}, seen.runs.map(row))),
     h("nav", { class: "pages", "aria-label": "Pages" },
-      filters.cursor && h("a", { href: to("runs", undefined, { ...filters, cursor: "" }) }, "← First page"),
+      filters.cursor && h("a", { href: filtered(filters) }, "← First page"),
       h("span", { class: "faint" }, ORDERS[filters.state] ?? "the newest first"),
-      seen.cursor && h("a", { href: to("runs", undefined, { ...filters, cursor: seen.cursor }), rel: "next" }, "Older →")));
+      seen.cursor && h("a", { href: filtered(filters, { cursor: seen.cursor }), rel: "next" }, "Older →")));
 }
 
 function nothing(filters, cursor) {
-  if (cursor) return empty("None among those looked at.", h("p", {}, h("a", { href: to("runs", undefined, { ...filters, cursor }) }, "Look further →")));
-  if (Object.values(filters).some(Boolean)) return empty("No run is like this.", h("p", {}, h("a", { href: to("runs") }, "Show all runs")));
+  if (cursor) return empty("None among those looked at.", h("a", { href: filtered(filters, { cursor }), rel: "next" }, "Look further →"));
+  if (Object.values(filters).some(Boolean)) return empty("No run is like this.", h("a", { href: to("runs") }, "Show all runs"));
   return empty("There are no runs yet.", h("p", {}, "Ask for one, and see it come here:"), command("windlass enqueue JOB key=value"));
 }
 
 function row(run) {
   return h("tr", { key: run.id, "data-id": run.id, "data-state": run.state },
     h("td", { class: "state" }, pill(run.state)),
-    h("td", { class: "name" }, h("a", { class: "cover", href: to("runs", run.id) }, run.job), " ", h("span", { class: "mono faint id", title: run.id }, short(run.id))),
-    h("td", { class: "queue" }, run.queue, run.priority !== 0 && h("span", { class: "faint", title: "Priority" }, ` ${run.priority > 0 ? "+" : ""}${run.priority}`)),
+    h("td", { class: "name" },
+      h("a", { class: "cover", href: to("runs", run.id) }, run.job), " ",
+      h("span", { class: "mono faint id", title: run.id }, short(run.id))),
+    h("td", { class: "queue" }, run.queue, run.priority !== 0 && ` ${run.priority > 0 ? "+" : ""}${run.priority}`),
     h("td", { class: "try" }, `${tries(run)}/${run.max_attempts}`),
     h("td", { class: "what" }, what(run)),
     h("td", { class: "worker" }, HELD.has(run.state) || run.finished_at ? run.worker : ""),
     h("td", { class: "created" }, when(run.created_at)),
-    h("td", { class: "took" }, run.started_at && (between(run.started_at, run.finished_at) ?? (HELD.has(run.state) ? when(run.started_at, "for") : ""))));
+    h("td", { class: "took" }, between(run.started_at, run.finished_at) ?? (HELD.has(run.state) && when(run.started_at, "for"))));
 }
 
 /** Tries that have begun: those used up, and the one that is under way or went well. */
 export const tries = (run) => run.failures + (HELD.has(run.state) || run.state === "succeeded" ? 1 : 0);
 
 function what(run) {
-  if (HELD.has(run.state)) return [run.cancel_asked_at && ["asked to stop ", when(run.cancel_asked_at)], bar(run.progress), run.progress?.message];
-  if (run.state === "scheduled") return ["due ", when(run.scheduled_for, "due"), run.error && ` · after ${said(run.error)}`];
-  if (run.state === "queued") return [h("span", { class: "faint" }, "for ", when(run.scheduled_for > run.created_at ? run.scheduled_for : run.created_at, "for")), run.error && ` · after ${said(run.error)}`];
-  if (run.state === "waiting") return h("span", { class: "faint" }, "for another run to end");
-  if (run.state === "succeeded") return null;
-  return run.error ? said(run.error) : run.reason;
+  const { created_at: created, error, progress, scheduled_for: due, state } = run;
+  const said = error && `${error.code}: ${error.message}`;
+  if (HELD.has(state)) return [run.cancel_asked_at && ["asked to stop ", when(run.cancel_asked_at), " "], bar(progress), progress?.message];
+  if (state === "scheduled") return ["due ", when(due, "due"), said && ` · after ${said}`];
+  if (state === "queued") return ["for ", when(due > created ? due : created, "for"), said && ` · after ${said}`];
+  if (state === "waiting") return "for another run to end";
+  return state === "succeeded" ? null : said ?? run.reason;
 }
 
-const said = (error) => `${error.code}: ${error.message}`;
-
-export const bar = (progress) => typeof progress?.fraction === "number" && h("progress", { max: 1, value: progress.fraction, "aria-label": "Progress" });
+export function bar(progress) {
+  return typeof progress?.fraction === "number" && h("progress", { max: 1, value: progress.fraction, "aria-label": "Progress" });
+}

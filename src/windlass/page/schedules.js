@@ -2,8 +2,8 @@
 
 import { get, patch, path, post } from "./api.js";
 import { h } from "./dom.js";
-import { at, duration, when } from "./format.js";
-import { act, command, empty, facts, pages, runLink, steadily, to, value } from "./parts.js";
+import { at, duration, number, when } from "./format.js";
+import { act, command, empty, facts, heads, pages, runLink, steadily, tags, to, value } from "./parts.js";
 
 const COUNT = 100;
 const MISSED = { skip: "are left out", latest: "the latest is caught up", all: "all are caught up" };
@@ -14,8 +14,10 @@ export async function schedules(page) {
   const after = page.query.get("after") ?? "";
   const load = async () => {
     const { schedules: found, cursor } = await get("schedules", { after, count: COUNT }, page.signal);
-    page.connection("live", "live");
-    page.draw(h("div", { class: "head" }, h("h1", {}, "Schedules")), found.length ? table(page, found, list.soon) : nothing(after), pages("schedules", after, cursor));
+    page.draw(
+      h("div", { class: "head" }, h("h1", {}, "Schedules")),
+      found.length ? table(page, found, list.soon) : nothing(after),
+      pages("schedules", after, cursor));
     return 3_000;
   };
   const list = steadily(page, load);
@@ -24,25 +26,27 @@ export async function schedules(page) {
 
 function nothing(after) {
   if (after) return empty("No more schedules.");
-  return empty("There are no schedules yet.", h("p", {}, "Write one beside a job with @app.cron(...), or make one here:"), command("windlass schedules add KEY JOB --cron '0 3 * * *'"));
+  const how = h("p", {}, "Write one beside a job with @app.cron(...), or make one here:");
+  return empty("There are no schedules yet.", how, command("windlass schedules add KEY JOB --cron '0 3 * * *'"));
 }
 
 function table(page, found, again) {
-  const names = ["Schedule", "When", "Next", "Last", "Made", ""];
   const row = (item) => h("tr", { key: item.key, class: item.enabled ? null : "off" },
     h("td", { class: "name" }, h("a", { href: to("schedules", item.key) }, item.key), h("span", { class: "faint" }, " → ", item.job)),
     h("td", { class: "what" }, item.in_words, " ", h("code", { class: "faint" }, item.expr)),
-    h("td", {}, item.enabled ? when(item.next_at, "due") ?? "never again" : "off"),
-    h("td", {}, item.last_run ? h("a", { href: to("runs", item.last_run) }, when(item.last_at)) : when(item.last_at)),
-    h("td", {}, item.fired.toLocaleString("en"), item.skipped > 0 && h("span", { class: "faint" }, ` · ${item.skipped.toLocaleString("en")} left out`)),
+    h("td", { "data-name": "Next" }, item.enabled ? when(item.next_at, "due") ?? "never again" : "off"),
+    h("td", { "data-name": "Last" }, item.last_run ? h("a", { href: to("runs", item.last_run) }, when(item.last_at)) : when(item.last_at)),
+    h("td", { "data-name": "Made" }, number(item.fired), item.skipped > 0 && ` · ${number(item.skipped)} left out`),
     h("td", { class: "actions" }, actions(page, item, again)));
-  return h("table", { class: "plain", key: "list" }, h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, found.map(row)));
+  return h("table", { class: "plain", key: "list" }, heads("Schedule", "When", "Next", "Last", "Made", ""), h("tbody", {}, found.map(row)));
 }
 
 function actions(page, item, again) {
   const route = path("schedules", item.key);
-  const button = (scope, text, click) =>
-    h("button", { key: scope, disabled: !page.may(scope), title: page.may(scope) ? null : `Your token may not do this; it needs the scope ${scope}.`, on: { click } }, text);
+  const button = (scope, text, click) => {
+    const title = page.may(scope) ? null : `Your token may not do this; it needs the scope ${scope}.`;
+    return h("button", { key: scope, disabled: title !== null, title, on: { click } }, text);
+  };
   const trigger = async () => {
     const made = await act(page, () => post(`${route}/trigger`), () => "A run was made.");
     if (made) location.hash = to("runs", made.id);
@@ -54,14 +58,18 @@ function actions(page, item, again) {
   return [button("submit", "Run now", trigger), button("admin", item.enabled ? "Turn off" : "Turn on", turn)];
 }
 
+/** 2026-01-31T03:00:00+01:00 as people read it. */
+const wall = (local) => local.replace("T", " ").replace(/(Z|[+-]\d\d:\d\d)$/, " $1");
+
 export async function schedule(page) {
   const route = path("schedules", page.rest);
   page.title(page.rest);
   const load = async () => {
     const ask = (part, query) => get(`${route}/${part}`, query, page.signal);
-    const [item, preview, { skips }] = await Promise.all([get(route, {}, page.signal), ask("preview", { count: 10 }), ask("skips", { count: 20 })]);
-    page.connection("live", "live");
-    page.draw(...one(page, item, preview.next, skips, view.soon));
+    const [item, { next }, { skips }] = await Promise.all([
+      get(route, {}, page.signal), ask("preview", { count: 10 }), ask("skips", { count: 20 }),
+    ]);
+    page.draw(...one(page, item, next, skips, view.soon));
     return 3_000;
   };
   const view = steadily(page, load);
@@ -70,20 +78,31 @@ export async function schedule(page) {
 
 function one(page, item, next, skips, again) {
   return [
-    h("div", { class: "head" }, h("h1", {}, item.key), h("div", { class: "actions" }, actions(page, item, again)), h("p", {}, item.in_words, item.enabled ? null : " Turned off.")),
+    h("div", { class: "head" },
+      h("h1", {}, item.key),
+      h("div", { class: "actions" }, actions(page, item, again)),
+      h("p", {}, item.in_words, !item.enabled && " · turned off")),
     h("section", { key: "facts" }, facts(
       ["Job", h("a", { href: to("runs", undefined, { job: item.job }) }, item.job)],
       ["Rule", h("code", {}, item.expr)], ["Zone", item.zone],
       ["Last", item.last_run ? runLink(item.last_run, when(item.last_at)) : when(item.last_at)],
-      ["Made", `${item.fired.toLocaleString("en")} runs`],
+      ["Made", `${number(item.fired)} runs`],
       ["Missed ones", MISSED[item.missed]], ["When the one before still runs", OVERLAP[item.overlap]],
       item.jitter > 0 && ["Spread over", duration(item.jitter)],
       ["Comes from", item.by_code ? "code" : "a person"])),
     h("div", { class: "columns", key: "values" },
-      h("section", {}, h("h2", {}, "Next"), next.length ? h("ol", { class: "next" }, next.map(({ at: instant, local, clock_changes: changes }) =>
-        h("li", { key: instant }, h("span", { class: "mono" }, local), " ", h("span", { class: "faint" }, when(instant, "due")), changes && h("span", { class: "tag" }, "clocks change")))) : h("p", { class: "faint" }, "Never again.")),
+      h("section", {}, h("h2", {}, "Next"), next.length ? h("ol", { class: "next" }, next.map(coming)) : "Never again."),
       h("section", {}, h("h2", {}, "Payload"), value(item.payload))),
-    skips.length > 0 && h("section", { key: "skips" }, h("h2", {}, "Left out"), h("ul", {}, skips.map((skip) =>
-      h("li", { key: skip.at }, skip.number > 1 ? `${skip.number.toLocaleString("en")} from ${at(skip.first_at)} to ${at(skip.last_at)}` : at(skip.first_at), ": ", skip.reason)))),
+    skips.length > 0 && h("section", { key: "skips" }, h("h2", {}, "Left out"), h("ul", {}, skips.map(leftOut))),
   ];
+}
+
+function coming({ at: instant, local, clock_changes: changes }) {
+  return h("li", { key: instant },
+    h("span", { class: "mono" }, wall(local)), " ",
+    h("span", { class: "faint" }, when(instant, "due"), " "), changes && tags(["clocks change"]));
+}
+
+function leftOut({ first_at: first, last_at: last, number: many, reason }) {
+  return h("li", {}, many > 1 ? `${number(many)} from ${at(first)} to ${at(last)}` : at(first), ": ", reason);
 }

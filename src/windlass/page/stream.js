@@ -1,26 +1,22 @@
 // Server-sent events, read with fetch so that the token travels in a header.
 
-import { ask } from "./api.js";
+import { ask, passing } from "./api.js";
 
 const SILENCE = 60_000; // the hub sends a comment more often than this
 const LONGEST_WAIT = 30_000;
 const HIDDEN = 30_000; // a page that nobody looks at gives its connection back: a browser has only a few for one host
 
 /**
- * Follow a stream, behind the event `from` or from now on, until `signal` is aborted or `heard` returns true. It comes back by itself, behind the last event it got.
- * `heard({type, data})` gets each event, `told(state, wait)` hears "open", "lost" and "idle". A refusal is thrown.
+ * Follow a stream until `signal` is aborted or `heard` returns true: behind the event `from`, or from now on. It comes back by itself,
+ * behind the last event it got. `heard({type, data})` gets each event, `told(state, wait)` hears "open" and "lost"; a refusal is thrown.
  */
 export async function follow(route, { query, from = null, signal, heard, told }) {
   const place = { id: from, retry: 1_000 };
   let failures = 0;
   while (!signal.aborted) {
-    if (document.hidden) {
-      told("idle");
-      await happening("visibilitychange", document, signal);
-      continue;
-    }
+    await seen(signal);
     const connection = new AbortController();
-    const seen = hiding(() => connection.abort());
+    const watch = hiding(() => connection.abort());
     try {
       const headers = { Accept: "text/event-stream", ...(place.id && { "Last-Event-ID": place.id }) };
       const answer = await ask(route, { query, headers, signal: AbortSignal.any([signal, connection.signal]) });
@@ -29,15 +25,14 @@ export async function follow(route, { query, from = null, signal, heard, told })
       told("open");
       if (await read(answer.body, place, heard, connection)) return;
     } catch (error) {
-      if (signal.aborted) return;
-      const refused = error.status >= 400 && error.status < 500 && error.status !== 429;
-      if (refused && (error.status !== 400 || !place.id)) throw error;
-      if (refused) place.id = null; // this place is not known any more: go on with what comes next
+      const aborted = signal.aborted || connection.signal.aborted;
+      if (error.status === 400 && place.id) place.id = null; // this place is not known any more: go on with what comes next
+      else if (!aborted && !passing(error)) throw error;
     } finally {
-      seen();
+      watch();
       connection.abort();
     }
-    if (document.hidden) continue;
+    if (document.hidden || signal.aborted) continue;
     const wait = Math.min(place.retry * 2 ** failures++, LONGEST_WAIT) * (0.5 + Math.random() / 2);
     told("lost", wait);
     await Promise.race([pause(wait, signal), happening("online", window, signal)]);
@@ -49,7 +44,7 @@ async function read(body, place, heard, connection) {
   const parse = parser(place);
   for (;;) {
     const quiet = setTimeout(() => connection.abort(), SILENCE);
-    const { done, value } = await reader.read().finally(() => clearTimeout(quiet));
+    const { done, value } = await reader.read().catch(() => ({ done: true })).finally(() => clearTimeout(quiet));
     if (done) return false;
     for (const event of parse(value)) if (heard(event)) return true;
   }
@@ -98,6 +93,11 @@ function happening(name, target, signal) {
     target.addEventListener(name, resolve, { once: true, signal });
     signal.addEventListener("abort", resolve, { once: true });
   });
+}
+
+/** Wait until somebody looks at the page. */
+export async function seen(signal) {
+  while (document.hidden && !signal.aborted) await happening("visibilitychange", document, signal);
 }
 
 /** Wait, but no longer than the view is looked at. */

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
-import { short, when } from "./format.js";
+import { number, short, when } from "./format.js";
 import { command, empty, facts, pages, runLink, steadily, tags } from "./parts.js";
 
 const COUNT = 100;
@@ -12,11 +12,11 @@ export async function workers(page) {
   const after = page.query.get("after") ?? "";
   const load = async () => {
     const { workers: found, cursor } = await get("workers", { after, count: COUNT }, page.signal);
-    page.connection("live", "live");
     const alive = found.filter((worker) => worker.alive);
     const gone = found.filter((worker) => !worker.alive);
     page.draw(
-      h("div", { class: "head" }, h("h1", {}, "Workers"), found.length > 0 && h("p", { class: "faint" }, `${alive.length} alive, ${gone.length} seen lately`)),
+      h("div", { class: "head" },
+        h("h1", {}, "Workers"), found.length > 0 && h("p", { class: "faint" }, `${alive.length} alive, ${gone.length} seen lately`)),
       found.length ? h("div", { class: "cards", key: "list" }, [...alive, ...gone].map(card)) : nothing(),
       pages("workers", after, cursor));
     return 2_000;
@@ -43,17 +43,18 @@ function card(worker) {
       ["Queues", worker.queues ? tags(worker.queues) : "all"],
       worker.jobs && ["Jobs", tags(worker.jobs)],
       worker.tags.length > 0 && ["Tags", tags(worker.tags)],
-      ["Offers", [`${worker.cores} cores`, worker.memory > 0 && `${worker.memory.toLocaleString("en")} MiB`].filter(Boolean).join(", ")],
+      ["Offers", [`${worker.cores} cores`, worker.memory > 0 && `${number(worker.memory)} MiB`].filter(Boolean).join(", ")],
       about.host && ["Host", `${about.host}, pid ${about.pid}`],
       about.version && ["Version", `${about.version}, Python ${about.python}, ${about.system}`],
       ["Since", when(worker.registered_at)],
-      held > 0 && ["Runs", [runs.map((id) => [runLink(id, short(id)), " "]), more > 0 && `and ${more.toLocaleString("en")} more`]]));
+      held > 0 && ["Runs", [runs.map((id) => [runLink(id, short(id)), " "]), more > 0 && `and ${number(more)} more`]]));
 }
 
-const bytes = (number) => (number < 10 * 2 ** 30 ? `${(number / 2 ** 30).toFixed(1)} GiB` : `${Math.round(number / 2 ** 30)} GiB`);
+const bytes = (size) => `${(size / 2 ** 30).toFixed(size < 10 * 2 ** 30 ? 1 : 0)} GiB`;
 
 /** A part of a whole; nothing where either was not told. */
-function gauge(name, number, most, text) {
-  if (number === undefined || most === undefined) return null;
-  return h("div", { class: "gauge", key: name }, h("span", {}, name), h("meter", { min: 0, max: most || 1, value: number, high: most * 0.9, "aria-label": name }), h("span", { class: "number" }, text));
+function gauge(name, part, most, text) {
+  if (part === undefined || most === undefined) return null;
+  const meter = h("meter", { min: 0, max: most || 1, value: part, high: most * 0.9, "aria-label": name });
+  return h("div", { class: "gauge", key: name }, h("span", {}, name), meter, h("span", { class: "number" }, text));
 }

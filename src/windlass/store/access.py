@@ -12,9 +12,9 @@ from windlass.store.base import Row, Statement, Value
 from windlass.store.rows import Rows, pack
 
 BATCHES: Mapping[str, tuple[str, ...]] = {
-    "create_token": ("add_token", "refuse_token"),
-    "rotate_token": ("end_token", "refuse_rotate", "add_token", "refuse_token"),
-    "revoke_token": ("revoke_token",),
+    "create_token": ("add_token", "refuse_token", "add_audit"),
+    "rotate_token": ("end_token", "refuse_rotate", "add_token", "refuse_token", "add_audit"),
+    "revoke_token": ("revoke_token", "add_audit"),
     "use_token": ("mark_used",),
     "sign_in": ("sign_in",),
     "drop_tokens": ("drop_tokens",),

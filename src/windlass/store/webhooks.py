@@ -16,9 +16,9 @@ FOLLOWER = "webhooks"
 """Under this name the journal is followed to make deliveries."""
 
 BATCHES: Mapping[str, tuple[str, ...]] = {
-    "add_webhook": ("begin_tail", "lock_webhook_tail", "restart_tail", "add_webhook"),
+    "add_webhook": ("begin_tail", "lock_tail", "restart_tail", "add_webhook"),
     "edit_webhook": ("edit_webhook",),
-    "drop_webhook": ("lock_webhook_tail", "drop_webhook"),
+    "drop_webhook": ("lock_tail", "drop_webhook"),
     "make_deliveries": (*ADVANCE, "add_deliveries"),
     "claim_deliveries": ("probe_webhooks", "claim_deliveries"),
     "settle_delivery": ("calm_webhook", "blame_webhook", "disable_webhook", "settle_delivery"),
@@ -105,7 +105,7 @@ class WebhookRecords(Rows):
         answers = await self._batch(
             "add_webhook",
             Statement("begin_tail", place),
-            Statement("lock_webhook_tail", {"name": FOLLOWER}),
+            Statement("lock_tail", {"name": FOLLOWER}),
             Statement("restart_tail", place),
             Statement("add_webhook", added | {"cursor": webhook.begins}),
         )
@@ -118,9 +118,7 @@ class WebhookRecords(Rows):
 
     async def drop_webhook(self, identity: str) -> bool:
         """Whether it is gone: it is not while it still has deliveries."""
-        answers = await self._batch(
-            "drop_webhook", Statement("lock_webhook_tail", {"name": FOLLOWER}), Statement("drop_webhook", {"id": identity})
-        )
+        answers = await self._batch("drop_webhook", Statement("lock_tail", {"name": FOLLOWER}), Statement("drop_webhook", {"id": identity}))
         return bool(answers[-1])
 
     # Deliveries

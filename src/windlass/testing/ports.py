@@ -147,23 +147,31 @@ async def a_worker_is_not_offered_what_it_cannot_do(ports: Ports) -> None:
     await ports.create(job="elsewhere", queue="far")
     await ports.create(job="heavy", requires=Requires(("gpu",), 4, 1024))
     await ports.create(job="plain")
-    names = ports.engine
     assert [run.job for run in await ports.claim(9, WorkerInfo("a", queues=("default",), slots=9))] == ["plain"]
     assert await ports.claim(9, WorkerInfo("b", queues=("default",), tags=("gpu",), cores=2, memory=4096, slots=9)) == []
     assert await ports.claim(9, WorkerInfo("c", jobs=("plain",), tags=("gpu",), cores=8, memory=4096, slots=9)) == []
     assert [
         run.job for run in await ports.claim(9, WorkerInfo("d", queues=("default",), tags=("gpu",), cores=8, memory=4096, slots=9))
     ] == ["heavy"]
-    assert [run.queue for run in (await names.runs(state="queued")).runs] == ["far"]
+    assert [run.queue for run in (await ports.engine.runs(state="queued")).runs] == ["far"]
 
 
 @_case
 async def what_makes_no_sense_is_refused_and_changes_nothing(ports: Ports) -> None:
     (run_id,) = await ports.create()
     before = await ports.engine.get(run_id)
-    for how in ({"count": 0}, {"count": 100_000}, {"lease": 0}, {"lease": 2**60}, {"token": "short"}, {"token": "no token at all!"}):
+    wrong: tuple[dict[str, Any], ...] = (
+        {"count": 0},
+        {"count": 100_000},
+        {"lease": 0},
+        {"lease": 2**60},
+        {"token": "short"},
+        {"token": "no token at all!"},
+    )
+    for how in wrong:
+        asked: dict[str, Any] = {"count": 1, "lease": LEASE, "token": NONCES()} | how
         with refused(BadInput):
-            await ports.port.claim(MANY, **{"count": 1, "lease": LEASE, "token": NONCES()} | how)
+            await ports.port.claim(MANY, **asked)
     for worker in (WorkerInfo(""), WorkerInfo("a\nb"), WorkerInfo("w", slots=0), WorkerInfo("w", queues=("",))):
         with refused(BadInput):
             await ports.port.claim(worker, count=1, lease=LEASE, token=NONCES())

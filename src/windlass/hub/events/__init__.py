@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from windlass.clock import Clock
 from windlass.engine import Engine, Tail
-from windlass.errors import LimitReached
+from windlass.errors import LimitReached, NotFound
 from windlass.hub.auth import Caller
 from windlass.hub.events.frames import Place, Wanted, entry_frame, passed_by
 from windlass.hub.events.pipes import Pipe
@@ -80,6 +80,8 @@ class Events:
         self.reads = asyncio.Semaphore(READS)
         self.place = Place(0, "")
         """Where the reader stands: whatever is before it was told to all followers."""
+        self.watched = 0
+        """How many streams watch a single run."""
         self._streams, self._pipes = streams, dict[Pipe, Caller]()
         self._followers = defaultdict[Wanted, set[Follower]](set)
         self._watchers = defaultdict[str, set[asyncio.Event]](set)
@@ -93,11 +95,6 @@ class Events:
     def open(self) -> int:
         """How many streams are open."""
         return len(self._pipes)
-
-    @property
-    def watched(self) -> int:
-        """How many streams watch a single run."""
-        return sum(len(bells) for bells in self._watchers.values())
 
     @contextmanager
     def room(self, pipe: Pipe, caller: Caller) -> Iterator[None]:
@@ -126,10 +123,12 @@ class Events:
     def watching(self, run_id: str, bell: asyncio.Event) -> Iterator[None]:
         """Have a bell rung whenever a run has a new entry."""
         self._watchers[run_id].add(bell)
+        self.watched += 1
         self._bell.set()
         try:
             yield
         finally:
+            self.watched -= 1
             _discard(self._watchers, run_id, bell)
 
     def nudge(self) -> None:
@@ -167,9 +166,16 @@ class Events:
         while True:
             await asyncio.sleep(CHECK_EVERY)
             for caller in set(self._pipes.values()):
-                with suppress(*AWAY):
-                    if not await self._still(caller):
-                        self.close(caller)
+                if not await self._may_stay(caller):
+                    self.close(caller)
+
+    async def _may_stay(self, caller: Caller) -> bool:
+        try:
+            return await self._still(caller)
+        except NotFound:
+            return False
+        except AWAY:
+            return True
 
     async def _listeners(self) -> None:
         while not (self._followers or self._watchers or self._joining):
@@ -201,7 +207,7 @@ class Events:
         try:
             found = await self._read_on()
         except BaseException:
-            self._joining = joining + self._joining
+            self._joining = [follower for follower in joining + self._joining if not follower.joined.done()]
             raise
         for follower in joining:
             if not follower.joined.done():  # else it has left

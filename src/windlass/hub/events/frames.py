@@ -102,9 +102,13 @@ def status_frame(run: Run, entry: Entry, place: RunPlace) -> bytes:
     told = wire.event_of(msgspec.structs.replace(entry, job=run.job, queue=run.queue))
     end: dict[str, Any] = {}
     if entry.state in ENDED:
-        output = None if run.output is None else msgspec.Raw(run.output.encode())
-        end = {"output": output, "error": run.error, "reason": run.reason}
+        end = {"output": _opened(run.output), "error": run.error, "reason": run.reason}
     return frame("status", StatusEvent(**msgspec.structs.asdict(told), **end), place)
+
+
+def _opened(text: str | None) -> Any:
+    """What a JSON text says. It is never passed on as it is: a line break in it would end the event."""
+    return None if text is None else msgspec.json.decode(text)
 
 
 def line_frame(line: LogLine, place: RunPlace) -> bytes:
@@ -112,4 +116,4 @@ def line_frame(line: LogLine, place: RunPlace) -> bytes:
 
 
 def progress_frame(run: Run, text: str, place: RunPlace) -> bytes:
-    return frame("progress", {"attempt": run.attempt, "progress": msgspec.Raw(text.encode())}, place)
+    return frame("progress", {"attempt": run.attempt, "progress": _opened(text)}, place)

@@ -11,15 +11,17 @@ from job_journal e join job_runs r on r.seq {probe: e.run} left join job_journal
 where e.entry > :entry and e.entry <= :last order by e.entry limit :count
 
 -- On PostgreSQL a sequence skips what commits late: what is new is what the older snapshot could not see and the newer can.
+-- Where it begins to read is one condition: given two, an index begins at the first, however far behind.
 -- name: snapshot postgres
 select pg_current_snapshot()::text
 
 -- name: tail postgres
 select e.entry, e.xid::text::bigint, r.id, e.rev, e.at, e.move, e.state, e.attempt, e.worker, e.detail, r.job, {queue_then}, b.state, b.at, e.left_queue
 from job_journal e join job_runs r on r.seq {probe: e.run} left join job_journal b on b.run {probe: e.run} and b.rev = e.rev - 1
-where e.xid >= greatest(pg_snapshot_xmin(:seen::pg_snapshot), :xid::text::xid8) and e.xid < pg_snapshot_xmax(:upto::pg_snapshot)
+where (e.xid, e.entry) > (greatest(:xid::text::xid8, pg_snapshot_xmin(:seen::pg_snapshot)),
+    case when :xid::text::xid8 < pg_snapshot_xmin(:seen::pg_snapshot) then 0 else :entry end)
+  and e.xid < pg_snapshot_xmax(:upto::pg_snapshot)
   and not pg_visible_in_snapshot(e.xid, :seen::pg_snapshot) and pg_visible_in_snapshot(e.xid, :upto::pg_snapshot)
-  and (e.xid, e.entry) > (:xid::text::xid8, :entry)
 order by e.xid, e.entry limit :count
 
 -- name: last_entry sqlite

@@ -12,10 +12,6 @@ select {webhook_columns} from webhooks order by id
 -- name: webhook
 select {webhook_columns} from webhooks where id = :id
 
--- Whoever makes deliveries moves this row first, so whoever holds it is alone with the endpoints.
--- name: lock_webhook_tail postgres
-select rev from job_followers where name = :name for update
-
 -- Nobody has followed the journal while there was nobody to tell.
 -- name: restart_tail
 update job_followers set cursor = :cursor, rev = rev + 1 where name = :name and not exists (select 1 from webhooks)
@@ -35,6 +31,7 @@ from {rows: r: id text, name text, url text, jobs text, queues text, states text
 where webhooks.id = r.id and webhooks.rev = r.rev
 returning webhooks.id
 
+-- Under the lock of the place in the journal, which whoever makes deliveries takes first: none can come in between.
 -- name: drop_webhook
 delete from webhooks
 where id = :id and (select d.id from job_deliveries d where d.webhook = :id order by d.webhook, d.seq + 0 limit 1) is null
@@ -120,13 +117,14 @@ select {delivery_columns} from job_deliveries where webhook = :id and status = :
 -- name: deliveries_over
 select seq, status from job_deliveries where until <= :now order by until limit :count
 
+-- Whatever happens to a delivery moves `until` on, so what is still over is still as it was read.
 -- name: give_up_deliveries
 update job_deliveries set status = 'failed', next_at = null, token = null, error = :error, finished_at = :now, until = :until
-where seq {in: ids} and status || '' = 'pending' and until + 0 <= :now and (token is null or coalesce(next_at, :now) <= :now)
+where seq {in: ids} and until + 0 <= :now and (token is null or coalesce(next_at, :now) <= :now)
 returning seq
 
 -- name: prune_deliveries
-delete from job_deliveries where seq {in: ids} and status || '' <> 'pending' and until + 0 <= :now returning seq
+delete from job_deliveries where seq {in: ids} and until + 0 <= :now returning seq
 
 -- name: drop_deliveries
 delete from job_deliveries where seq {in: ids}
