@@ -16,7 +16,7 @@ from tests.test_worker import at
 from windlass import AsyncJob, Context, Job, State
 from windlass.clock import ManualClock
 from windlass.engine.schedules import edited
-from windlass.errors import BadInput, NotFound
+from windlass.errors import BadInput, DuplicateKey, NotFound
 from windlass.model import Run, Schedule
 
 MINUTE = 60_000
@@ -261,6 +261,15 @@ def test_schedule_stores_at_once_and_the_same_key_updates(w: Shop) -> None:
     assert (made.said, made.job) == (None, "plain")
     again = w(w.app.schedule(job, every="15m", key="nightly"))
     assert (again.id, again.kind, again.zone, again.payload) == (made.id, "interval", "UTC", {})
+
+
+def test_K32_a_new_schedule_is_refused_where_its_key_is_taken(w: Shop) -> None:
+    job = w.job(plain)
+    made = w(w.app.schedule(job, every="15m", new=True))
+    with pytest.raises(DuplicateKey, match="There is a schedule 'plain' already"):
+        w(w.app.schedule(job, every="1h", new=True))
+    assert w.stored("plain") == made
+    assert w(w.app.schedule(job, every="1h", key="other", new=True)).key == "other"
 
 
 @pytest.mark.parametrize("moment", [datetime(2100, 1, 1, 9, tzinfo=UTC), "2100-01-01T09:00Z", "2100-01-01T10:00+01:00"])

@@ -115,6 +115,14 @@ def test_the_same_key_again_is_the_same_schedule(nightly: Shop) -> None:
     assert len(nightly.listed()) == 1
 
 
+def test_K32_a_key_that_must_be_new_is_refused_where_it_is_taken(nightly: Shop) -> None:
+    before = nightly.schedule()
+    assert "already" in nightly("schedules", "add", "nightly", "mail", "--every", "2h", "--new", exits=codes.CONFLICT).notes
+    assert nightly.schedule() == before
+    nightly("schedules", "add", "other", "mail", "--every", "2h", "--new")
+    assert nightly.schedule("other").kind == "interval"
+
+
 def test_a_job_that_nobody_has_defined_is_spoken_of(w: Shop) -> None:
     assert "Did you mean mail?" in w("schedules", "add", "poll", "mial", "--every", "1h").notes
     assert "will wait" in w("schedules", "set", "poll", "--job", "xyzzy").notes

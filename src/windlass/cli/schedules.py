@@ -45,10 +45,10 @@ def _payload(text: str) -> dict[str, Any]:
 
 
 def add(shell: Shell) -> int:
-    """Store a schedule; a key that is there already is given these words."""
+    """Store a schedule; a key that is there already is given these words, or with --new is refused."""
     words = words_of(shell)
     with shell.engine() as engine:
-        made = run_sync(engine.schedule(shell.arguments.key, words.pop("job"), **words))
+        made = run_sync(engine.schedule(shell.arguments.key, words.pop("job"), new=shell.arguments.new, **words))
         _warn_of_unknown_job(shell, engine, made.job)
     return _tell(shell, made)
 

@@ -17,7 +17,7 @@ from windlass.engine import checks
 from windlass.engine.core import PATIENCE
 from windlass.engine.create import Creating
 from windlass.engine.edits import Editing
-from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, StoreError, WindlassError
+from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, StoreError, WindlassError
 from windlass.firing import Fire, Skip, plan, rule_of
 from windlass.model import Created, Key, Limits, Missed, NewRun, Options, Overlap, Schedule, Skipped, State
 from windlass.store.records import Advance, KeyRow
@@ -63,10 +63,12 @@ class Scheduling(Creating, Editing):
         jitter: int = 0,
         enabled: bool = True,
         by_code: bool = False,
+        new: bool = False,
     ) -> Schedule:
         """Store a rule under a key; the same key again updates it and keeps its id. Runs already made stay as they are.
 
         `by_code` says that a program defines it: what a person has edited since stands until the program says something else.
+        `new` refuses a key that is taken; of several who ask for it at once, one gets it.
         """
         kind, expr = _kind(cron, every, at)
         now = self.clock.now()
@@ -81,6 +83,8 @@ class Scheduling(Creating, Editing):
             seen = await self.records.schedule(key)
             if seen is None and await self.records.add_schedule(_planned(replace(wanted, said=said), now), now):
                 return await self.get_schedule(key)
+            if new:
+                raise DuplicateKey(f"There is a schedule {key!r} already.", hint="Use another key, or leave out `new` to update this one.")
             if seen is None:
                 continue
             if by_code and seen.said == said:
