@@ -251,6 +251,28 @@ def test_a_schedule_that_the_program_no_longer_names_stays(w: Shop) -> None:
     assert w.listed() == ["plain"]
 
 
+def test_a_handler_sees_the_instant_that_it_works_for(w: Shop) -> None:
+    seen: list[datetime] = []
+
+    def flaky(context: Context) -> None:
+        seen.append(context.scheduled_for)
+        if len(seen) == 1:
+            raise ValueError("not yet")
+
+    w.app.every("15m", jitter=60)(w.job(flaky, backoff=[60]))
+    w.work()
+    for ms in (15 * MINUTE, MINUTE, MINUTE):  # its instant; at most so much later; the second try
+        w.later(ms)
+    assert seen == [datetime.fromtimestamp(1_800_000_000 + 15 * 60, UTC)] * 2
+
+
+def test_a_function_that_is_called_here_and_now_is_for_now(w: Shop) -> None:
+    def when(context: Context) -> datetime:
+        return context.scheduled_for
+
+    assert w.job(when)() == datetime.fromtimestamp(1_800_000_000, UTC)
+
+
 # At run time
 
 

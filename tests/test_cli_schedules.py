@@ -16,6 +16,7 @@ from tests.test_cli import EVIL, STYLE, World, _on_a_terminal
 from windlass import App
 from windlass.cli import codes
 from windlass.cli.parser import make_parser
+from windlass.cli.views import moment
 from windlass.model import Options, Schedule
 from windlass.store.base import run_sync
 
@@ -245,7 +246,9 @@ def test_what_fired_and_what_was_skipped_is_counted_and_listed(w: Shop) -> None:
     head, row = w("schedules", "skips", "nightly").splitlines()
     assert re.split("  +", head) == ["number", "first due", "last due", "reason", "noticed"]
     assert re.fullmatch(rf"{skip['number']} +[\d-]+ 03:00:00\+00:00 +[\d-]+ 03:00:00\+00:00 +missed +now", row)
-    assert w.json("show", found["last_run"])["due_at"] == found["last_at"]
+    shown = w.json("show", found["last_run"])
+    assert shown["due_at"] == shown["scheduled_for"] == found["last_at"]
+    assert re.search(rf"^instant +{re.escape(moment(found['last_at']))} ", w("show", found["last_run"]), re.M)
     assert re.search(r"(ago|now) +1 +\d+ +enabled", w.rows()["nightly"])
 
 

@@ -80,7 +80,7 @@ class _Ear:
 
 
 def _context(job: str, attempt: int = 1, ear: _Ear | None = None) -> Context:
-    return Context(Call("00000000-run", job, attempt, "token", "{}", 3, 0), ear or _Ear())
+    return Context(Call("00000000-run", job, attempt, "token", "{}", 3, 0, 0), ear or _Ear())
 
 
 def test_a_charge_is_refused_by_the_service_twice_and_then_goes_well(shop: ModuleType) -> None:

@@ -17,6 +17,7 @@ from windlass.clock import ManualClock
 from windlass.errors import BadInput, NotFound, WindlassError
 from windlass.faults import FAULTS
 from windlass.firing import ON_TIME, Skip, rule_of
+from windlass.machine import Snooze
 from windlass.model import Limits, Options, Run, Schedule, Skipped, State
 from windlass.store.base import run_sync
 from windlass.store.sqlite import BlockingSqlite
@@ -659,6 +660,53 @@ def test_a_run_with_jitter_is_stored_at_its_instant_and_starts_later(h: Harness)
     assert h.claim() == []
     h.sweep(after=1)
     assert [taken.id for taken in h.claim()] == [run.id]
+
+
+def test_a_run_is_for_the_same_instant_whatever_moves_its_due_time(h: Harness) -> None:
+    h.define(backoff=(MINUTE,), max_attempts=3)
+    instant = schedule(h, jitter=4 * MINUTE).next_at
+    h.clock.advance(5 * MINUTE)
+    h(h.engine.fire())
+    (run,) = runs(h)
+    due_at = []
+
+    def moved() -> None:
+        seen = h.get(run.id)
+        assert (seen.instant, h(h.engine.status(run.id)).scheduled_for) == (instant, instant)
+        due_at.append(seen.due_at)
+        h.sweep(after=max(0, seen.due_at - h.clock.now()))
+
+    moved()
+    h(h.engine.patch(run.id, due_at=h.clock.now() + MINUTE))
+    moved()
+    h.report(taken := h.claimed(), Snooze(token=taken.token, delay=2 * MINUTE))
+    moved()
+    h.fail(h.started())
+    moved()
+    h.claimed(lease=SECOND)
+    h.sweep(after=SECOND)  # it lapses
+    moved()
+    assert len({instant, *due_at}) == 6
+    h.succeed(h.started())
+    assert h.get(run.id).instant == instant
+
+
+def test_a_rerun_is_for_the_instant_of_the_run_that_it_repeats(h: Harness) -> None:
+    instant = schedule(h, overlap="skip").next_at
+    h.sweep(after=5 * MINUTE)
+    h.succeed(h.started())
+    h.clock.advance(2 * MINUTE)
+    again = h.get(h(h.engine.rerun(runs(h)[0].id)).id)
+    assert (again.instant, again.scheduled_for, again.due_at, again.schedule) == (instant, instant, h.clock.now(), None)
+    h.sweep(after=3 * MINUTE)
+    assert len(runs(h)) == 2  # a rerun is no run by the clock, and no overlap
+
+
+def test_a_run_that_no_schedule_has_made_has_no_instant(h: Harness) -> None:
+    schedule(h)
+    made = [h.create(due_at=h.clock.now() + MINUTE), h(h.engine.trigger("often")).id]
+    assert [h.get(run).instant for run in made] == [None, None]
+    assert [h(h.engine.status(run)).scheduled_for - h.clock.now() for run in made] == [MINUTE, 0]
 
 
 # Looking ahead

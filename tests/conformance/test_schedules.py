@@ -1,4 +1,4 @@
-"""K and G as far as they speak of schedules. A dispatch call is `fire` or a sweep, and `scheduled_for` is the run's due time."""
+"""K and G as far as they speak of schedules. A dispatch call is `fire` or a sweep."""
 
 from __future__ import annotations
 
@@ -55,6 +55,15 @@ def test_K7_a_schedule_that_is_due_makes_one_run_for_its_instant_and_moves_on(h:
     assert (after.next_at, after.last_at, after.last_run, after.fired, after.skipped) == (due + DAY, due, run.id, 1, 0)
     with unchanged(h):
         assert h(h.engine.fire()) == 0
+
+
+def test_K7_scheduled_for_is_the_instant_also_of_a_run_that_starts_later(h: Harness) -> None:
+    schedule = h(h.engine.schedule("nightly", "mail", cron="0 3 * * *", jitter=HOUR))
+    h.clock.ms = instant("2026-01-01T03:00Z")
+    h(h.engine.fire())
+    (run,) = runs_of(h, "nightly")
+    assert (run.state, run.due_at > h.clock.now()) == (State.SCHEDULED, True)
+    assert h(h.engine.status(run.id)).scheduled_for == h(h.engine.get_schedule("nightly")).last_at == schedule.next_at == h.clock.now()
 
 
 def test_K8_a_disabled_schedule_makes_no_run_and_looks_ahead_from_now_when_it_is_enabled_again(h: Harness) -> None:

@@ -150,9 +150,9 @@ class Base:
     def _known(self, job: Definition[..., Any] | str) -> Definition[..., Any] | str:
         return self.jobs.get(job, job) if isinstance(job, str) else job
 
-    async def _schedule(self, engine: Engine, plan: Planned, **how: bool) -> Schedule:
+    async def _schedule(self, engine: Engine, plan: Planned, *, by_code: bool = False, new: bool = False) -> Schedule:
         await self._define(engine, {plan.job} - self._defined)
-        return await engine.schedule(plan.key, plan.job, **plan.words, **how)
+        return await engine.schedule(plan.key, plan.job, **plan.words, by_code=by_code, new=new)
 
     # Creating
 

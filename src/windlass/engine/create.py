@@ -87,15 +87,16 @@ class Creating(Core):
         raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
 
     async def rerun(self, run_id: str) -> Created:
-        """Make a new run from an ended one: the same payload and rules, a fresh limit, no key."""
+        """Make a new run from an ended one: the same payload and rules, for the same instant, with a fresh limit and no key."""
         old = await self.get(run_id)
         if old.state not in ENDED:
             raise WrongState(f"Run {old.id} is {old.state}, so it cannot rerun.", hint="Wait for its end, or cancel it first.")
         now, new_id = self.clock.now(), self.clock.new_id()
         rules = old.max_attempts, old.max_runtime, policy_text(old.policy)
         kind = Kind(_QUEUED, old.job, old.queue, old.lane, old.band, *rules, retry_of=old.current_attempt)
+        row = (new_id, place(now), now, old.payload, None, None, None, old.instant)
         for _ in range(PATIENCE):
-            if await self._store(Creation(now, [new_id], {kind: [(new_id, place(now), now, old.payload)]})) is not None:
+            if await self._store(Creation(now, [new_id], {kind: [row]})) is not None:
                 return Created(new_id, created=True)
         raise Conflict(f"Run {old.id} could not be rerun.", hint="Try again.")
 
@@ -163,7 +164,7 @@ class Creating(Core):
             position = place(due_at, index) if later else first_place + index
             row: tuple[Any, ...] = (identity, position, due_at, text) if key is None else (identity, position, due_at, text, *key)
             if new.schedule is not None:
-                row = (*row, new.schedule)  # always behind a key
+                row = (*row, new.schedule, new.instant)  # always behind a key
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
         compared = {key for _, new, key, _ in asked if key and new.key and new.key.on_duplicate == "compare"}
         return Creation(

@@ -318,7 +318,7 @@ def _run_of(schedule: Schedule, due_at: int, after: tuple[str, ...]) -> NewRun:
     name = f"{schedule.id}@{due_at}"
     key = Key(name, "time", KEEP_FIRES, scope=SCOPE)
     late = int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big") % (schedule.jitter + 1)  # the same in every process
-    return NewRun(schedule.job, schedule.payload, schedule.options, due_at + late, key, after, "any", schedule=schedule.id)
+    return NewRun(schedule.job, schedule.payload, schedule.options, due_at + late, key, after, "any", schedule=schedule.id, instant=due_at)
 
 
 def _advance(schedule: Schedule, fire: Fire, run: str | None) -> Advance:

@@ -148,7 +148,7 @@ class Creation(NamedTuple):
 
     now: int
     ids: Sequence[str]
-    rows: Mapping[Kind, Sequence[tuple[Any, ...]]]  # id, position, due_at, payload, and scope and key where there is a key
+    rows: Mapping[Kind, Sequence[tuple[Any, ...]]]  # id, position, due_at, payload; scope, key, schedule, instant
     keys: Sequence[KeyRow] = ()
     definitions: Sequence[tuple[str, int]] = ()  # name, rev
     waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
