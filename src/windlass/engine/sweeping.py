@@ -66,13 +66,14 @@ class Sweeping(Scheduling):
         """
         steady = None if watch is None else watch.steady_for()
         lapsed = await self.lapse(steady)
-        fired = await self.fire_all()
+        fired, left = await self.fire_in_turn()
         dispatched = await self.dispatch()
         pruned = 0
         if self.clock.monotonic() >= self._prune_at:
             pruned, self._prune_at = await self.prune(), self.clock.monotonic() + PRUNE_EVERY
-        waits = [at - self.clock.now() for at in await self.records.next_times()]
-        return Swept(fired, dispatched, lapsed, pruned, max(0, min([BACK_AT_LATEST, *waits])))
+        now = self.clock.now()
+        waits = [at - now for at in await self.records.next_times(now)]
+        return Swept(fired, dispatched, lapsed, pruned, 0 if left else max(0, min([BACK_AT_LATEST, *waits])))
 
     async def dispatch(self, count: int = SLICE * SLICES) -> int:
         """Queue the runs whose time has come, oldest first; how many this call moved."""

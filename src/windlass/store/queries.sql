@@ -483,10 +483,12 @@ select {schedule} from job_schedules where key = :key
 select {schedule} from job_schedules where key > :after order by key limit :count
 
 -- name: schedules_due
-select {schedule} from job_schedules where next_at <= :now order by next_at, created_at, id limit :count
+select {schedule} from job_schedules
+where next_at <= :now and (next_at, created_at, id) > (:at, :since, :seq) order by next_at, created_at, id limit :count
 
+-- What is due already was looked at: it has moved on, or waits for a machine that knows its zone.
 -- name: next_schedule
-select (select next_at from job_schedules where next_at is not null order by next_at limit 1)
+select (select next_at from job_schedules where next_at > :now order by next_at limit 1)
 
 -- name: schedule_skips
 select first_at, last_at, number, reason, at from job_skips where schedule = :id order by id desc limit :count
