@@ -352,6 +352,21 @@ def test_preview_of_a_downtime(nightly: Shop, words: list[str], skipped: int, ca
     assert (f"{caught_up - 3} more" in plain) == (caught_up > 3)
 
 
+@pytest.mark.parametrize(
+    ("overlap", "says"),
+    [("allow", "each is made"), ("skip", "each is skipped while"), ("queue", "the next one waits"), ("cancel", "each cancels those before")],
+)
+def test_preview_of_a_downtime_says_what_overlap_makes_of_it(nightly: Shop, overlap: str, says: str) -> None:
+    nightly("schedules", "set", "nightly", "--missed", "all", "--overlap", overlap)
+    found = nightly.json("schedules", "preview", "nightly", *DOWN)["downtime"]
+    assert (found["missed"], found["overlap"], says in found["overlap_means"]) == ("all", overlap, True)
+    plain = nightly("schedules", "preview", "nightly", *DOWN)
+    assert f"missed = all, overlap = {overlap}\n" in plain
+    assert (says in plain) == (overlap != "allow")
+    nightly("schedules", "set", "nightly", "--missed", "skip")
+    assert says not in nightly("schedules", "preview", "nightly", *DOWN)  # nothing is caught up that could overlap
+
+
 def test_what_the_preview_of_a_downtime_says_is_what_happens(w: Shop) -> None:
     w("schedules", "add", "nightly", "mail", "--cron", "0 3 * * *", "--missed", "all", "--most", "4")
     _as_if_last_seen(w, days=20)

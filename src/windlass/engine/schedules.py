@@ -171,7 +171,7 @@ class Scheduling(Creating, Editing):
         return [Preview(at, *cron.shown(rule_of(schedule), at)) for at in found]
 
     async def outage(self, key: str, start: int, end: int) -> Fire:
-        """What a schedule would do at the end of a downtime."""
+        """What a schedule would do at the end of a downtime, if all its runs had ended by then."""
         schedule = await self.get_schedule(key)
         first = cron.next_after(rule_of(schedule), start, schedule.anchor)
         return Fire(None, (), None) if first is None else plan(replace(schedule, next_at=first), end)
