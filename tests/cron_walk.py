@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -49,6 +49,12 @@ def _changes(zone: ZoneInfo, first_year: int, last_year: int) -> Iterator[Change
             before = _offset(zone, at)
         else:
             at += DAY
+
+
+@cache
+def changes_of(zone: str) -> list[Change]:
+    """All changes of a zone that a test may meet."""
+    return list(_changes(ZoneInfo(zone), 2000, 2140))
 
 
 @lru_cache(maxsize=1)
@@ -106,8 +112,9 @@ def fires(clockwork: Clockwork, shown: list[tuple[int, int]]) -> Iterator[int]:
     reached = shown[0][1] - 1  # the latest time that was ever on the wall
     meant = clockwork.meant(min(wall for _, wall in shown), max(wall for _, wall in shown))
     for instant, wall in shown:
-        # What is on the wall; or, once for each time, what comes on it first and what was passed over on the way to it.
-        looked_at = (wall,) if clockwork.elapsed else range(reached + 1, wall + 1)
-        if not meant.isdisjoint(looked_at):
+        if wall in meant and (clockwork.elapsed or wall > reached):
             yield instant
-        reached = max(reached, wall)
+        elif wall > reached + 1 and not clockwork.elapsed and not meant.isdisjoint(range(reached + 1, wall)):
+            yield instant  # what was passed over on the way to it
+        if wall > reached:
+            reached = wall

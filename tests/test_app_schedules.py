@@ -300,6 +300,22 @@ def test_once(w: Shop, moment: Any) -> None:
     assert (made.kind, made.next_at) == ("once", 4_102_477_200_000)
 
 
+@pytest.mark.parametrize(
+    ("wall", "instant"),
+    [
+        ((2027, 2, 1, 9, 0), "2027-02-01T08:00Z"),
+        ((2027, 3, 28, 2, 30), "2027-03-28T01:00Z"),  # skipped: the first instant after the gap
+        ((2027, 10, 31, 2, 30), "2027-10-31T00:30Z"),  # twice: the first
+    ],
+)
+def test_once_without_an_offset_is_on_the_clocks_of_the_zone(w: Shop, wall: tuple[int, ...], instant: str) -> None:
+    moment = datetime(*wall)  # type: ignore[arg-type]  # noqa: DTZ001 - the zone is said beside it
+    job = w.job(plain)
+    for said in (moment, moment.replace(fold=1), moment.isoformat()):
+        made = w(w.app.schedule(job, at=said, zone="Europe/Paris"))
+        assert (made.kind, made.zone, made.next_at) == ("once", "Europe/Paris", datetime.fromisoformat(instant).timestamp() * 1_000)
+
+
 def test_once_fires_once(w: Shop) -> None:
     moment = datetime.fromtimestamp(1_800_000_060, UTC)
     w(w.app.schedule(w.job(plain), at=moment))

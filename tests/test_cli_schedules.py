@@ -106,6 +106,10 @@ def test_once_without_an_offset_is_on_the_clocks_of_the_zone(w: Shop) -> None:
     assert w.schedule().next_at == 4_102_444_800_000
     w("schedules", "set", "nightly", "--at", "2100-01-01T00:00Z")
     assert w.schedule().next_at == 4_102_444_800_000
+    w("schedules", "set", "nightly", "--at", "2099-03-29T02:30", "--zone", "Europe/Paris")  # skipped: the first instant after the gap
+    assert w.coming() == ["2099-03-29T03:00:00+02:00"]
+    w("schedules", "set", "nightly", "--at", "2099-10-25T02:30")  # twice: the first
+    assert w.coming() == ["2099-10-25T02:30:00+02:00"]
 
 
 def test_the_same_key_again_is_the_same_schedule(nightly: Shop) -> None:
@@ -354,7 +358,12 @@ def test_preview_of_a_downtime(nightly: Shop, words: list[str], skipped: int, ca
 
 @pytest.mark.parametrize(
     ("overlap", "says"),
-    [("allow", "each is made"), ("skip", "each is skipped while"), ("queue", "the next one waits"), ("cancel", "each cancels those before")],
+    [
+        ("allow", "each is made"),
+        ("skip", "each is skipped while"),
+        ("queue", "the next one waits"),
+        ("cancel", "each cancels those before"),
+    ],
 )
 def test_preview_of_a_downtime_says_what_overlap_makes_of_it(nightly: Shop, overlap: str, says: str) -> None:
     nightly("schedules", "set", "nightly", "--missed", "all", "--overlap", overlap)

@@ -16,17 +16,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.conformance import SHARED, at_once, crowd, late, unchanged
-from tests.harness import Harness
+from tests.harness import LEASE, Harness
 from windlass import cron, payload
-from windlass.clock import ManualClock
-from windlass.engine import schedules
+from windlass.clock import ManualClock, SystemClock
+from windlass.engine import Engine, Watch, schedules
 from windlass.engine.schedules import SLICE
 from windlass.errors import BadInput, NotFound, WindlassError
 from windlass.faults import FAULTS
 from windlass.firing import ON_TIME, Skip, plan, rule_of
-from windlass.machine import Snooze
-from windlass.model import Limits, Options, Run, Schedule, Skipped, State
+from windlass.machine import Snooze, Succeed
+from windlass.model import Limits, NewRun, Options, Run, Schedule, Skipped, State, WorkerInfo
 from windlass.store.base import Row, Statement, Store, run_sync
+from windlass.store.postgres import BlockingPostgres
+from windlass.store.records import Held
 from windlass.store.sqlite import BlockingSqlite
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -111,7 +113,7 @@ def add_up(h: Harness, key: str, since: int, until: int) -> None:
 
 @pytest.mark.parametrize("kind", SHARED)
 @pytest.mark.parametrize("overlap", ["allow", "skip", "queue", "cancel"])
-def test_of_many_that_fire_at_once_one_makes_the_run(kind: str, overlap: str, tmp_path: Any, request: pytest.FixtureRequest) -> None:
+def test_S6_of_many_that_fire_at_once_one_makes_the_run(kind: str, overlap: str, tmp_path: Any, request: pytest.FixtureRequest) -> None:
     with crowd(kind, tmp_path, request, 4) as sweepers:
         h = sweepers[0]
         start = h.clock.now()
@@ -179,13 +181,16 @@ def test_two_edits_at_once_both_count(h: Harness) -> None:
     assert (after.job, after.payload, after.rev) == ("letter", {"to": "bob"}, 3)
 
 
-def test_more_schedules_than_a_slice_all_fire_in_one_sweep(memory: Harness) -> None:
+def test_T7_more_schedules_than_a_slice_that_are_due_at_one_instant_all_fire_in_one_sweep(memory: Harness) -> None:
     for number in range(1_100):
-        schedule(memory, f"k{number}")
+        schedule(memory, f"k{number}", jitter=MINUTE * (number % 2))
     memory.clock.advance(5 * MINUTE)
     assert memory(memory.engine.sweep()).fired == 1_100
     with unchanged(memory):
         assert memory(memory.engine.fire_all()) == 0
+    late_by = [run.due_at - memory.clock.now() for run in memory(memory.engine.runs(count=1_000)).runs]
+    assert late_by.count(0) > 400
+    assert len({ms // (6 * SECOND) for ms in late_by if ms}) == 10  # jitter has spread every other one over the minute
 
 
 def test_a_sweep_comes_back_when_the_next_schedule_is_due(h: Harness) -> None:
@@ -360,7 +365,7 @@ DOWNTIMES = st.lists(st.one_of(st.integers(0, 3_000), st.integers(0, 90_000), st
 
 @settings(max_examples=100, deadline=None)
 @given(rule=st.sampled_from(RULES), words=WORDS, downtimes=DOWNTIMES)
-def test_after_any_downtimes_each_instant_was_fired_or_skipped_as_the_words_say(
+def test_S6_after_any_downtimes_each_instant_was_fired_or_skipped_as_the_words_say(
     rule: tuple[dict[str, str], int], words: dict[str, Any], downtimes: list[int]
 ) -> None:
     h = in_memory()
@@ -876,7 +881,7 @@ def test_an_outage_shows_what_a_downtime_does(h: Harness, missed: str) -> None:
 # A clock that is set
 
 
-JUMPS = [HOUR, -HOUR, DAY, -DAY]
+JUMPS = [HOUR, -HOUR, -2 * HOUR, DAY, -DAY]
 KINDS_OF_RULES: dict[str, dict[str, Any]] = {
     "latest": {"every": "1m"},
     "skip": {"every": "1m", "missed": "skip"},
@@ -898,7 +903,7 @@ def watch(h: Harness, minutes: int) -> None:
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-def test_a_clock_that_jumps_makes_no_storm_no_double_and_loses_nothing(h: Harness, jump: int) -> None:
+def test_T2_a_clock_that_jumps_makes_no_storm_no_double_and_loses_nothing(h: Harness, jump: int) -> None:
     start = h.clock.now()
     for key, words in KINDS_OF_RULES.items():
         schedule(h, key, **words)
@@ -918,9 +923,72 @@ def test_a_clock_that_jumps_makes_no_storm_no_double_and_loses_nothing(h: Harnes
         add_up(h, key, start, h.clock.now())
 
 
+def test_T2_a_clock_that_jumps_by_ten_years_and_back_makes_no_storm_and_no_double(h: Harness) -> None:
+    start = h.clock.now()
+    for key, words in KINDS_OF_RULES.items():
+        schedule(h, key, **words)
+    h.clock.jump(3_653 * DAY)
+    watch(h, 1)
+    until = h.clock.now()
+    for key in KINDS_OF_RULES:
+        seen = read(h, key)
+        assert seen.fired + seen.skipped == cron.between(rule_of(seen), start, until, seen.anchor, 1)[1]
+        assert len(set(due_times(h, key))) == len(due_times(h, key)) == seen.fired <= AT_ONCE[key] + 1
+    h.clock.jump(-3_653 * DAY)
+    with unchanged(h):
+        assert h(h.engine.fire_all()) == 0
+
+
+@pytest.mark.parametrize("jump", [-2 * HOUR, DAY, 3_653 * DAY])
+def test_T2_no_lease_ends_because_the_clock_jumps(h: Harness, jump: int) -> None:
+    h.create()
+    run, seen = h.started(), Watch(h.clock)
+    for _ in range(10):
+        h.clock.advance(SECOND)
+        h(h.engine.sweep(seen))
+    h.clock.jump(jump)
+    for _ in range(10):
+        h.clock.advance(SECOND)
+        assert h(h.engine.sweep(seen)).lapsed == 0
+        assert h(h.engine.beat([Held(run.seq, str(run.token))], lease=LEASE)) == ["ok"]
+    h.succeed(run)
+
+
+class Wrong(SystemClock):
+    """The clock of a machine that is years off."""
+
+    def __init__(self, off: int) -> None:
+        super().__init__()
+        self.off = off
+
+    def now(self) -> int:
+        return super().now() + (self.off if self._offset is None else 0)
+
+
+@pytest.mark.parametrize("off", [-3_650 * DAY, 3_650 * DAY])
+def test_T1_a_worker_whose_clock_is_years_off_goes_by_the_server(emptied_postgres: str, off: int) -> None:
+    """With SQLite all processes are on one machine, and have its clock."""
+    right, wrong = SystemClock(), Wrong(off)
+    assert abs(wrong.now() - right.now()) > 3_600 * DAY
+    stores = [BlockingPostgres(emptied_postgres, clock) for clock in (right, wrong)]
+    here, there = (Engine(store, clock) for store, clock in zip(stores, (right, wrong), strict=True))
+    run_sync(here.define("mail"))
+    run_sync(here.create([NewRun("mail"), NewRun("mail")]))
+    run_sync(here.schedule("daily", "mail", every="1d"))
+    (ours,), (theirs,) = (run_sync(engine.claim(WorkerInfo(name), lease=HOUR)) for name, engine in (("a", here), ("b", there)))
+    for engine in (there, here):
+        swept = run_sync(engine.sweep())
+        assert (swept.lapsed, swept.fired, swept.pruned) == (0, 0, 0)
+    for engine, run in ((here, ours), (there, theirs)):
+        assert abs((run.lease_until or 0) - right.now() - HOUR) < 5 * MINUTE
+        run_sync(engine.report(run.id, Succeed(token=run.token)))
+    for store in stores:
+        run_sync(store.close())
+
+
 @settings(max_examples=60, deadline=None)
 @given(jumps=st.lists(st.sampled_from([*JUMPS, 0, 0, 59 * SECOND, -59 * SECOND]), min_size=1, max_size=6), words=WORDS)
-def test_however_the_clock_jumps_each_instant_is_judged_once(jumps: list[int], words: dict[str, Any]) -> None:
+def test_S6_T2_however_the_clock_jumps_each_instant_is_judged_once(jumps: list[int], words: dict[str, Any]) -> None:
     h = in_memory()
     start = furthest = h.clock.now()
     schedule(h, every="10m", **words)
