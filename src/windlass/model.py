@@ -35,8 +35,15 @@ class Failure(Struct, frozen=True, omit_defaults=True):
     detail: str | None = None  # a traceback, or the end of standard error
 
 
+class Solver(Struct, frozen=True):
+    """A program that a run brings along: where it is, and the SHA-256 of its bytes in hexadecimal."""
+
+    url: str
+    checksum: str
+
+
 class Policy(Struct, frozen=True, omit_defaults=True):
-    """What happens when an attempt does not succeed. Durations are milliseconds."""
+    """What each attempt is executed with, and what happens when it does not succeed. Durations are milliseconds."""
 
     backoff: tuple[int, ...] | None = None  # delays before each retry, the last one repeated; None: the formula
     exhausted: Literal["failed", "quarantined"] = "failed"
@@ -44,6 +51,11 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     timeout: int | None = None  # kept by the worker; retryable
     max_returns: int = 1000  # snoozes and give-backs, which burn no try
     grace: int = 30_000  # from a cancel's ask until the run ends without its worker's word
+    solver: Solver | None = None
+
+
+SOLVER = "solver"
+"""The tag of workers that run programs which runs bring along; such runs require it by themselves."""
 
 
 class Requires(Struct, frozen=True, omit_defaults=True):
@@ -68,6 +80,7 @@ class Options(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
     max_returns: int | None = None
     grace: int | None = None
     requires: Requires | None = None
+    solver: Solver | None = None
 
 
 class Job(Struct, frozen=True):
@@ -206,6 +219,9 @@ class Entry(Struct, frozen=True):
     attempt: int
     worker: str | None = None
     detail: str | None = None
+    job: str = ""  # with queue and before: only where all runs are read together
+    queue: str = ""
+    before: State | None = None
 
 
 class LogLine(Struct, frozen=True):

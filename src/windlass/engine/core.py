@@ -15,9 +15,10 @@ from windlass.clock import Clock
 from windlass.engine import checks
 from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob
 from windlass.machine import Command, step
-from windlass.model import Job, Lane, Limits, Options, Policy, Requires, Run, State, WorkerInfo
+from windlass.model import SOLVER, Job, Lane, Limits, Options, Policy, Requires, Run, State, WorkerInfo
 from windlass.store.base import SWEEP, Hints, Joined, NoHints, Store, queue_topic, worker_topic
 from windlass.store.records import Change, Ready, Records, Written, policy_text, requires_text
+from windlass.store.rows import Act
 
 DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 3
 PATIENCE = 50
@@ -45,12 +46,17 @@ class Template(NamedTuple):
         policy = Policy(**{name: given[name] for name in _POLICY_FIELDS if name in given})
         return cls(
             queue=given.get("queue", DEFAULT_QUEUE),
-            requires=requires_text(rounded(options.requires or Requires())),
+            requires=requires_text(rounded(_required(options))),
             band=-given.get("priority", 0),
             max_attempts=given.get("max_attempts", DEFAULT_ATTEMPTS),
             max_runtime=given.get("max_runtime") or None,
             policy=policy_text(policy),
         )
+
+
+def _required(options: Options) -> Requires:
+    requires = options.requires or Requires()
+    return requires if options.solver is None else replace(requires, tags=(*requires.tags, SOLVER))
 
 
 def merged(base: Options, over: Options) -> Options:
@@ -68,11 +74,11 @@ def _power_of_two(number: int) -> int:
 
 
 def open_to(lane: Lane, worker: WorkerInfo) -> bool:
-    """Whether a worker can and may take the runs of a lane."""
+    """Whether a worker can and may take the runs of a lane. What brings its own program along needs no handler."""
     wanted = lane.requires
     return (
         (worker.queues is None or lane.queue in worker.queues)
-        and (worker.jobs is None or lane.job in worker.jobs)
+        and (worker.jobs is None or lane.job in worker.jobs or SOLVER in wanted.tags)
         and set(wanted.tags) <= set(worker.tags)
         and wanted.cores <= worker.cores
         and wanted.memory <= worker.memory
@@ -129,6 +135,12 @@ class Core:
         other._joined = store if isinstance(store, Joined) else None
         if other._joined is None:  # else what this engine hears is still right, and what it says waits for the caller's commit
             other.hints = store if isinstance(store, Hints) else NoHints(self.clock)
+        return other
+
+    def by(self, who: str, what: str, subject: str) -> Self:
+        """The same engine for one act of somebody, which the batch that does it also writes into the audit."""
+        other = copy(self)
+        other.records = Records(self.records.store, Act(checks.name(who, "Who did it"), what, subject, self.clock.now()))
         return other
 
     # Hints

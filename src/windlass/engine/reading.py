@@ -54,10 +54,18 @@ class Reason(Struct, frozen=True):
 
 
 class Tail(Struct, frozen=True):
-    """Entries of all runs, each once, and the cursor behind them."""
+    """Entries of all runs, each once, the cursor behind them, and those behind each of them."""
 
     entries: list[Entry]
     cursor: str
+    _window: tuple[str, str]
+    _places: list[tuple[int, int]]
+
+    def cursor_at(self, index: int) -> str:
+        """The cursor behind one of the entries: whoever goes on from there gets those after it, and no other."""
+        seen, upto = self._window
+        entry, xid = self._places[index]
+        return _encoded(["tail", seen, upto, xid, entry])
 
 
 class _List(NamedTuple):
@@ -122,11 +130,25 @@ class Reading(Core):
         if not upto:
             upto, xid, entry = await self.records.snapshot() or "", 0, entry if not seen else 0
         rows = await self.records.tail(seen or "1:1:", upto or None, xid, entry, count)
+        window, places = (seen, upto), [(row[0], row[1]) for row in rows]
         if rows:
-            entry, xid = rows[-1][0], rows[-1][1]
+            entry, xid = places[-1]
         if upto and len(rows) < count:
             seen, upto = upto, ""  # the window is read to its end; the next one begins where it ended
-        return Tail([row[2] for row in rows], _encoded(["tail", seen, upto, xid, entry]))
+        return Tail([row[2] for row in rows], _encoded(["tail", seen, upto, xid, entry]), window, places)
+
+    async def tail_end(self) -> str:
+        """The cursor behind everything that is there now."""
+        return _encoded(["tail", await self.records.snapshot() or "", "", 0, await self.records.last_entry()])
+
+    async def follow(self, name: str, *, count: int = 500) -> tuple[Tail, int]:
+        """What a follower has not read yet, and the revision of its place; one that is new begins with what comes next."""
+        place = await self.records.follower(name)
+        if place is None:
+            await self.records.begin_tail(name, await self.tail_end())
+            place = await self.records.follower(name)
+        cursor, rev = place or ("", 0)
+        return await self.tail(cursor, count=count), rev
 
     async def runs(
         self,

@@ -16,7 +16,7 @@ Row = tuple[Any, ...]
 
 
 class Statement(NamedTuple):
-    """A statement of `queries.sql` by name, with the values it binds. A set travels as one JSON text."""
+    """A statement in `queries/` by name, with the values it binds. A set travels as one JSON text."""
 
     name: str
     values: Mapping[str, Value] = {}

@@ -11,10 +11,14 @@ import msgspec
 
 from windlass.machine import ENDED
 from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Options, Policy, Requires, Run, Schedule, Skipped, State, WorkerInfo
-from windlass.store import sql
-from windlass.store.base import Row, Statement, Store, Value
+from windlass.store import access, sql, stats, tails, webhooks
+from windlass.store.access import AccessRecords
+from windlass.store.base import Row, Statement, Value
+from windlass.store.rows import pack as pack
+from windlass.store.stats import StatRecords
+from windlass.store.tails import Tails
+from windlass.store.webhooks import WebhookRecords
 
-_encode = msgspec.json.Encoder().encode
 _FIELDS = Run.__struct_fields__
 _STATE, _POLICY, _ERROR = _FIELDS.index("state"), _FIELDS.index("policy"), _FIELDS.index("error")
 _STATES = {state.value: state for state in State}
@@ -80,6 +84,10 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
         "add_waits",
         *_SETTLE,
     ),
+    **tails.BATCHES,
+    **access.BATCHES,
+    **webhooks.BATCHES,
+    **stats.BATCHES,
 }
 """The statements that write, by the verb whose batch they are in. Every place between two of them is a fault point."""
 
@@ -197,11 +205,6 @@ class Winner(NamedTuple):
     held: bool = True  # False: the next creation that asks for the key takes it
 
 
-def pack(rows: Any) -> str:
-    """A set as one JSON text."""
-    return _encode(rows).decode()
-
-
 @lru_cache(maxsize=1024)
 def policy_of(text: str) -> Policy:
     """The policy a run keeps as JSON."""
@@ -265,17 +268,8 @@ def _seqs(rows: Iterable[Row]) -> set[int]:
     return {row[0] for row in rows}
 
 
-class Records:
+class Records(Tails, AccessRecords, WebhookRecords, StatRecords):
     """Runs and what belongs to them, over any store."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-    async def _batch(self, verb: str, *statements: Statement) -> list[list[Row]]:
-        return await self.store.batch(verb, statements)
-
-    async def _read(self, name: str, **values: Value) -> list[Row]:
-        return (await self.store.batch("read", (Statement(name, values),)))[0]
 
     # Definitions and lanes
 
@@ -490,18 +484,6 @@ class Records:
 
     async def page(self, name: str, **values: Value) -> list[Run]:
         return [run_of(row) for row in await self._read(name, **values)]
-
-    async def snapshot(self) -> str | None:
-        """The database's own name for "now", where commits are not in the order of their keys."""
-        rows = await self._read("snapshot")
-        return rows[0][0] if rows else None
-
-    async def tail(self, seen: str | None, upto: str | None, xid: int, entry: int, count: int) -> list[tuple[int, int, Entry]]:
-        values: dict[str, Value] = {"entry": entry, "count": count}
-        if upto is not None:
-            values |= {"seen": seen, "upto": upto, "xid": str(xid)}
-        rows = await self._read("tail", **values)
-        return [(key, order, Entry(run, rev, at, move, _STATES[state], *rest)) for key, order, run, rev, at, move, state, *rest in rows]
 
     # Schedules
 

@@ -1,4 +1,4 @@
-"""Loads `queries.sql` and the schema for one database. What differs between databases is in `DIALECTS`, and nowhere else."""
+"""Loads the statements in `queries/` and the schema for one database. What differs between databases is in `DIALECTS`, and nowhere else."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _bound(text: str, dialect: str) -> str:
 
 def load(dialect: str) -> Mapping[str, Query]:
     """All named statements for one database. One that is for another database only has no text, and a batch skips it."""
-    text = files("windlass.store").joinpath("queries.sql").read_text(encoding="utf-8")
+    text = "\n".join(_texts("queries"))
     blocks = [(kind, name, only, _COMMENT.sub("", body).strip()) for kind, name, only, body in _BLOCK.findall(text)]
     parts = {name: body for kind, name, _, body in blocks if kind == "fragment"}
     queries = {name: Query("", writes=False) for kind, name, _, _ in blocks if kind == "name"}
@@ -149,6 +149,10 @@ def load(dialect: str) -> Mapping[str, Query]:
 
 def migrations(dialect: str) -> list[str]:
     """The schema's steps in order; step n brings the schema to version n."""
-    folder = files("windlass.store").joinpath("schema")
-    steps = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return [render(_COMMENT.sub("", folder.joinpath(name).read_text(encoding="utf-8")), dialect) for name in steps]
+    return [render(_COMMENT.sub("", text), dialect) for text in _texts("schema")]
+
+
+def _texts(folder: str) -> list[str]:
+    """The texts of a folder, in the order of their names."""
+    entries = (entry for entry in files("windlass.store").joinpath(folder).iterdir() if entry.name.endswith(".sql"))
+    return [entry.read_text(encoding="utf-8") for entry in sorted(entries, key=lambda entry: entry.name)]

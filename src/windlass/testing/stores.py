@@ -161,7 +161,7 @@ async def a_statement_nobody_knows_is_refused_before_anything_happens(stores: St
     except KeyError:
         assert await _jobs(store, "a") == []
     else:
-        raise AssertionError("a statement that is not in queries.sql was accepted")
+        raise AssertionError("a statement that is not in queries/ was accepted")
 
 
 @_case

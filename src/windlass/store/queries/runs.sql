@@ -358,22 +358,6 @@ select {run} from job_runs where state = 'waiting' and seq > :seq order by seq l
 select {run} from job_runs where look_at is not null and (look_at, seq) > (:at, :seq) order by look_at, seq limit :count
 
 -- The journal in commit order. SQLite has one writer, so its key is that order.
--- name: tail sqlite
-select e.entry, 0, r.id, e.rev, e.at, e.move, e.state, e.attempt, e.worker, e.detail
-from job_journal e join job_runs r on r.seq {probe: e.run} where e.entry > :entry order by e.entry limit :count
-
--- On PostgreSQL a sequence skips what commits late: what is new is what the older snapshot could not see and the newer can.
--- name: snapshot postgres
-select pg_current_snapshot()::text
-
--- name: tail postgres
-select e.entry, e.xid::text::bigint, r.id, e.rev, e.at, e.move, e.state, e.attempt, e.worker, e.detail
-from job_journal e join job_runs r on r.seq {probe: e.run}
-where e.xid >= pg_snapshot_xmin(:seen::pg_snapshot) and e.xid < pg_snapshot_xmax(:upto::pg_snapshot)
-  and not pg_visible_in_snapshot(e.xid, :seen::pg_snapshot) and pg_visible_in_snapshot(e.xid, :upto::pg_snapshot)
-  and (e.xid, e.entry) > (:xid::text::xid8, :entry)
-order by e.xid, e.entry limit :count
-
 -- Log lines ------------------------------------------------------------------------------------------------------
 
 -- Only lines that are not there yet count against the limit, so that a worker may send its last ones again.

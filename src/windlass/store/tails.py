@@ -1,0 +1,48 @@
+"""The journal as a whole, and how far those who follow it have read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from windlass.model import Entry, State
+from windlass.store.base import Statement, Value
+from windlass.store.rows import Rows
+
+BATCHES: Mapping[str, tuple[str, ...]] = {"begin_tail": ("begin_tail",)}
+
+_STATES = {state.value: state for state in State}
+
+
+class Tails(Rows):
+    """Reading the journal from end to end."""
+
+    async def snapshot(self) -> str | None:
+        """What a reader could see now; None where entries are committed in their order."""
+        rows = await self._read("snapshot")
+        return rows[0][0] if rows else None
+
+    async def tail(self, seen: str | None, upto: str | None, xid: int, entry: int, count: int) -> list[tuple[int, int, Entry]]:
+        values: dict[str, Value] = {"entry": entry, "count": count}
+        if upto is not None:
+            values |= {"seen": seen, "upto": upto, "xid": str(xid)}
+        rows = await self._read("tail", **values)
+        return [
+            (key, order, Entry(run, rev, at, move, _STATES[state], attempt, worker, detail, job, queue, _STATES.get(before)))
+            for key, order, run, rev, at, move, state, attempt, worker, detail, job, queue, before in rows
+        ]
+
+    async def last_entry(self) -> int:
+        return int((await self._read("last_entry"))[0][0] or 0)
+
+    async def follower(self, name: str) -> tuple[str, int] | None:
+        """The cursor of a follower and its revision; None before it has begun."""
+        rows = await self._read("follower", name=name)
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    async def begin_tail(self, name: str, cursor: str) -> None:
+        await self._batch("begin_tail", Statement("begin_tail", {"name": name, "cursor": cursor}))
+
+    async def advance_tail(self, verb: str, name: str, rev: int, cursor: str, statements: Sequence[Statement]) -> None:
+        """Move a follower on, together with what it made of the entries; Conflict when another one has moved it meanwhile."""
+        values: dict[str, Value] = {"name": name, "rev": rev, "cursor": cursor}
+        await self._batch(verb, Statement("advance_tail", values), Statement("refuse_advance", {"name": name, "rev": rev}), *statements)
