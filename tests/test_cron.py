@@ -426,20 +426,22 @@ def _unexplained(fields: tuple[str, ...], zone: str, start: int, end: int, chang
     there = croniter(expr, datetime.fromtimestamp(start, ZoneInfo(zone)), day_or=not joined_by_and)
     theirs = set(takewhile(lambda at: at <= end, (round(there.get_next(float)) for _ in count())))
     met = [change for change in changes if start - DAY < change.at <= end]
-    known = {at for change in met for at in _known_differences(Clockwork(expr), ZoneInfo(zone), change)}
-    return sorted(ours - theirs - known), sorted(theirs - ours - known)
+    known = [_known_differences(Clockwork(expr), ZoneInfo(zone), change) for change in met]
+    return sorted((ours - theirs).difference(*(left for left, _ in known))), sorted(
+        (theirs - ours).difference(*(more for _, more in known))
+    )
 
 
-def _known_differences(clockwork: Clockwork, zone: ZoneInfo, change: Change) -> set[int]:
-    """Where croniter may differ at a change: in times that come twice, and at the end of a gap."""
+def _known_differences(clockwork: Clockwork, zone: ZoneInfo, change: Change) -> tuple[set[int], set[int]]:
+    """What croniter may leave out at a change, and what it may have more."""
     if change.after < change.before:
-        # It fires again what is meant by the wall, and may leave out what is meant by elapsed time.
         repeated = walls(zone, change.at, change.at + change.before - change.after - 1)
         meant = clockwork.meant(repeated[0][1], repeated[-1][1])
-        return {instant for instant, wall in repeated if wall in meant}
-    # What was skipped is due at the end, also by elapsed time.
+        again = {instant for instant, wall in repeated if wall in meant}
+        return (again, set()) if clockwork.elapsed else (set(), again)
     skipped = range((change.at + change.before) // 60, (change.at + change.after) // 60)
-    return {change.at} if clockwork.elapsed and not clockwork.meant(skipped[0], skipped[-1]).isdisjoint(skipped) else set()
+    meant = clockwork.meant(skipped[0], skipped[-1])
+    return set(), {change.at} if clockwork.elapsed and not meant.isdisjoint(skipped) else set()
 
 
 def _named_days_exist(fields: tuple[str, ...]) -> bool:
