@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
 MINUTE, DAY = 60, 86_400
+EPOCH = date(1970, 1, 1).toordinal()
 RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 NAMES = {name: number for number, name in enumerate(["sun", "mon", "tue", "wed", "thu", "fri", "sat"])} | {
     name: number
@@ -50,6 +51,12 @@ def _changes(zone: ZoneInfo, first_year: int, last_year: int) -> Iterator[Change
             at += DAY
 
 
+@cache
+def changes_of(zone: str) -> list[Change]:
+    """All changes of a zone that a test may meet."""
+    return list(_changes(ZoneInfo(zone), 2000, 2140))
+
+
 @lru_cache(maxsize=1)
 def all_changes() -> tuple[int, dict[Change, str]]:
     """How often any zone changes its clocks from 2025 to 2035, and one zone for each change that is not like another."""
@@ -62,7 +69,7 @@ def all_changes() -> tuple[int, dict[Change, str]]:
 
 
 class Clockwork:
-    """A cron expression that can say of every minute on the wall whether it is meant."""
+    """A cron expression that can say which minutes on the wall are meant."""
 
     def __init__(self, expr: str) -> None:
         fields = NICKNAMES.get(expr, expr).lower().split()
@@ -70,14 +77,11 @@ class Clockwork:
         self.times = {hour * 60 + minute for hour in hours for minute in minutes}
         self.elapsed = fields[0][0] == "*" or fields[1][0] == "*"
         self.both = fields[2][0] == "*" or fields[4][0] == "*"
-        self._known: dict[int, bool] = {}
 
-    def meant(self, wall: int) -> bool:
-        """Whether a wall time, in minutes, is one of the expression's."""
-        day, time = divmod(wall, 1440)
-        if day not in self._known:
-            self._known[day] = self._day_meant(date.fromordinal(date(1970, 1, 1).toordinal() + day))
-        return time in self.times and self._known[day]
+    def meant(self, first: int, last: int) -> set[int]:
+        """The wall times, in minutes, that are the expression's, at least from one to another."""
+        days = range(first // 1440, last // 1440 + 1)
+        return {day * 1440 + time for day in days if self._day_meant(date.fromordinal(EPOCH + day)) for time in self.times}
 
     def _day_meant(self, day: date) -> bool:
         by_date, by_week = day.day in self.days, not {day.isoweekday(), day.isoweekday() % 7}.isdisjoint(self.weekdays)
@@ -106,9 +110,11 @@ def walls(zone: ZoneInfo, start: int, end: int) -> list[tuple[int, int]]:
 def fires(clockwork: Clockwork, shown: list[tuple[int, int]]) -> Iterator[int]:
     """The instants (seconds) at which the rule fires while the clocks show this; the first must be no repeated time."""
     reached = shown[0][1] - 1  # the latest time that was ever on the wall
+    meant = clockwork.meant(min(wall for _, wall in shown), max(wall for _, wall in shown))
     for instant, wall in shown:
-        # What is on the wall; or, once for each time, what comes on it first and what was passed over on the way to it.
-        looked_at = (wall,) if clockwork.elapsed else range(reached + 1, wall + 1)
-        if any(clockwork.meant(time) for time in looked_at):
+        if wall in meant and (clockwork.elapsed or wall > reached):
             yield instant
-        reached = max(reached, wall)
+        elif wall > reached + 1 and not clockwork.elapsed and not meant.isdisjoint(range(reached + 1, wall)):
+            yield instant  # what was passed over on the way to it
+        if wall > reached:
+            reached = wall

@@ -16,7 +16,7 @@ from tests.test_worker import at
 from windlass import AsyncJob, Context, Job, State
 from windlass.clock import ManualClock
 from windlass.engine.schedules import edited
-from windlass.errors import BadInput, NotFound
+from windlass.errors import BadInput, DuplicateKey, NotFound
 from windlass.model import Run, Schedule
 
 MINUTE = 60_000
@@ -251,6 +251,28 @@ def test_a_schedule_that_the_program_no_longer_names_stays(w: Shop) -> None:
     assert w.listed() == ["plain"]
 
 
+def test_a_handler_sees_the_instant_that_it_works_for(w: Shop) -> None:
+    seen: list[datetime] = []
+
+    def flaky(context: Context) -> None:
+        seen.append(context.scheduled_for)
+        if len(seen) == 1:
+            raise ValueError("not yet")
+
+    w.app.every("15m", jitter=60)(w.job(flaky, backoff=[60]))
+    w.work()
+    for ms in (15 * MINUTE, MINUTE, MINUTE):  # its instant; at most so much later; the second try
+        w.later(ms)
+    assert seen == [datetime.fromtimestamp(1_800_000_000 + 15 * 60, UTC)] * 2
+
+
+def test_a_function_that_is_called_here_and_now_is_for_now(w: Shop) -> None:
+    def when(context: Context) -> datetime:
+        return context.scheduled_for
+
+    assert w.job(when)() == datetime.fromtimestamp(1_800_000_000, UTC)
+
+
 # At run time
 
 
@@ -263,10 +285,35 @@ def test_schedule_stores_at_once_and_the_same_key_updates(w: Shop) -> None:
     assert (again.id, again.kind, again.zone, again.payload) == (made.id, "interval", "UTC", {})
 
 
+def test_K32_a_new_schedule_is_refused_where_its_key_is_taken(w: Shop) -> None:
+    job = w.job(plain)
+    made = w(w.app.schedule(job, every="15m", new=True))
+    with pytest.raises(DuplicateKey, match="There is a schedule 'plain' already"):
+        w(w.app.schedule(job, every="1h", new=True))
+    assert w.stored("plain") == made
+    assert w(w.app.schedule(job, every="1h", key="other", new=True)).key == "other"
+
+
 @pytest.mark.parametrize("moment", [datetime(2100, 1, 1, 9, tzinfo=UTC), "2100-01-01T09:00Z", "2100-01-01T10:00+01:00"])
 def test_once(w: Shop, moment: Any) -> None:
     made = w(w.app.schedule(w.job(plain), at=moment))
     assert (made.kind, made.next_at) == ("once", 4_102_477_200_000)
+
+
+@pytest.mark.parametrize(
+    ("wall", "instant"),
+    [
+        ((2027, 2, 1, 9, 0), "2027-02-01T08:00Z"),
+        ((2027, 3, 28, 2, 30), "2027-03-28T01:00Z"),  # skipped: the first instant after the gap
+        ((2027, 10, 31, 2, 30), "2027-10-31T00:30Z"),  # twice: the first
+    ],
+)
+def test_once_without_an_offset_is_on_the_clocks_of_the_zone(w: Shop, wall: tuple[int, ...], instant: str) -> None:
+    moment = datetime(*wall)  # type: ignore[arg-type]  # noqa: DTZ001 - the zone is said beside it
+    job = w.job(plain)
+    for said in (moment, moment.replace(fold=1), moment.isoformat()):
+        made = w(w.app.schedule(job, at=said, zone="Europe/Paris"))
+        assert (made.kind, made.zone, made.next_at) == ("once", "Europe/Paris", datetime.fromisoformat(instant).timestamp() * 1_000)
 
 
 def test_once_fires_once(w: Shop) -> None:

@@ -16,6 +16,7 @@ from tests.test_cli import EVIL, STYLE, World, _on_a_terminal
 from windlass import App
 from windlass.cli import codes
 from windlass.cli.parser import make_parser
+from windlass.cli.views import moment
 from windlass.model import Options, Schedule
 from windlass.store.base import run_sync
 
@@ -105,6 +106,10 @@ def test_once_without_an_offset_is_on_the_clocks_of_the_zone(w: Shop) -> None:
     assert w.schedule().next_at == 4_102_444_800_000
     w("schedules", "set", "nightly", "--at", "2100-01-01T00:00Z")
     assert w.schedule().next_at == 4_102_444_800_000
+    w("schedules", "set", "nightly", "--at", "2099-03-29T02:30", "--zone", "Europe/Paris")  # skipped: the first instant after the gap
+    assert w.coming() == ["2099-03-29T03:00:00+02:00"]
+    w("schedules", "set", "nightly", "--at", "2099-10-25T02:30")  # twice: the first
+    assert w.coming() == ["2099-10-25T02:30:00+02:00"]
 
 
 def test_the_same_key_again_is_the_same_schedule(nightly: Shop) -> None:
@@ -113,6 +118,14 @@ def test_the_same_key_again_is_the_same_schedule(nightly: Shop) -> None:
     after = nightly.schedule()
     assert (after.id, after.job, after.kind, after.zone) == (before.id, "mail", "interval", "UTC")
     assert len(nightly.listed()) == 1
+
+
+def test_K32_a_key_that_must_be_new_is_refused_where_it_is_taken(nightly: Shop) -> None:
+    before = nightly.schedule()
+    assert "already" in nightly("schedules", "add", "nightly", "mail", "--every", "2h", "--new", exits=codes.CONFLICT).notes
+    assert nightly.schedule() == before
+    nightly("schedules", "add", "other", "mail", "--every", "2h", "--new")
+    assert nightly.schedule("other").kind == "interval"
 
 
 def test_a_job_that_nobody_has_defined_is_spoken_of(w: Shop) -> None:
@@ -237,7 +250,9 @@ def test_what_fired_and_what_was_skipped_is_counted_and_listed(w: Shop) -> None:
     head, row = w("schedules", "skips", "nightly").splitlines()
     assert re.split("  +", head) == ["number", "first due", "last due", "reason", "noticed"]
     assert re.fullmatch(rf"{skip['number']} +[\d-]+ 03:00:00\+00:00 +[\d-]+ 03:00:00\+00:00 +missed +now", row)
-    assert w.json("show", found["last_run"])["due_at"] == found["last_at"]
+    shown = w.json("show", found["last_run"])
+    assert shown["due_at"] == shown["scheduled_for"] == found["last_at"]
+    assert re.search(rf"^instant +{re.escape(moment(found['last_at']))} ", w("show", found["last_run"]), re.M)
     assert re.search(r"(ago|now) +1 +\d+ +enabled", w.rows()["nightly"])
 
 
@@ -339,6 +354,26 @@ def test_preview_of_a_downtime(nightly: Shop, words: list[str], skipped: int, ca
     assert ("skipped  " in plain) == (skipped > 0)
     assert plain.count("caught up") == min(3, caught_up) + (caught_up > 3)
     assert (f"{caught_up - 3} more" in plain) == (caught_up > 3)
+
+
+@pytest.mark.parametrize(
+    ("overlap", "says"),
+    [
+        ("allow", "each is made"),
+        ("skip", "each is skipped while"),
+        ("queue", "the next one waits"),
+        ("cancel", "each cancels those before"),
+    ],
+)
+def test_preview_of_a_downtime_says_what_overlap_makes_of_it(nightly: Shop, overlap: str, says: str) -> None:
+    nightly("schedules", "set", "nightly", "--missed", "all", "--overlap", overlap)
+    found = nightly.json("schedules", "preview", "nightly", *DOWN)["downtime"]
+    assert (found["missed"], found["overlap"], says in found["overlap_means"]) == ("all", overlap, True)
+    plain = nightly("schedules", "preview", "nightly", *DOWN)
+    assert f"missed = all, overlap = {overlap}\n" in plain
+    assert (says in plain) == (overlap != "allow")
+    nightly("schedules", "set", "nightly", "--missed", "skip")
+    assert says not in nightly("schedules", "preview", "nightly", *DOWN)  # nothing is caught up that could overlap
 
 
 def test_what_the_preview_of_a_downtime_says_is_what_happens(w: Shop) -> None:

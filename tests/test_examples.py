@@ -60,7 +60,7 @@ class _Ear:
 
 
 def _context(job: str, attempt: int = 1, ear: _Ear | None = None) -> Context:
-    return Context(Call("00000000-run", job, attempt, "token", "{}", 3, 0), ear or _Ear())
+    return Context(Call("00000000-run", job, attempt, "token", "{}", 3, 0, 0), ear or _Ear())
 
 
 def test_a_charge_is_refused_by_the_service_twice_and_then_goes_well(shop: ModuleType) -> None:
@@ -139,10 +139,12 @@ class Program:
         return self._log.read_text(encoding="utf-8")
 
     def see(self, pattern: str) -> re.Match[str]:
-        return until(lambda: re.search(pattern, self.text) or self._still_there())
+        def seen() -> re.Match[str] | None:
+            found = re.search(pattern, self.text)
+            assert found or self.process.poll() is None, self.text
+            return found
 
-    def _still_there(self) -> None:
-        assert self.process.poll() is None, self.text
+        return until(seen)
 
     def runs(self) -> list[Any]:
         with App(self.store) as app:

@@ -34,6 +34,7 @@ from windlass.worker.works import InThread, Work
 
 PATIENCE = 30.0
 OUTPUT = Limits().output
+WHEN = "2026-01-01T03:00:00.250+00:00"
 app = App(":memory:")
 
 
@@ -161,7 +162,7 @@ def nursery() -> Iterator[Nursery]:
 
 def call(payload: Any = None, **said: Any) -> Call:
     fields = {"run": "run-1", "job": "job", "attempt": 1, "token": "token-1", "max_attempts": 3, "burnt": 0}
-    return Call(**{**fields, **said}, payload=json.dumps({} if payload is None else payload))
+    return Call(**{**fields, **said}, scheduled_for=1_767_236_400_250, payload=json.dumps({} if payload is None else payload))
 
 
 # Threads
@@ -278,13 +279,17 @@ def test_the_context_is_found_from_below_a_function_and_not_outside(heard: Heard
         context.progress(0.5, "half")
         context.progress(7)
         context.beat()
-        return [context.run, context.job, context.attempt, context.token, context.tries_left]
+        return [context.run, context.job, context.attempt, context.token, context.tries_left, when(context)]
 
-    assert output(ran(in_thread(lambda context: below(), heard))) == ["run-1", "job", 1, "token-1", 2]
+    assert output(ran(in_thread(lambda context: below(), heard))) == ["run-1", "job", 1, "token-1", 2, WHEN]
     assert heard.told == [{"fraction": 0.5, "message": "half"}, {"fraction": 1.0}]
     assert heard.beats == 1
     with pytest.raises(LookupError):
         current()
+
+
+def when(context: Context) -> str:
+    return context.scheduled_for.isoformat(timespec="milliseconds")
 
 
 # Commands
@@ -360,11 +365,11 @@ def test_a_log_that_is_long_binary_or_without_ends_of_lines_arrives_whole(heard:
 
 
 def test_a_command_knows_its_run_and_has_the_environment_and_folder_of_its_job(tmp_path: Path) -> None:
-    names = ["WINDLASS_RUN_ID", "WINDLASS_JOB", "WINDLASS_ATTEMPT", "WINDLASS_TOKEN", "OWN", "PATH"]
+    names = ["WINDLASS_RUN_ID", "WINDLASS_JOB", "WINDLASS_ATTEMPT", "WINDLASS_TOKEN", "WINDLASS_SCHEDULED_FOR", "OWN", "PATH"]
     script = f"import os, json; print(json.dumps([os.getcwd()] + [os.environ[name] for name in {names}]))"
     environment = (("OWN", "word"), ("WINDLASS_TOKEN", "forged"))
     result = output(ran(python(script, cwd=str(tmp_path), environment=environment)))
-    assert result == [str(tmp_path), "run-1", "job", "1", "token-1", "word", os.environ["PATH"]]
+    assert result == [str(tmp_path), "run-1", "job", "1", "token-1", WHEN, "word", os.environ["PATH"]]
 
 
 def test_an_exit_status_is_named_with_the_end_of_standard_error() -> None:
@@ -498,7 +503,7 @@ def test_what_has_left_the_group_of_a_command_does_not_hold_up_its_end() -> None
 
 @app.job(kind="process")
 def where(ctx: Context, word: str = "") -> list[Any]:
-    return [os.getpid(), word, ctx.run, ctx.attempt, ctx.token]
+    return [os.getpid(), word, ctx.run, ctx.attempt, ctx.token, when(ctx)]
 
 
 @app.job(kind="process")
@@ -632,7 +637,7 @@ def process(job: Any, payload: Any = None, *, nursery: Nursery, heard: Heard | N
 def test_a_function_runs_in_another_process_which_is_used_again(nursery: Nursery) -> None:
     first, *rest = (output(ran(process(where, {"word": "é"}, nursery=nursery))) for _ in range(3))
     assert first[0] != os.getpid()
-    assert first[1:] == ["é", "run-1", 1, "token-1"]
+    assert first[1:] == ["é", "run-1", 1, "token-1", WHEN]
     assert rest == [first, first]
 
 

@@ -147,6 +147,17 @@ def test_the_list_tells_of_new_runs_and_counts_them(app: App, hub: ServedHub, pa
     expect(page.locator(".chip[data-state=queued] b")).to_have_text("0")
 
 
+def test_changes_come_by_the_stream_even_when_nothing_else_is_answered(app: App, hub: ServedHub, page: Page) -> None:
+    run_sync(app.engine.define("mail"))
+    run = app.enqueue("mail", delay=3600)
+    page.goto(hub.url)
+    state(row(page, run), "scheduled")
+    live(page)
+    page.route(re.compile(r"/api/v1/(runs|stats|workers)"), _away)
+    run.cancel()
+    state(row(page, run), "cancelled")
+
+
 def test_a_held_list_stays_as_it_is_until_it_goes_on(app: App, hub: ServedHub, page: Page) -> None:
     @app.job(name="mail")
     def mail() -> None: ...

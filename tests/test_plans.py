@@ -72,7 +72,7 @@ WALKS = {
     "expired_keys": {"job_keys_until": "until"},
     "schedules_after": {"job_schedules_key_key": "key", "sqlite_autoindex_job_schedules_1": "key"},
     "schedules_due": {"job_schedules_next": "next_at"},
-    "next_schedule": {"job_schedules_next": ""},
+    "next_schedule": {"job_schedules_next": "next_at"},
     "schedule_skips": {"job_skips_schedule": "schedule"},
 }
 """Statements that follow an index in its order and stop at their limit: the index, and how its key must begin."""

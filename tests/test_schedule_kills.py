@@ -159,7 +159,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> None:
 # The test
 
 
-def test_every_instant_becomes_one_run_or_one_skip_whoever_is_killed(site: Site) -> None:
+def test_S6_T8_every_instant_becomes_one_run_or_one_skip_whoever_is_killed(site: Site) -> None:
     kept = site.add_schedules()
     hits = kill_many(site, KILLS // 2)
     site.clock.ahead += DOWN  # nobody was there for a while

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.conformance import SHARED, at_once, crowd, late, unchanged
-from tests.harness import Harness
+from tests.harness import LEASE, Harness
 from windlass import cron, payload
-from windlass.clock import ManualClock
+from windlass.clock import ManualClock, SystemClock
+from windlass.engine import Engine, Watch, schedules
+from windlass.engine.schedules import SLICE
 from windlass.errors import BadInput, NotFound, WindlassError
 from windlass.faults import FAULTS
-from windlass.firing import ON_TIME, Skip, rule_of
-from windlass.model import Limits, Options, Run, Schedule, Skipped, State
-from windlass.store.base import run_sync
+from windlass.firing import ON_TIME, Skip, plan, rule_of
+from windlass.machine import Snooze, Succeed
+from windlass.model import Limits, NewRun, Options, Run, Schedule, Skipped, State, WorkerInfo
+from windlass.store.base import Row, Statement, Store, run_sync
+from windlass.store.postgres import BlockingPostgres
+from windlass.store.records import Held
 from windlass.store.sqlite import BlockingSqlite
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -103,7 +113,7 @@ def add_up(h: Harness, key: str, since: int, until: int) -> None:
 
 @pytest.mark.parametrize("kind", SHARED)
 @pytest.mark.parametrize("overlap", ["allow", "skip", "queue", "cancel"])
-def test_of_many_that_fire_at_once_one_makes_the_run(kind: str, overlap: str, tmp_path: Any, request: pytest.FixtureRequest) -> None:
+def test_S6_of_many_that_fire_at_once_one_makes_the_run(kind: str, overlap: str, tmp_path: Any, request: pytest.FixtureRequest) -> None:
     with crowd(kind, tmp_path, request, 4) as sweepers:
         h = sweepers[0]
         start = h.clock.now()
@@ -171,13 +181,16 @@ def test_two_edits_at_once_both_count(h: Harness) -> None:
     assert (after.job, after.payload, after.rev) == ("letter", {"to": "bob"}, 3)
 
 
-def test_more_schedules_than_a_slice_all_fire_in_one_sweep(memory: Harness) -> None:
+def test_T7_more_schedules_than_a_slice_that_are_due_at_one_instant_all_fire_in_one_sweep(memory: Harness) -> None:
     for number in range(1_100):
-        schedule(memory, f"k{number}")
+        schedule(memory, f"k{number}", jitter=MINUTE * (number % 2))
     memory.clock.advance(5 * MINUTE)
     assert memory(memory.engine.sweep()).fired == 1_100
     with unchanged(memory):
         assert memory(memory.engine.fire_all()) == 0
+    late_by = [run.due_at - memory.clock.now() for run in memory(memory.engine.runs(count=1_000)).runs]
+    assert late_by.count(0) > 400
+    assert len({ms // (6 * SECOND) for ms in late_by if ms}) == 10  # jitter has spread every other one over the minute
 
 
 def test_a_sweep_comes_back_when_the_next_schedule_is_due(h: Harness) -> None:
@@ -189,6 +202,20 @@ def test_a_sweep_comes_back_when_the_next_schedule_is_due(h: Harness) -> None:
 
 
 # One that cannot fire
+
+
+class Recorder:
+    """A store that notes the verbs of its batches."""
+
+    def __init__(self, store: Store, verbs: list[str]) -> None:
+        self._store, self._verbs = store, verbs
+
+    async def batch(self, verb: str, statements: Sequence[Statement]) -> list[list[Row]]:
+        self._verbs.append(verb)
+        return await self._store.batch(verb, statements)
+
+    async def close(self) -> None:
+        await self._store.close()
 
 
 def narrow(h: Harness) -> Harness:
@@ -216,27 +243,89 @@ def test_one_that_cannot_fire_holds_up_no_other_and_leaves_a_trace(h: Harness, c
     add_up(h, "large", start, h.clock.now())
 
 
-def test_one_whose_zone_is_not_on_this_machine_waits_for_another_machine(
-    memory: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    schedule(memory, "far", cron="0 * * * *", zone="Asia/Tokyo")
-    schedule(memory, "near", cron="0 * * * *")
-
+@contextmanager
+def tz_database(**zones: str | None) -> Iterator[None]:
+    """Another one than that of the machine: a zone is missing, or has the rules of another."""
     found = cron._zone
+    names = {name.replace("_", "/"): other for name, other in zones.items()}
 
-    def without_tokyo(name: str) -> Any:
-        if name == "Asia/Tokyo":
-            raise BadInput(f"There is no zone {name!r} on this machine.", hint="Update tzdata.")
-        return found(name)
+    def instead(name: str) -> ZoneInfo:
+        return found(names.get(name, name) or "Nowhere/Known")
 
-    with monkeypatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cron, "_zone", instead)
         cron._compiled.cache_clear()
-        patched.setattr(cron, "_zone", without_tokyo)
-        assert sweep_all(memory, after=HOUR) == 1
-        assert (len(runs(memory, "near")), read(memory, "far").fired, read(memory, "far").skipped) == (1, 0, 0)
-    assert "far cannot fire" in caplog.text
-    assert sweep_all(memory) == 1
-    assert len(runs(memory, "far")) == 1
+        yield
+    cron._compiled.cache_clear()
+
+
+def test_T4_one_whose_zone_is_not_on_this_machine_waits_for_another_machine(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    schedule(h, "far", cron="0 * * * *", zone="Asia/Tokyo")
+    schedule(h, "near", cron="0 * * * *")
+    with tz_database(Asia_Tokyo=None):
+        for hour in (1, 2, 3):
+            assert sweep_all(h, after=HOUR) == 1
+            assert (len(runs(h, "near")), read(h, "far").fired, read(h, "far").skipped) == (hour, 0, 0)
+    assert caplog.text.count("far cannot fire on this machine") == 1
+    assert sweep_all(h) == 1
+    assert (len(runs(h, "far")), read(h, "far").skipped) == (1, 2)
+
+
+def test_one_that_waits_for_another_machine_does_not_keep_this_one_busy(h: Harness) -> None:
+    schedule(h, "far", cron="0 * * * *", zone="Asia/Tokyo")
+    schedule(h, "near", every="1h")
+    h.clock.advance(HOUR)
+    with tz_database(Asia_Tokyo=None):
+        assert [h(h.engine.sweep()).back_in for _ in range(2)] == [1_000, 1_000]
+        h.clock.advance(HOUR - 400)
+        assert h(h.engine.sweep()).back_in == 400
+
+
+def test_R6_however_many_cannot_be_followed_here_the_others_fire_and_together(memory: Harness) -> None:
+    for number in range(SLICE + 1):
+        schedule(memory, f"far {number}", cron="0 * * * *", zone="Asia/Tokyo")
+    for number in range(10):
+        schedule(memory, f"near {number}", every="1h")
+    batches: list[str] = []
+    h = Harness(Recorder(memory.store, batches), memory.clock)
+    with tz_database(Asia_Tokyo=None):
+        h.clock.advance(HOUR)
+        assert h(h.engine.sweep()).fired == 10
+        h.clock.advance(HOUR)
+        assert h(h.engine.fire()) == 10
+    assert batches.count("fire") == 2
+    h.clock.advance(HOUR)
+    assert h(h.engine.sweep()).fired == SLICE + 11
+
+
+def test_R6_those_that_are_far_behind_leave_the_others_their_turn(memory: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "SLICE", 3)
+    monkeypatch.setattr(schedules, "PASSES", 3)  # the second one finds the same schedules again, one instant further
+    for number in range(3):
+        schedule(memory, f"behind {number}", missed="all", every="1m")
+    memory.clock.advance(30 * MINUTE)
+    schedule(memory, "on time", every="1m")
+    memory.clock.advance(MINUTE)
+    swept = memory(memory.engine.sweep())
+    assert (swept.fired, swept.back_in, len(runs(memory, "on time"))) == (4, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("zone", "reason", "next_at"),
+    [("Europe/London", "rules_changed", 3 * HOUR), ("Europe/Athens", "rules_changed", DAY + HOUR), ("Europe/Berlin", None, DAY + 2 * HOUR)],
+    ids=["later", "earlier", "the same"],
+)
+def test_T4_a_zone_whose_rules_have_changed_gives_the_next_instant_and_leaves_a_note(
+    h: Harness, zone: str, reason: str | None, next_at: int
+) -> None:
+    start = h.clock.now()
+    schedule(h, cron="0 3 * * *", zone="Europe/Paris")
+    with tz_database(Europe_Paris=zone):
+        assert sweep_all(h, after=2 * HOUR) == (0 if reason else 1)
+        noted = [(skip.first_at - start, skip.last_at - start, skip.number, skip.reason) for skip in skips(h)]
+        assert noted == ([(2 * HOUR, 2 * HOUR, 1, reason)] if reason else [])
+        assert (read(h).next_at or 0) - start == next_at
+        assert sweep_all(h, after=next_at - 2 * HOUR) == 1
 
 
 # What is missed
@@ -245,7 +334,7 @@ def test_one_whose_zone_is_not_on_this_machine_waits_for_another_machine(
 def keep(words: dict[str, Any], due: list[int], now: int) -> list[int]:
     """What a sweep must make of the instants that are due, said a second time."""
     most = words["most"]
-    young = [at for at in due if words["max_age"] is None or now - at < words["max_age"]]
+    young = [at for at in due if words["max_age"] is None or now - at <= words["max_age"]]
     if words["missed"] == "skip":
         young = [at for at in young if now - at < ON_TIME]
     if words["missed"] == "latest" and due and now - due[0] >= ON_TIME:
@@ -276,7 +365,7 @@ DOWNTIMES = st.lists(st.one_of(st.integers(0, 3_000), st.integers(0, 90_000), st
 
 @settings(max_examples=100, deadline=None)
 @given(rule=st.sampled_from(RULES), words=WORDS, downtimes=DOWNTIMES)
-def test_after_any_downtimes_each_instant_was_fired_or_skipped_as_the_words_say(
+def test_S6_after_any_downtimes_each_instant_was_fired_or_skipped_as_the_words_say(
     rule: tuple[dict[str, str], int], words: dict[str, Any], downtimes: list[int]
 ) -> None:
     h = in_memory()
@@ -299,7 +388,7 @@ def test_after_any_downtimes_each_instant_was_fired_or_skipped_as_the_words_say(
         ({"missed": "latest"}, [12], 11),
         ({"missed": "all"}, [*range(1, 13)], 0),
         ({"missed": "all", "most": 3}, [10, 11, 12], 9),
-        ({"missed": "all", "max_age": 12 * MINUTE}, [11, 12], 10),
+        ({"missed": "all", "max_age": 12 * MINUTE}, [10, 11, 12], 9),
         ({"missed": "all", "max_age": 12 * MINUTE, "most": 1}, [12], 11),
         ({"missed": "latest", "max_age": MINUTE}, [], 12),
     ],
@@ -312,6 +401,55 @@ def test_the_words_for_an_hour_that_nobody_was_there(h: Harness, words: dict[str
     assert (read(h).fired, read(h).skipped, {skip.reason for skip in skips(h)}) == (len(fired), skipped, {"missed"} if skipped else set())
     add_up(h, "often", start, h.clock.now())
     assert sweep_all(h, after=3 * MINUTE) == 1  # the next instant comes as if nothing had been
+
+
+@pytest.mark.parametrize("rule", [{"every": "5m"}, {"cron": "*/5 * * * *"}])
+@pytest.mark.parametrize("missed", ["latest", "all"])
+def test_what_is_as_old_as_max_age_is_caught_up_and_what_is_older_is_not(h: Harness, rule: dict[str, str], missed: str) -> None:
+    start = h.clock.now()
+    for key in ("young", "old"):
+        schedule(h, key, **rule, missed=missed, max_age=4 * MINUTE)
+    h.clock.advance(9 * MINUTE)
+    h(h.engine.set_schedule("old", enabled=False))
+    assert sweep_all(h) == 1
+    assert due_times(h, "young") == [start + 5 * MINUTE]
+    h(h.engine.set_schedule("young", enabled=False))
+    schedule(h, "older", **rule, missed=missed, max_age=4 * MINUTE)
+    start = h.clock.now() + (5 * MINUTE if "every" in rule else MINUTE)
+    h.clock.ms = start + 4 * MINUTE + 1
+    assert sweep_all(h) == 0
+    assert [(skip.first_at, skip.number, skip.reason) for skip in skips(h, "older")] == [(start, 1, "missed")]
+
+
+WORK = [
+    {"every": "1s"},
+    {"cron": "* * * * *", "zone": "Europe/Paris"},
+    {"cron": "30 2 * * *", "zone": "Europe/Paris"},
+    {"cron": "0 9-17 * * mon-fri", "zone": "America/New_York"},
+]
+
+
+@pytest.mark.parametrize("rule", WORK, ids=lambda rule: rule.get("cron", "every"))
+def test_catching_up_costs_the_same_for_each_instant_however_many_there_are(rule: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in steps through the calendar; what a rule's days and times are is worked out once."""
+    steps = 0
+
+    class Counted(CronSim):
+        def __next__(self) -> datetime:
+            nonlocal steps
+            steps += 1
+            return super().__next__()
+
+    h = in_memory()
+    behind = schedule(h, **rule, missed="all", most=10_000)
+    run_sync(h.store.close())
+    monkeypatch.setattr(cron, "CronSim", Counted)
+    *due, now = cron.upcoming(rule_of(behind), h.clock.now(), behind.anchor, 12_000)
+    assert plan(behind, now).due_at == due[-9_999]
+    for next_at in due[-9_999:-1:500]:
+        steps = 0
+        fire = plan(replace(behind, next_at=next_at), now)
+        assert (fire.due_at, fire.skips, steps <= 5) == (next_at, (), True)
 
 
 def test_a_skip_says_which_instants_why_and_when(h: Harness) -> None:
@@ -661,6 +799,53 @@ def test_a_run_with_jitter_is_stored_at_its_instant_and_starts_later(h: Harness)
     assert [taken.id for taken in h.claim()] == [run.id]
 
 
+def test_a_run_is_for_the_same_instant_whatever_moves_its_due_time(h: Harness) -> None:
+    h.define(backoff=(MINUTE,), max_attempts=3)
+    instant = schedule(h, jitter=4 * MINUTE).next_at
+    h.clock.advance(5 * MINUTE)
+    h(h.engine.fire())
+    (run,) = runs(h)
+    due_at = []
+
+    def moved() -> None:
+        seen = h.get(run.id)
+        assert (seen.instant, h(h.engine.status(run.id)).scheduled_for) == (instant, instant)
+        due_at.append(seen.due_at)
+        h.sweep(after=max(0, seen.due_at - h.clock.now()))
+
+    moved()
+    h(h.engine.patch(run.id, due_at=h.clock.now() + MINUTE))
+    moved()
+    h.report(taken := h.claimed(), Snooze(token=taken.token, delay=2 * MINUTE))
+    moved()
+    h.fail(h.started())
+    moved()
+    h.claimed(lease=SECOND)
+    h.sweep(after=SECOND)  # it lapses
+    moved()
+    assert len({instant, *due_at}) == 6
+    h.succeed(h.started())
+    assert h.get(run.id).instant == instant
+
+
+def test_a_rerun_is_for_the_instant_of_the_run_that_it_repeats(h: Harness) -> None:
+    instant = schedule(h, overlap="skip").next_at
+    h.sweep(after=5 * MINUTE)
+    h.succeed(h.started())
+    h.clock.advance(2 * MINUTE)
+    again = h.get(h(h.engine.rerun(runs(h)[0].id)).id)
+    assert (again.instant, again.scheduled_for, again.due_at, again.schedule) == (instant, instant, h.clock.now(), None)
+    h.sweep(after=3 * MINUTE)
+    assert len(runs(h)) == 2  # a rerun is no run by the clock, and no overlap
+
+
+def test_a_run_that_no_schedule_has_made_has_no_instant(h: Harness) -> None:
+    schedule(h)
+    made = [h.create(due_at=h.clock.now() + MINUTE), h(h.engine.trigger("often")).id]
+    assert [h.get(run).instant for run in made] == [None, None]
+    assert [h(h.engine.status(run)).scheduled_for - h.clock.now() for run in made] == [MINUTE, 0]
+
+
 # Looking ahead
 
 
@@ -696,7 +881,7 @@ def test_an_outage_shows_what_a_downtime_does(h: Harness, missed: str) -> None:
 # A clock that is set
 
 
-JUMPS = [HOUR, -HOUR, DAY, -DAY]
+JUMPS = [HOUR, -HOUR, -2 * HOUR, DAY, -DAY]
 KINDS_OF_RULES: dict[str, dict[str, Any]] = {
     "latest": {"every": "1m"},
     "skip": {"every": "1m", "missed": "skip"},
@@ -718,7 +903,7 @@ def watch(h: Harness, minutes: int) -> None:
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-def test_a_clock_that_jumps_makes_no_storm_no_double_and_loses_nothing(h: Harness, jump: int) -> None:
+def test_T2_a_clock_that_jumps_makes_no_storm_no_double_and_loses_nothing(h: Harness, jump: int) -> None:
     start = h.clock.now()
     for key, words in KINDS_OF_RULES.items():
         schedule(h, key, **words)
@@ -738,9 +923,72 @@ def test_a_clock_that_jumps_makes_no_storm_no_double_and_loses_nothing(h: Harnes
         add_up(h, key, start, h.clock.now())
 
 
+def test_T2_a_clock_that_jumps_by_ten_years_and_back_makes_no_storm_and_no_double(h: Harness) -> None:
+    start = h.clock.now()
+    for key, words in KINDS_OF_RULES.items():
+        schedule(h, key, **words)
+    h.clock.jump(3_653 * DAY)
+    watch(h, 1)
+    until = h.clock.now()
+    for key in KINDS_OF_RULES:
+        seen = read(h, key)
+        assert seen.fired + seen.skipped == cron.between(rule_of(seen), start, until, seen.anchor, 1)[1]
+        assert len(set(due_times(h, key))) == len(due_times(h, key)) == seen.fired <= AT_ONCE[key] + 1
+    h.clock.jump(-3_653 * DAY)
+    with unchanged(h):
+        assert h(h.engine.fire_all()) == 0
+
+
+@pytest.mark.parametrize("jump", [-2 * HOUR, DAY, 3_653 * DAY])
+def test_T2_no_lease_ends_because_the_clock_jumps(h: Harness, jump: int) -> None:
+    h.create()
+    run, seen = h.started(), Watch(h.clock)
+    for _ in range(10):
+        h.clock.advance(SECOND)
+        h(h.engine.sweep(seen))
+    h.clock.jump(jump)
+    for _ in range(10):
+        h.clock.advance(SECOND)
+        assert h(h.engine.sweep(seen)).lapsed == 0
+        assert h(h.engine.beat([Held(run.seq, str(run.token))], lease=LEASE)) == ["ok"]
+    h.succeed(run)
+
+
+class Wrong(SystemClock):
+    """The clock of a machine that is years off."""
+
+    def __init__(self, off: int) -> None:
+        super().__init__()
+        self.off = off
+
+    def now(self) -> int:
+        return super().now() + (self.off if self._offset is None else 0)
+
+
+@pytest.mark.parametrize("off", [-3_650 * DAY, 3_650 * DAY])
+def test_T1_a_worker_whose_clock_is_years_off_goes_by_the_server(emptied_postgres: str, off: int) -> None:
+    """With SQLite all processes are on one machine, and have its clock."""
+    right, wrong = SystemClock(), Wrong(off)
+    assert abs(wrong.now() - right.now()) > 3_600 * DAY
+    stores = [BlockingPostgres(emptied_postgres, clock) for clock in (right, wrong)]
+    here, there = (Engine(store, clock) for store, clock in zip(stores, (right, wrong), strict=True))
+    run_sync(here.define("mail"))
+    run_sync(here.create([NewRun("mail"), NewRun("mail")]))
+    run_sync(here.schedule("daily", "mail", every="1d"))
+    (ours,), (theirs,) = (run_sync(engine.claim(WorkerInfo(name), lease=HOUR)) for name, engine in (("a", here), ("b", there)))
+    for engine in (there, here):
+        swept = run_sync(engine.sweep())
+        assert (swept.lapsed, swept.fired, swept.pruned) == (0, 0, 0)
+    for engine, run in ((here, ours), (there, theirs)):
+        assert abs((run.lease_until or 0) - right.now() - HOUR) < 5 * MINUTE
+        run_sync(engine.report(run.id, Succeed(token=run.token)))
+    for store in stores:
+        run_sync(store.close())
+
+
 @settings(max_examples=60, deadline=None)
 @given(jumps=st.lists(st.sampled_from([*JUMPS, 0, 0, 59 * SECOND, -59 * SECOND]), min_size=1, max_size=6), words=WORDS)
-def test_however_the_clock_jumps_each_instant_is_judged_once(jumps: list[int], words: dict[str, Any]) -> None:
+def test_S6_T2_however_the_clock_jumps_each_instant_is_judged_once(jumps: list[int], words: dict[str, Any]) -> None:
     h = in_memory()
     start = furthest = h.clock.now()
     schedule(h, every="10m", **words)

@@ -155,7 +155,7 @@ class Heard:
 
 
 def attempt(solvers: Solvers, solver: Solver, payload: str = "{}") -> AsSolver:
-    sink, call = Heard(), Call("run1", "solve", 1, "token1", payload, 3, 0)
+    sink, call = Heard(), Call("run1", "solve", 1, "token1", payload, 3, 0, 0)
     return AsSolver(solvers, solver, Context(call, sink), call, sink, Guard())
 
 

@@ -73,11 +73,11 @@ def _migrated(where: str, folder: Path, request: pytest.FixtureRequest) -> tuple
 def _before_schedules(dialect: str) -> dict[str, Query]:
     """The statements as they were when a run could not come from a schedule."""
     queries = dict(sql.load(dialect))
-    text = queries["create"].text.replace(", retry_of, schedule)", ", retry_of)").replace(", r.schedule", "")
+    text = queries["create"].text.replace(", retry_of, schedule, instant)", ", retry_of)").replace(", r.schedule, r.instant", "")
     return queries | {"create": queries["create"]._replace(text=text)}
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("where", ["file", "postgres"])
 def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(
     where: str, version: int, tmp_path: Path, request: pytest.FixtureRequest
@@ -100,8 +100,8 @@ def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(
     run = run_sync(engine.claim(WorkerInfo("w")))[0]
     held = Held(run.seq, run.token or "")
     assert run_sync(engine.beat([held], progress={held: "1"})) == ["ok"]
-    assert run_sync(engine.get(created[0].id)).progress == "1"
-    assert run_sync(engine.get(created[0].id)).schedule is None
+    run = run_sync(engine.get(created[0].id))
+    assert (run.progress, run.schedule, run.instant) == ("1", None, None)
     assert run_sync(engine.schedule("often", "job", every="1h")).key == "often"
     run_sync(store.close())
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 
@@ -22,6 +23,7 @@ from windlass.errors import BadInput, LeaseLost, LimitReached, NotFound, Windlas
 from windlass.faults import FAULTS
 from windlass.model import Delivery, Entry, Failure, Limits, NewRun, State, Webhook
 from windlass.store.base import run_sync
+from windlass.store.postgres import BlockingPostgres, BorrowedPostgres
 from windlass.store.sqlite import BlockingSqlite
 from windlass.store.webhooks import End
 from windlass.webhooks import MOST, body_of
@@ -170,6 +172,22 @@ def test_an_endpoint_that_comes_while_the_journal_is_read_misses_nothing(h: Harn
     make(h)
     ((webhook, runs),) = seen
     assert [delivery.run for delivery in told(h, webhook)] == runs
+
+
+def test_what_was_under_way_when_an_endpoint_came_is_told(emptied_postgres: str) -> None:
+    """A transaction that began before the endpoint was there and is committed after it."""
+    clock = ManualClock()
+    h = Harness(BlockingPostgres(emptied_postgres, clock), clock)
+    h.define()
+    with psycopg.connect(emptied_postgres) as connection:
+        (made,) = h(h.engine.on(BorrowedPostgres(connection)).create([NewRun("mail")]))
+        webhook = add(h, states=("queued",))
+        later = h.create()
+        make(h)
+        connection.commit()
+    make(h)
+    assert [delivery.run for delivery in told(h, webhook)] == [later, made.id]
+    run_sync(h.store.close())
 
 
 @pytest.mark.parametrize("act", ["remove", "disable"])

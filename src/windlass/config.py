@@ -33,7 +33,9 @@ FILE = "windlass.toml"
 PREFIX = "WINDLASS_"
 OTHER_VARIABLES = ("WINDLASS_CONFIG", "WINDLASS_DEBUG", "WINDLASS_FAULTS")
 # What a worker tells the commands it runs, and `windlass work --reload` its child.
-PASSED_DOWN = ("WINDLASS_RUN_ID", "WINDLASS_JOB", "WINDLASS_ATTEMPT", "WINDLASS_TOKEN", "WINDLASS_SUPERVISED")
+PASSED_DOWN = (
+    "WINDLASS_RUN_ID", "WINDLASS_JOB", "WINDLASS_ATTEMPT", "WINDLASS_TOKEN", "WINDLASS_SCHEDULED_FOR", "WINDLASS_SUPERVISED",
+)  # fmt: skip
 LEVELS = ("debug", "info", "warning", "error")
 MEMORY = ":memory:"
 

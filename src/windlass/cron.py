@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections import deque
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -92,20 +92,18 @@ def upcoming(rule: Rule, after_ms: int, anchor_ms: int, limit: int) -> list[int]
 
 
 def between(rule: Rule, after_ms: int, until_ms: int, anchor_ms: int = 0, limit: int = 1_000) -> tuple[list[int], int]:
-    """The first `limit` due instants in (after, until], oldest first, and how many there are in all.
-
-    To count costs a few milliseconds for each year in between.
-    """
+    """The first `limit` due instants in (after, until], oldest first, and how many there are in all."""
     found = list(islice(_due(rule, after_ms, until_ms, anchor_ms), limit))
     return found, len(found) if len(found) < limit else _number(rule, after_ms, until_ms, anchor_ms)
 
 
-def latest(rule: Rule, after_ms: int, until_ms: int, anchor_ms: int = 0, limit: int = 1) -> list[int]:
-    """The last `limit` due instants in (after, until], oldest first."""
-    until_ms, span = min(until_ms, FAR_FUTURE), 60_000 * limit
-    while until_ms - span > after_ms and _number(rule, until_ms - span, until_ms, anchor_ms) < limit:
-        span *= 2
-    return list(deque(_due(rule, max(after_ms, until_ms - span), until_ms, anchor_ms), maxlen=limit))
+def latest(rule: Rule, after_ms: int, until_ms: int, anchor_ms: int = 0, nth: int = 1) -> int | None:
+    """The nth due instant from the end of (after, until], or the first where there are fewer; None where there is none."""
+    until_ms = min(until_ms, FAR_FUTURE)
+    if _number(rule, after_ms, until_ms, anchor_ms) > nth:
+        starts = range(after_ms, until_ms)
+        after_ms = starts[bisect_right(starts, -nth, key=lambda start: -_number(rule, start, until_ms, anchor_ms)) - 1]
+    return next(_due(rule, after_ms, until_ms, anchor_ms), None)
 
 
 def describe(rule: Rule) -> str:
@@ -312,36 +310,58 @@ def _matches(fields: str, wall: int) -> Iterator[int]:
 
 
 def _number_by_cron(cron: _Cron, after: int, until: int) -> int:
-    """How many instants there are in (after, until]: one by one within a day of a change, by whole days elsewhere."""
-    total = 0
-    while after < until:
-        change = _first_change(cron.zone, after - _DAY, until + _DAY)
-        quiet, walked = (until, until) if change is None else (min(max(after, change - _DAY), until), min(change + _DAY, until))
-        offset = _offset(cron.zone, after)
-        if quiet > after:
-            total += _number_of_matches(cron.fields, after + offset, quiet + offset)
-        total += sum(1 for _ in takewhile(walked.__ge__, _due_by_cron(cron, quiet))) if walked > quiet else 0
-        after = walked
+    """How many instants there are in (after, until], reckoned for each stretch between two changes."""
+    total, reached, start = 0, _reached(cron.zone, after), after + 1
+    while start <= until:
+        offset, change = _offset(cron.zone, start), _first_change(cron.zone, start, until)
+        first, last = start + offset, (until if change is None else change - 1) + offset
+        if not cron.by_elapsed_time:
+            passed_over = _number_of_matches(cron.fields, reached, first - 1)
+            total += bool(passed_over and not _number_of_matches(cron.fields, first - 1, first))
+            first = max(first, reached + 1)
+        total += _number_of_matches(cron.fields, first - 1, last)
+        reached, start = max(reached, last), last - offset + 1
     return total
+
+
+def _reached(zone: ZoneInfo, instant: int) -> int:
+    """The latest wall time that the clocks have shown: what they show now, unless they were just put back."""
+    change = _first_change(zone, instant - _DAY, instant)
+    before = instant if change is None else change - 1
+    return max(instant + _offset(zone, instant), before + _offset(zone, before))
 
 
 def _number_of_matches(fields: str, after: int, until: int) -> int:
     """How many wall times in (after, until] match."""
-    first_day, end = (after // _DAY + 1) * _DAY, (until + 1) // _DAY * _DAY
-    if first_day >= end:
-        return _walked(fields, after, until)
-    minute, hour, *day = fields.split()
-    days = _walked(" ".join(["0", "0", *day]), first_day - 1, end - 1)
-    return _walked(fields, after, first_day - 1) + days * _number_in_a_day(minute, hour) + _walked(fields, end - 1, until)
+    if until <= after:
+        return 0
+    minute, hour, dates = fields.split(maxsplit=2)
+    times = _times(minute, hour)
+    (first, begun), (last, ended) = divmod(after, _DAY), divmod(until, _DAY)
+    return (
+        _number_of_days(dates, first, last) * len(times)
+        - _number_of_days(dates, first, first + 1) * bisect_right(times, begun)
+        + _number_of_days(dates, last, last + 1) * bisect_right(times, ended)
+    )
 
 
-def _walked(fields: str, after: int, until: int) -> int:
-    return sum(1 for _ in takewhile(until.__ge__, _matches(fields, after + 1)))
+def _number_of_days(dates: str, first: int, end: int) -> int:
+    """How many days match, counted from 1970, from one on and before another."""
+    years = range(_dated(first * _DAY).year, _dated(end * _DAY).year + 1)
+    return sum(bisect_left(days, end) - bisect_left(days, first) for days in (_days(dates, year) for year in years))
 
 
 @lru_cache(maxsize=1024)
-def _number_in_a_day(minute: str, hour: str) -> int:
-    return _walked(f"{minute} {hour} * * *", -1, _DAY - 1)
+def _times(minute: str, hour: str) -> tuple[int, ...]:
+    """The seconds of a day that match."""
+    return tuple(takewhile(_DAY.__gt__, _matches(f"{minute} {hour} * * *", 0)))
+
+
+@lru_cache(maxsize=1024)
+def _days(dates: str, year: int) -> tuple[int, ...]:
+    """The days of a year that match."""
+    start, end = (int(datetime(at, 1, 1, tzinfo=UTC).timestamp()) for at in (year, year + 1))
+    return tuple(wall // _DAY for wall in takewhile(end.__gt__, _matches(f"0 0 {dates}", start)))
 
 
 # Zones

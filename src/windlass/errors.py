@@ -125,7 +125,7 @@ class RunFailed(WindlassError):
 
 
 class DuplicateKey(WindlassError):
-    """The key is taken by a run that was asked for with other content."""
+    """The key is taken: by a run that was asked for with other content, or by a schedule where a new one was asked for."""
 
     code, status = "duplicate_key", 409
 

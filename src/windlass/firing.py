@@ -39,19 +39,21 @@ def plan(schedule: Schedule, now: int) -> Fire:
     if schedule.next_at > now:
         return Fire(None, (), schedule.next_at)
     rule, anchor, first = rule_of(schedule), schedule.anchor, schedule.next_at
-    kept = _kept(schedule, rule, now)
-    end = kept[0] - 1 if kept else now
+    due_at = _first_kept(schedule, rule, now)
+    end = now if due_at is None else due_at - 1
     skipped, number = cron.between(rule, first - 1, end, anchor, 1)
-    skips = (Skip(skipped[0], cron.latest(rule, first - 1, end, anchor)[0], number, "missed"),) if skipped else ()
-    return Fire(kept[0] if kept else None, skips, cron.next_after(rule, kept[0] if kept else now, anchor))
+    skips = tuple(Skip(at, cron.latest(rule, at - 1, end, anchor) or at, number, "missed") for at in skipped)
+    if first not in (due_at, *skipped):  # it was worked out by rules of the zone that have changed since
+        skips = (Skip(first, first, 1, "rules_changed"), *skips)
+    return Fire(due_at, skips, cron.next_after(rule, now if due_at is None else due_at, anchor))
 
 
-def _kept(schedule: Schedule, rule: cron.Rule, now: int) -> list[int]:
-    """The instants up to now that become runs, by the word for missed ones, oldest first."""
+def _first_kept(schedule: Schedule, rule: cron.Rule, now: int) -> int | None:
+    """The oldest instant up to now that becomes a run, by the word for missed ones; all after it do too."""
     assert schedule.next_at is not None
     after, most = schedule.next_at - 1, schedule.most
     if schedule.max_age is not None:
-        after = max(after, now - schedule.max_age)
+        after = max(after, now - schedule.max_age - 1)
     if schedule.missed == "skip":
         after = max(after, now - ON_TIME)
     if schedule.missed == "latest" and schedule.next_at <= now - ON_TIME:

@@ -128,6 +128,7 @@ class NewRun(Struct, frozen=True):
     after_end: Literal["success", "any"] = "success"
     retry_of: str | None = None
     schedule: int | None = None
+    instant: int | None = None  # of the schedule
 
 
 class Created(Struct, frozen=True, gc=False):
@@ -151,7 +152,7 @@ class Run(Struct, frozen=True, gc=False):
     band: int  # minus the priority: a smaller one goes first
     position: int
     payload: str  # JSON text, a snapshot
-    due_at: int  # scheduled_for
+    due_at: int  # when it may begin; a retry or a snooze moves it on
     created_at: int
     max_attempts: int
     max_runtime: int | None
@@ -177,10 +178,15 @@ class Run(Struct, frozen=True, gc=False):
     output_hash: str | None = None
     progress: str | None = None  # JSON text, the handler's last word on how far it is; kept at the end
     schedule: int | None = None  # what made it; None: somebody asked for it
+    instant: int | None = None  # the schedule's instant that it stands for; it never changes
 
     @property
     def priority(self) -> int:
         return -self.band
+
+    @property
+    def scheduled_for(self) -> int:
+        return self.due_at if self.instant is None else self.instant
 
     @property
     def current_attempt(self) -> str:

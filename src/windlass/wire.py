@@ -99,7 +99,9 @@ class RunView(Struct, frozen=True):
     retry_of: str | None
     worker: str | None
     created_at: str
-    scheduled_for: str
+    scheduled_for: str  # the instant of its schedule; else when it is due
+    due_at: str
+    instant: str | None
     claimed_at: str | None
     started_at: str | None
     finished_at: str | None
@@ -141,7 +143,9 @@ def run_view(run: Run) -> RunView:
         retry_of=run.retry_of,
         worker=run.worker,
         created_at=told(run.created_at),
-        scheduled_for=told(run.due_at),
+        scheduled_for=told(run.scheduled_for),
+        due_at=told(run.due_at),
+        instant=maybe_told(run.instant),
         claimed_at=maybe_told(run.claimed_at),
         started_at=maybe_told(run.started_at),
         finished_at=maybe_told(run.finished_at),
@@ -167,7 +171,8 @@ def run_of(view: RunView) -> Run:
         band=-view.priority,
         position=0,
         payload=_text(view.payload) or "null",
-        due_at=heard(view.scheduled_for, "scheduled_for"),
+        due_at=heard(view.due_at, "due_at"),
+        instant=maybe_heard(view.instant, "instant"),
         created_at=heard(view.created_at, "created_at"),
         max_attempts=view.max_attempts,
         max_runtime=view.max_runtime,

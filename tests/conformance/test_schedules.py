@@ -1,4 +1,4 @@
-"""K and G as far as they speak of schedules. A dispatch call is `fire` or a sweep, and `scheduled_for` is the run's due time."""
+"""K and G as far as they speak of schedules. A dispatch call is `fire` or a sweep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.conformance import SHARED, address, at_once, crowd, late, unchanged
 from tests.harness import Harness
 from windlass import payload
-from windlass.errors import BadInput, NotFound, WindlassError
+from windlass.errors import BadInput, DuplicateKey, NotFound, WindlassError
 from windlass.faults import FAULTS, VARIABLE
 from windlass.model import Run, State
 
@@ -55,6 +55,15 @@ def test_K7_a_schedule_that_is_due_makes_one_run_for_its_instant_and_moves_on(h:
     assert (after.next_at, after.last_at, after.last_run, after.fired, after.skipped) == (due + DAY, due, run.id, 1, 0)
     with unchanged(h):
         assert h(h.engine.fire()) == 0
+
+
+def test_K7_scheduled_for_is_the_instant_also_of_a_run_that_starts_later(h: Harness) -> None:
+    schedule = h(h.engine.schedule("nightly", "mail", cron="0 3 * * *", jitter=HOUR))
+    h.clock.ms = instant("2026-01-01T03:00Z")
+    h(h.engine.fire())
+    (run,) = runs_of(h, "nightly")
+    assert (run.state, run.due_at > h.clock.now()) == (State.SCHEDULED, True)
+    assert h(h.engine.status(run.id)).scheduled_for == h(h.engine.get_schedule("nightly")).last_at == schedule.next_at == h.clock.now()
 
 
 def test_K8_a_disabled_schedule_makes_no_run_and_looks_ahead_from_now_when_it_is_enabled_again(h: Harness) -> None:
@@ -156,9 +165,31 @@ def test_K32_the_same_key_again_is_the_same_schedule_with_its_fields_updated(h: 
 def test_K32_two_that_make_the_same_key_at_once_make_one_schedule(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     with crowd(kind, tmp_path, request, 2) as both:
         made = at_once(both, ["add_schedule"], *[lambda h: h(h.engine.schedule("report", "mail", every="1h"))] * 2)
-        assert {schedule.id for schedule in made if not isinstance(schedule, WindlassError)} == {1}
-        assert len(made) == 2
+        assert [schedule.id for schedule in made if not isinstance(schedule, WindlassError)] == [1, 1]
         assert len(both[0](both[0].engine.schedules())) == 1
+
+
+def test_K32_a_creation_that_must_be_new_refuses_a_key_that_is_taken(h: Harness) -> None:
+    made = h(h.engine.schedule("report", "mail", every="1h", new=True))
+    with unchanged(h), pytest.raises(DuplicateKey, match="There is a schedule 'report' already") as refused:
+        h(h.engine.schedule("report", "letter", cron="0 3 * * *", new=True))
+    assert (refused.value.status, "another key" in refused.value.hint) == (409, True)
+    h(h.engine.remove_schedule("report"))
+    assert h(h.engine.schedule("report", "mail", every="1h", new=True)).id > made.id
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_K32_of_two_creations_of_a_new_key_at_once_one_is_refused(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    with crowd(kind, tmp_path, request, 2) as both:
+        made = at_once(
+            both,
+            ["add_schedule"],
+            lambda h: h(h.engine.schedule("report", "mail", every="1h", new=True)),
+            lambda h: h(h.engine.schedule("report", "letter", every="2h", new=True)),
+        )
+        (winner,) = [schedule for schedule in made if not isinstance(schedule, WindlassError)]
+        assert [error.code for error in made if isinstance(error, WindlassError)] == ["duplicate_key"]
+        assert both[0](both[0].engine.schedules()) == [winner]
 
 
 def test_K33_another_payload_keeps_the_next_instant_and_a_key_nobody_uses_is_not_found(h: Harness) -> None:

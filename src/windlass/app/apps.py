@@ -153,9 +153,9 @@ class Base:
     def _known(self, job: Definition[..., Any] | str) -> Definition[..., Any] | str:
         return self.jobs.get(job, job) if isinstance(job, str) else job
 
-    async def _schedule(self, engine: Engine, plan: Planned, *, by_code: bool) -> Schedule:
+    async def _schedule(self, engine: Engine, plan: Planned, *, by_code: bool = False, new: bool = False) -> Schedule:
         await self._define(engine, {plan.job} - self._defined)
-        return await engine.schedule(plan.key, plan.job, **plan.words, by_code=by_code)
+        return await engine.schedule(plan.key, plan.job, **plan.words, by_code=by_code, new=new)
 
     # Creating
 
@@ -467,10 +467,11 @@ class App(Base):
         cron: str | None = None,
         every: str | Duration | None = None,
         at: datetime | str | None = None,
+        new: bool = False,
         **said: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Store a schedule now, at run time; the same key again updates it."""
-        return run_sync(self._schedule(self.engine, planned(self._known(job), cron=cron, every=every, at=at, said=said), by_code=False))
+        """Store a schedule now, at run time; the same key again updates it, or with `new` is refused."""
+        return run_sync(self._schedule(self.engine, planned(self._known(job), cron=cron, every=every, at=at, said=said), new=new))
 
     def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **said: Unpack[RunOptions]) -> Handle[Any]:
         """Store a run of a job by its name, which may be defined elsewhere."""
@@ -571,10 +572,11 @@ class AsyncApp(Base):
         cron: str | None = None,
         every: str | Duration | None = None,
         at: datetime | str | None = None,
+        new: bool = False,
         **said: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Store a schedule now, at run time; the same key again updates it."""
-        return await self._schedule(self.engine, planned(self._known(job), cron=cron, every=every, at=at, said=said), by_code=False)
+        """Store a schedule now, at run time; the same key again updates it, or with `new` is refused."""
+        return await self._schedule(self.engine, planned(self._known(job), cron=cron, every=every, at=at, said=said), new=new)
 
     async def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **said: Unpack[RunOptions]) -> AsyncHandle[Any]:
         """Store a run of a job by its name, which may be defined elsewhere."""

@@ -58,7 +58,8 @@ class Definition(Generic[P, R]):
             raise BadInput(f"{self.name!r} is a command; it cannot be called.", hint="Enqueue it, and wait for its result.")
         function = self.function
         if self.signature.takes_context and not (arguments and isinstance(arguments[0], Context)):
-            return function(Context(Call("here", self.name, 1, "none", "{}", 1, 0), NOWHERE), *arguments, **named)
+            call = Call("here", self.name, 1, "none", "{}", 1, 0, self.app.clock.now())
+            return function(Context(call, NOWHERE), *arguments, **named)
         return function(*arguments, **named)
 
     function: Callable[..., Any]

@@ -88,7 +88,7 @@ def planned(
     payload = dict(payload)
     if isinstance(job, Definition) and job.signature is not None:
         payload = job.signature.payload((), payload)
-    words: dict[str, Any] = {"cron": cron, "every": _interval(every), "at": _instant(at), "payload": payload}
+    words: dict[str, Any] = {"cron": cron, "every": _interval(every), "at": _instant(at, said.get("zone")), "payload": payload}
     words |= {word: said[word] for word in ("zone", "missed", "most", "overlap", "enabled") if word in said}
     words |= {word: milliseconds(said[word], word) for word in ("max_age", "jitter") if word in said}
     return Planned(said.get("key", name), name, words)
@@ -100,9 +100,9 @@ def _interval(every: str | Duration | None) -> str | None:
     return None if every is None else str(every)
 
 
-def _instant(at: datetime | str | None) -> str | None:
-    if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise BadInput(f"at must have a time zone, not {at!r:.80}.", hint="Write datetime(..., tzinfo=ZoneInfo('Europe/Paris')).")
-        return at.isoformat()
-    return at
+def _instant(at: datetime | str | None, zone: str | None) -> str | None:
+    if not isinstance(at, datetime):
+        return at
+    if at.tzinfo is None and zone is None:
+        raise BadInput(f"at must have a time zone, not {at!r:.80}.", hint="Say whose clocks count: zone='Europe/Paris'.")
+    return at.isoformat()

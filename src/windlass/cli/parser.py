@@ -316,6 +316,7 @@ def _add_schedules(commands: _Commands) -> None:
     )
     parser.add_argument("key", metavar="KEY", help="what it is called; the same key again updates it")
     parser.add_argument("job", metavar="JOB", help="the job it makes runs of")
+    parser.add_argument("--new", action="store_true", help="refuse a key that is there already")
     _schedule_words(parser, required=True)
     parser = below.add(
         "set",

@@ -25,6 +25,14 @@ from windlass.store.base import run_sync
 WORDS = ("cron", "every", "at", "zone", "missed", "most", "max_age", "overlap", "jitter", "enabled", "job")
 KINDS = {"cron": "cron", "every": "interval", "at": "once"}
 CHANGE_OF_THE_CLOCK = "the clock is changed on this day"
+AT_ONCE = "these are made one right after the other"
+OVERLAPS = {
+    "allow": "each is made, whether or not the runs before it have ended",
+    "skip": f"{AT_ONCE}, and each is skipped while a run before it has not ended",
+    "queue": f"{AT_ONCE}; while a run has not ended, the next one waits for it, and those after that are skipped",
+    "cancel": f"{AT_ONCE}, and each cancels those before it that have not ended",
+}
+"""What becomes of what is caught up, as far as it depends on how long runs take."""
 
 
 def words_of(shell: Shell) -> dict[str, Any]:
@@ -45,10 +53,10 @@ def _payload(text: str) -> dict[str, Any]:
 
 
 def add(shell: Shell) -> int:
-    """Store a schedule; a key that is there already is given these words."""
+    """Store a schedule; a key that is there already is given these words, or with --new is refused."""
     words = words_of(shell)
     with shell.engine() as engine:
-        made = run_sync(engine.schedule(shell.arguments.key, words.pop("job"), **words))
+        made = run_sync(engine.schedule(shell.arguments.key, words.pop("job"), new=shell.arguments.new, **words))
         _warn_of_unknown_job(shell, engine, made.job)
     return _tell(shell, made)
 
@@ -207,12 +215,13 @@ def _downtime_document(schedule: Schedule, fire: Fire, down: tuple[int, int], mo
     start, end = down
     first, number = _caught_up(schedule, fire, end, most)
     skipped = [_skip_document(skip) for skip in fire.skips]
-    return {"from": start, "to": end, "caught_up": {"number": number, "first": first}, "skipped": skipped}
+    words = {"missed": schedule.missed, "overlap": schedule.overlap, "overlap_means": OVERLAPS[schedule.overlap]}
+    return {"from": start, "to": end, **words, "caught_up": {"number": number, "first": first}, "skipped": skipped}
 
 
 def _tell_downtime(shell: Shell, schedule: Schedule, fire: Fire) -> None:
     start, end = shell.arguments.down
-    head = f"Down from {_local(schedule, start)} to {_local(schedule, end)}, missed = {schedule.missed}"
+    head = f"Down from {_local(schedule, start)} to {_local(schedule, end)}, missed = {schedule.missed}, overlap = {schedule.overlap}"
     shell.output.console.print(Text(f"\n{line(head)}", style="bold"))
     for skip in fire.skips:
         shell.output.raw(f"skipped    {_range(schedule, skip.number, skip.first_at, skip.last_at)}")
@@ -221,6 +230,8 @@ def _tell_downtime(shell: Shell, schedule: Schedule, fire: Fire) -> None:
         shell.output.raw(f"caught up  {_local(schedule, at)}")
     if number > len(first):
         shell.output.raw(f"caught up  {number - len(first):,} more")
+    if number and schedule.overlap != "allow":
+        shell.output.raw(f"overlap    {OVERLAPS[schedule.overlap]}")
     if not number and not fire.skips:
         shell.output.raw("Nothing would have been due.")
 

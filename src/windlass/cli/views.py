@@ -57,6 +57,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "failures": run.burnt,
         "max_attempts": run.max_attempts,
         "created_at": run.created_at,
+        "scheduled_for": run.scheduled_for,
         "due_at": run.due_at,
         "claimed_at": run.claimed_at,
         "started_at": run.started_at,
@@ -167,6 +168,7 @@ def _facts(run: Run, now: int) -> Iterable[tuple[str, str | None]]:
     yield "queue", f"{line(run.queue)}, priority {run.priority}"
     yield "tries", f"{run.burnt} of {run.max_attempts} used up; this is attempt {run.attempt}"
     yield "created", _moment_and_ago(run.created_at, now)
+    yield "instant", _moment_and_ago(run.instant, now) if run.instant is not None else None
     yield "due", _moment_and_ago(run.due_at, now) if run.claimed_at is None and run.due_at > run.created_at else None
     yield "started", _moment_and_ago(run.started_at, now) if run.started_at is not None else None
     yield "finished", _moment_and_ago(run.finished_at, now) if run.finished_at is not None else None

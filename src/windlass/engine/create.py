@@ -88,17 +88,23 @@ class Creating(Core):
             self.forget_jobs()
         raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
 
-    async def rerun(self, run_id: str) -> Created:
-        """Make a new run from an ended one: the same payload and rules, a fresh limit, no key."""
+    async def rerun(self, run_id: str, *, key: Key | None = None) -> Created:
+        """Make a new run from an ended one: the same payload and rules, for the same instant, with a fresh limit.
+
+        It has no key but the one given here, under which it is made once.
+        """
         old = await self.get(run_id)
         if old.state not in ENDED:
             raise WrongState(f"Run {old.id} is {old.state}, so it cannot rerun.", hint="Wait for its end, or cancel it first.")
         now, new_id = self.clock.now(), self.clock.new_id()
         rules = old.max_attempts, old.max_runtime, policy_text(old.policy)
         kind = Kind(_QUEUED, old.job, old.queue, old.lane, old.band, *rules, retry_of=old.current_attempt)
+        asked: _Asked = (new_id, NewRun(old.job, key=key), None if key is None else (checks.key(key, self.limits).scope, key.name), "")
+        row = (new_id, place(now), now, old.payload, *(asked[2] or (None, None)), None, old.instant)
+        keys = [] if key is None else [_key_row(asked, key.on_duplicate == "compare", now)]
         for _ in range(PATIENCE):
-            if await self._store(Creation(now, [new_id], {kind: [(new_id, place(now), now, old.payload)]})) is not None:
-                return Created(new_id, created=True)
+            if (winners := await self._store(Creation(now, [new_id], {kind: [row]}, keys))) is not None:
+                return self._answer(asked, winners)
         raise Conflict(f"Run {old.id} could not be rerun.", hint="Try again.")
 
     async def _store(self, made: Creation) -> dict[tuple[str, str], Winner] | None:
@@ -165,7 +171,7 @@ class Creating(Core):
             position = place(due_at, index) if later else first_place + index
             row: tuple[Any, ...] = (identity, position, due_at, text) if key is None else (identity, position, due_at, text, *key)
             if new.schedule is not None:
-                row = (*row, new.schedule)  # always behind a key
+                row = (*row, new.schedule, new.instant)  # always behind a key
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
         compared = {key for _, new, key, _ in asked if key and new.key and new.key.on_duplicate == "compare"}
         return Creation(

@@ -118,7 +118,8 @@ class Reading(Core):
     async def status(self, run_id: str) -> Status:
         """How a run is doing, for those who have only its id."""
         run = await self.get(run_id)
-        return Status(run.id, run.job, run.state, run.burnt, run.max_attempts, run.due_at, run.started_at, run.finished_at, run.error)
+        times = run.scheduled_for, run.started_at, run.finished_at
+        return Status(run.id, run.job, run.state, run.burnt, run.max_attempts, *times, run.error)
 
     async def jobs(self, *, after: str = "", count: int = 100) -> list[Job]:
         """Definitions by name."""

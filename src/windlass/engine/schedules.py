@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +17,7 @@ from windlass.engine import checks
 from windlass.engine.core import PATIENCE
 from windlass.engine.create import Creating
 from windlass.engine.edits import Editing
-from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, StoreError, WindlassError
+from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, StoreError, WindlassError
 from windlass.firing import Fire, Skip, plan, rule_of
 from windlass.model import Created, Key, Limits, Missed, NewRun, Options, Overlap, Schedule, Skipped, State
 from windlass.store.records import Advance, KeyRow
@@ -42,8 +42,23 @@ class Preview(Struct, frozen=True):
     clock_changes: bool
 
 
+_Plan = tuple[Schedule, Fire]
+_Place = tuple[int, int, int]  # next_at, created_at, id
+_FIRST: _Place = (0, 0, 0)
+
+
+class _Look(NamedTuple):
+    """What came of one look at some schedules."""
+
+    made: int  # runs
+    moved: frozenset[int]  # schedules
+    end: _Place | None  # behind which the next are; None when these were the last
+
+
 class Scheduling(Creating, Editing):
     """The verbs of schedules."""
+
+    _left: frozenset[tuple[int, int]] = frozenset()  # to other machines; id and rev
 
     async def schedule(
         self,
@@ -63,10 +78,12 @@ class Scheduling(Creating, Editing):
         jitter: int = 0,
         enabled: bool = True,
         by_code: bool = False,
+        new: bool = False,
     ) -> Schedule:
         """Store a rule under a key; the same key again updates it and keeps its id. Runs already made stay as they are.
 
         `by_code` says that a program defines it: what a person has edited since stands until the program says something else.
+        `new` refuses a key that is taken; of several who ask for it at once, one gets it.
         """
         kind, expr = _kind(cron, every, at)
         now = self.clock.now()
@@ -81,6 +98,8 @@ class Scheduling(Creating, Editing):
             seen = await self.records.schedule(key)
             if seen is None and await self.records.add_schedule(_planned(replace(wanted, said=said), now), now):
                 return await self.get_schedule(key)
+            if new:
+                raise DuplicateKey(f"There is a schedule {key!r} already.", hint="Use another key, or leave out `new` to update this one.")
             if seen is None:
                 continue
             if by_code and seen.said == said:
@@ -134,10 +153,10 @@ class Scheduling(Creating, Editing):
         """Forget a schedule. Its runs stay."""
         await self.records.drop_schedule((await self.get_schedule(key)).id)
 
-    async def trigger(self, key: str) -> Created:
-        """Make a run of a schedule now; its instants are not touched."""
+    async def trigger(self, key: str, *, once: Key | None = None) -> Created:
+        """Make a run of a schedule now, or once under a key; its instants are not touched."""
         schedule = await self.get_schedule(key)
-        return (await self.create([NewRun(schedule.job, schedule.payload, schedule.options)], undefined="wait"))[0]
+        return (await self.create([NewRun(schedule.job, schedule.payload, schedule.options, key=once)], undefined="wait"))[0]
 
     async def skips(self, key: str, *, count: int = 100) -> list[Skipped]:
         """What was due and did not become a run, latest first."""
@@ -152,36 +171,51 @@ class Scheduling(Creating, Editing):
         return [Preview(at, *cron.shown(rule_of(schedule), at)) for at in found]
 
     async def outage(self, key: str, start: int, end: int) -> Fire:
-        """What a schedule would do at the end of a downtime."""
+        """What a schedule would do at the end of a downtime, if all its runs had ended by then."""
         return outage_of(await self.get_schedule(key), start, end)
 
     # Firing
 
     async def fire_all(self) -> int:
         """Fire what is due, oldest first, until nothing is behind; how many runs this call made."""
-        fired = 0
-        for _ in range(PASSES):
-            made, moved = await self._fire(SLICE)
-            fired += made
-            if not moved:
-                break
+        fired, _ = await self.fire_in_turn()
         return fired
+
+    async def fire_in_turn(self) -> tuple[int, bool]:
+        """How many runs were made, and whether there may be more to do.
+
+        Everything that is due has its turn before anything has a second one, and it is paged by key: neither a schedule that is
+        far behind nor any number of those that cannot be followed here keep others from firing.
+        """
+        fired, turn, place = 0, set[int](), _FIRST
+        for _ in range(PASSES):
+            look = await self._fire(SLICE, place, turn)
+            fired, place = fired + look.made, look.end or _FIRST
+            turn |= look.moved
+            if look.end is None:
+                if not turn:
+                    return fired, False
+                turn = set()
+        return fired, True
 
     async def fire(self, count: int = SLICE) -> int:
         """Look at the schedules that are due once: each makes at most one run, the oldest that is due; how many runs were made."""
-        made, _ = await self._fire(count)
-        return made
+        look = await self._fire(count, _FIRST)
+        while look.end is not None and not look.moved:
+            look = await self._fire(count, look.end)
+        return look.made
 
-    async def _fire(self, count: int) -> tuple[int, int]:
-        """How many runs were made, and how many schedules have moved on."""
-        now = self.clock.now()
-        due: list[Schedule] = []
+    async def _fire(self, count: int, after: _Place, but: Set[int] = frozenset()) -> _Look:
+        now, count = self.clock.now(), min(count, SLICE)
+        plans: list[_Plan] = []
+        end: _Place | None = None
         for _ in range(TOGETHER):
-            due = await self.records.schedules_due(now, min(count, SLICE))
-            if not due:
-                return 0, 0
+            due = await self.records.schedules_due(now, after, count)
+            end = (due[-1].next_at or 0, due[-1].created_at, due[-1].id) if len(due) == count else None
+            plans = self._plans([schedule for schedule in due if schedule.id not in but], now)
+            moved = frozenset(schedule.id for schedule, _ in plans)
             try:
-                return await self._fire_these(due, now), len(due)
+                return _Look(await self._fire_these(plans) if plans else 0, moved, end)
             except (Conflict, OutcomeUnknown):
                 self.forget_jobs()  # another process was faster, or somebody edits one: what is still due is read again
             except StoreError:
@@ -189,27 +223,35 @@ class Scheduling(Creating, Editing):
             except WindlassError:
                 break  # one of them cannot fire
         # Then each by itself, so that one does not hold up the others.
-        made = [await self._fire_one(schedule, now) for schedule in due]
-        return sum(number for number in made if number), sum(number is not None for number in made)
+        made = {schedule.id: await self._fire_one(schedule, fire) for schedule, fire in plans}
+        return _Look(sum(filter(None, made.values())), frozenset(key for key, number in made.items() if number is not None), end)
 
-    async def _fire_one(self, schedule: Schedule, now: int) -> int | None:
+    def _plans(self, due: Sequence[Schedule], now: int) -> list[_Plan]:
+        """What each is to do now. One whose rule cannot be followed on this machine is left to another, which is said once."""
+        found: list[_Plan] = []
+        for schedule in due:
+            try:
+                found.append((schedule, plan(schedule, now)))
+            except WindlassError as error:
+                if (schedule.id, schedule.rev) not in self._left:
+                    self._left |= {(schedule.id, schedule.rev)}
+                    _LOG.error("Schedule %s cannot fire on this machine: %s", schedule.key, error)
+        return found
+
+    async def _fire_one(self, schedule: Schedule, fire: Fire) -> int | None:
         """How many runs it made; None when it has not moved on. What is wrong with one must not keep the others from firing."""
         try:
-            return await self._fire_these([schedule], now)
+            return await self._fire_these([(schedule, fire)])
         except (Conflict, OutcomeUnknown):
             return None  # the next look tells
         except StoreError:
             raise
         except WindlassError as error:
             _LOG.error("Schedule %s cannot fire: %s", schedule.key, error)
-            return await self._pass_over(schedule, now, error.code)
+            return await self._pass_over(schedule, fire, error.code)
 
-    async def _pass_over(self, schedule: Schedule, now: int, reason: str) -> int | None:
+    async def _pass_over(self, schedule: Schedule, fire: Fire, reason: str) -> int | None:
         """Leave a trace of an instant that cannot become a run, and go on with the next."""
-        try:
-            fire = plan(schedule, now)
-        except WindlassError:
-            return None  # its rule cannot be followed on this machine; another one may
         if fire.due_at is not None:
             fire = fire._replace(due_at=None, skips=(*fire.skips, Skip(fire.due_at, fire.due_at, 1, reason)))
         try:
@@ -217,20 +259,19 @@ class Scheduling(Creating, Editing):
         except (Conflict, OutcomeUnknown):
             return None
 
-    async def _fire_these(self, schedules: Sequence[Schedule], now: int) -> int:
-        jealous = [schedule.id for schedule in schedules if schedule.overlap != "allow"]
+    async def _fire_these(self, plans: Sequence[_Plan]) -> int:
+        jealous = [schedule.id for schedule, _ in plans if schedule.overlap != "allow"]
         unfinished = await self.records.unfinished(jealous)
         news: list[NewRun] = []
-        plans: list[tuple[Schedule, Fire]] = []
+        fires: list[_Plan] = []
         doomed: list[str] = []
-        for schedule in schedules:
-            planned = await self._unless_fired(schedule, plan(schedule, now))
-            fire, new, stop = _overlapped(schedule, planned, unfinished.get(schedule.id, []))
-            plans.append((schedule, fire))
+        for schedule, planned in plans:
+            fire, new, stop = _overlapped(schedule, await self._unless_fired(schedule, planned), unfinished.get(schedule.id, []))
+            fires.append((schedule, fire))
             doomed += stop
             if new is not None:
                 news.append(new)
-        made = await self._store_fires(plans, news)
+        made = await self._store_fires(fires, news)
         for run in doomed:  # only now: a process that was too slow would cancel the run that another has just made
             await self._replace(run)
         return made
@@ -249,7 +290,7 @@ class Scheduling(Creating, Editing):
             if error.status >= 500:
                 raise  # else it has ended meanwhile
 
-    async def _store_fires(self, plans: Sequence[tuple[Schedule, Fire]], news: Sequence[NewRun]) -> int:
+    async def _store_fires(self, plans: Sequence[_Plan], news: Sequence[NewRun]) -> int:
         texts = [json.encode(new.payload, most=self.limits.payload) for new in news]
         asked = list(zip(self.clock.new_ids(len(news)), news, map(self._checked, news), texts, strict=True))
         made = await self._made(asked, "wait")
@@ -318,7 +359,7 @@ def _run_of(schedule: Schedule, due_at: int, after: tuple[str, ...]) -> NewRun:
     name = f"{schedule.id}@{due_at}"
     key = Key(name, "time", KEEP_FIRES, scope=SCOPE)
     late = int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big") % (schedule.jitter + 1)  # the same in every process
-    return NewRun(schedule.job, schedule.payload, schedule.options, due_at + late, key, after, "any", schedule=schedule.id)
+    return NewRun(schedule.job, schedule.payload, schedule.options, due_at + late, key, after, "any", schedule=schedule.id, instant=due_at)
 
 
 def _advance(schedule: Schedule, fire: Fire, run: str | None) -> Advance:

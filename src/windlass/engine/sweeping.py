@@ -67,17 +67,18 @@ class Sweeping(Scheduling, Counting):
         """
         began, steady = self.clock.now(), None if watch is None else watch.steady_for()
         lapsed = await self.lapse(steady)
-        fired = await self.fire_all()
+        fired, left = await self.fire_in_turn()
         dispatched = await self.dispatch()
         pruned = 0
         if self.clock.monotonic() >= self._prune_at:
             pruned, self._prune_at = await self.prune(), self.clock.monotonic() + PRUNE_EVERY
-        return Swept(fired, dispatched, lapsed, pruned, await self._back_in(began, more=max(lapsed, dispatched) >= SLICE * SLICES))
+        more = left or max(lapsed, dispatched) >= SLICE * SLICES
+        return Swept(fired, dispatched, lapsed, pruned, 0 if more else await self._back_in(began))
 
-    async def _back_in(self, began: int, *, more: bool) -> int:
+    async def _back_in(self, began: int) -> int:
         """When there is something to do again. What was due when the sweep began and still is, it may not touch yet."""
         now = self.clock.now()
-        waits = [max(0, at - now) for at in await self.records.next_times() if at > began or more]
+        waits = [max(0, at - now) for at in await self.records.next_times(began) if at > began]
         return min([BACK_AT_LATEST, *waits])
 
     async def dispatch(self, count: int = SLICE * SLICES) -> int:

@@ -85,7 +85,7 @@ function actions(page, run, again) {
     if (made) location.hash = to("runs", made.id);
   };
   const change = async () => {
-    const local = new Date(Date.parse(run.scheduled_for) - new Date().getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+    const local = new Date(Date.parse(run.due_at) - new Date().getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
     const said = await asked("Change this run", [
       h("label", { for: "priority" }, "Priority: a higher one goes first"),
       h("input", { id: "priority", name: "priority", type: "number", value: run.priority, required: true }),
@@ -126,14 +126,14 @@ function failure({ code, message, detail }) {
 
 function about(run) {
   const { policy, priority, queue } = run;
-  const ready = Math.max(Date.parse(run.scheduled_for), Date.parse(run.created_at));
+  const ready = Math.max(Date.parse(run.due_at), Date.parse(run.created_at));
   return facts(
     ["Job", h("a", { href: to("runs", undefined, { job: run.job }), title: "All its runs" }, run.job)],
     ["Queue", [h("a", { href: to("runs", undefined, { state: "queued", queue }) }, queue), priority !== 0 && ` · priority ${priority}`]],
     ["Tries", `${tries(run)} of ${run.max_attempts}${run.returns ? ` · ${run.returns} returned` : ""}`],
     ["Worker", run.worker],
     ["Created", moment(run.created_at)],
-    run.scheduled_for !== run.created_at && ["Due", moment(run.scheduled_for)],
+    run.due_at !== run.created_at && ["Due", moment(run.due_at)],
     ["Started", moment(run.started_at)],
     ["Finished", moment(run.finished_at)],
     ["Waited", run.started_at && duration(Math.max(0, Date.parse(run.started_at) - ready))],

@@ -173,7 +173,7 @@ function row(run) {
 export const tries = (run) => run.failures + (HELD.has(run.state) || run.state === "succeeded" ? 1 : 0);
 
 function what(run) {
-  const { created_at: created, error, progress, scheduled_for: due, state } = run;
+  const { created_at: created, error, progress, due_at: due, state } = run;
   const said = error && `${error.code}: ${error.message}`;
   if (HELD.has(state)) return [run.cancel_asked_at && ["asked to stop ", when(run.cancel_asked_at), " "], bar(progress), progress?.message];
   if (state === "scheduled") return ["due ", when(due, "due"), said && ` · after ${said}`];

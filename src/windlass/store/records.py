@@ -156,7 +156,7 @@ class Creation(NamedTuple):
 
     now: int
     ids: Sequence[str]
-    rows: Mapping[Kind, Sequence[tuple[Any, ...]]]  # id, position, due_at, payload, and scope and key where there is a key
+    rows: Mapping[Kind, Sequence[tuple[Any, ...]]]  # id, position, due_at, payload; scope, key, schedule, instant
     keys: Sequence[KeyRow] = ()
     definitions: Sequence[tuple[str, int]] = ()  # name, rev
     waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
@@ -448,9 +448,9 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
         packed = pack(rows)
         await self._batch("look_later", Statement("look_later", {"r": packed}))
 
-    async def next_times(self) -> list[int]:
+    async def next_times(self, now: int) -> list[int]:
         """When the next run is due, the next lease wants a look and the next schedule fires, as far as there are any."""
-        found = await self._batch("read", Statement("next_due"), Statement("next_look"), Statement("next_schedule"))
+        found = await self._batch("read", Statement("next_due"), Statement("next_look"), Statement("next_schedule", {"now": now}))
         return [rows[0][0] for rows in found if rows[0][0] is not None]
 
     # Reading
@@ -520,8 +520,10 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
     async def schedules_after(self, key: str, count: int) -> list[Schedule]:
         return [_schedule_of(row) for row in await self._read("schedules_after", after=key, count=count)]
 
-    async def schedules_due(self, now: int, count: int) -> list[Schedule]:
-        return [_schedule_of(row) for row in await self._read("schedules_due", now=now, count=count)]
+    async def schedules_due(self, now: int, after: tuple[int, int, int], count: int) -> list[Schedule]:
+        """Schedules by instant, creation and id, from behind such a place on."""
+        at, since, seq = after
+        return [_schedule_of(row) for row in await self._read("schedules_due", now=now, at=at, since=since, seq=seq, count=count)]
 
     async def skips(self, identity: int, count: int) -> list[Skipped]:
         return [Skipped(*row) for row in await self._read("schedule_skips", id=identity, count=count)]

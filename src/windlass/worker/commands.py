@@ -141,6 +141,7 @@ class AsCommand:
             "WINDLASS_JOB": self.call.job,
             "WINDLASS_ATTEMPT": str(self.call.attempt),
             "WINDLASS_TOKEN": self.call.token,
+            "WINDLASS_SCHEDULED_FOR": self.context.scheduled_for.isoformat(timespec="milliseconds"),
         }
 
     def _converse(self, process: subprocess.Popen[bytes]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Protocol
 
 import msgspec
@@ -27,6 +28,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     payload: str  # JSON text
     max_attempts: int
     burnt: int
+    scheduled_for: int
 
 
 class Sink(Protocol):
@@ -79,6 +81,11 @@ class Context:
     def token(self) -> str:
         """Names the claim that this attempt works under. Whoever keeps it with the run's id can refuse a worker that has lost its lease."""
         return self.call.token
+
+    @property
+    def scheduled_for(self) -> datetime:
+        """The instant of its schedule, the same for all attempts. For a run that no schedule has made: when this attempt was due."""
+        return datetime.fromtimestamp(self.call.scheduled_for / 1000, UTC)
 
     @property
     def tries_left(self) -> int:

@@ -30,7 +30,8 @@ class Execution:
         self.worker, self.run, self.handler = worker, run, handler
         self.held = Held(run.seq, run.token or "")
         self.began, self.lease_ends = now, lease_ends
-        self.context = Context(Call(run.id, run.job, run.attempt, self.held.token, run.payload, run.max_attempts, run.burnt), self)
+        tries = run.max_attempts, run.burnt
+        self.context = Context(Call(run.id, run.job, run.attempt, self.held.token, run.payload, *tries, run.scheduled_for), self)
         self.task: asyncio.Task[None] | None = None
         self.work: Work | None = None
         self.why: Why | None = None

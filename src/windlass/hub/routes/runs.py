@@ -20,16 +20,19 @@ IdempotencyKey = Annotated[str | None, HeaderParameter(name="Idempotency-Key", m
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
-def _keyed(request: HubRequest, new: NewRun, asked: wire.CreateRun, key: str | None) -> NewRun:
-    """The run under the key of its request, if it has one: the same key and body again is the same run."""
-    if key is None:
-        return new
-    if new.key is not None:
-        raise BadInput("Both a key and the header Idempotency-Key are given.", hint="The run's own key is enough; leave the header out.")
+def request_key(request: HubRequest, name: str | None, asked: Any) -> Key | None:
+    """The key of a request, if it has one: the same key and content again is the same run."""
+    if name is None:
+        return None
     content = blake2b(_canonical(asked), digest_size=16).hexdigest()
-    period = request.hub.settings.idempotency
-    scope = f"http:{request.caller.who}"[:128]
-    return replace(new, key=Key(key, lasts="time", period=period, scope=scope, on_duplicate="compare", content=content))
+    period, scope = request.hub.settings.idempotency, f"http:{request.caller.who}"[:128]
+    return Key(name, lasts="time", period=period, scope=scope, on_duplicate="compare", content=content)
+
+
+def _keyed(request: HubRequest, new: NewRun, asked: wire.CreateRun, name: str | None) -> NewRun:
+    if name is not None and new.key is not None:
+        raise BadInput("Both a key and the header Idempotency-Key are given.", hint="The run's own key is enough; leave the header out.")
+    return replace(new, key=new.key or request_key(request, name, asked))
 
 
 @post("/api/v1/runs", status_code=202, opt={"scope": "submit"}, summary="Ask for a run")
@@ -83,8 +86,9 @@ async def cancel_run(request: HubRequest, run_id: FromPath[str], data: JSONBody[
 
 
 @post("/api/v1/runs/{run_id:str}/rerun", status_code=202, opt={"scope": "submit"}, summary="Run it again, as a new run")
-async def rerun_run(request: HubRequest, run_id: FromPath[str]) -> wire.CreatedRun:
-    created = await request.act("rerun", f"run {run_id}").rerun(run_id)
+async def rerun_run(request: HubRequest, run_id: FromPath[str], idempotency_key: IdempotencyKey = None) -> wire.CreatedRun:
+    key = request_key(request, idempotency_key, ("rerun", run_id))
+    created = await request.act("rerun", f"run {run_id}").rerun(run_id, key=key)
     return wire.created_view(created, await request.hub.engine.get(created.id))
 
 

@@ -9,7 +9,7 @@ from litestar.params import FromPath, FromQuery, JSONBody
 
 from windlass import wire
 from windlass.hub.requests import HubRequest
-from windlass.hub.routes.runs import Count
+from windlass.hub.routes.runs import Count, IdempotencyKey, request_key
 
 
 @get("/api/v1/schedules", opt={"scope": "read"}, summary="Schedules by key")
@@ -41,8 +41,9 @@ async def remove_schedule(request: HubRequest, key: FromPath[str]) -> wire.Done:
 
 
 @post("/api/v1/schedules/{key:str}/trigger", status_code=202, opt={"scope": "submit"}, summary="Make a run of it now")
-async def trigger_schedule(request: HubRequest, key: FromPath[str]) -> wire.CreatedRun:
-    created = await request.act("trigger", f"schedule {key}").trigger(key)
+async def trigger_schedule(request: HubRequest, key: FromPath[str], idempotency_key: IdempotencyKey = None) -> wire.CreatedRun:
+    once = request_key(request, idempotency_key, ("trigger", key))
+    created = await request.act("trigger", f"schedule {key}").trigger(key, once=once)
     return wire.created_view(created, await request.hub.engine.get(created.id))
 
 

@@ -83,9 +83,9 @@ where (select count(*) from {rows: d: name text, rev int} join jobs on jobs.name
     where k.compare = 1 and h.run <> k.run and h.hash is distinct from k.hash)
 
 -- name: create
-insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of, schedule)
-select r.id, 1, :state, :job, :queue, :lane, :band, r.position, r.payload, r.due_at, :now, :max_attempts, cast(:max_runtime as {int}), :policy, :retry_of, r.schedule
-from {rows: r: id text, position int, due_at int, payload text, scope text, key text, schedule int}
+insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of, schedule, instant)
+select r.id, 1, :state, :job, :queue, :lane, :band, r.position, r.payload, r.due_at, :now, :max_attempts, cast(:max_runtime as {int}), :policy, :retry_of, r.schedule, r.instant
+from {rows: r: id text, position int, due_at int, payload text, scope text, key text, schedule int, instant int}
 where r.key is null or r.id = (select k.run from job_keys k where k.scope = r.scope and k.key = r.key)
 
 -- name: add_waits
@@ -467,10 +467,12 @@ select {schedule} from job_schedules where key = :key
 select {schedule} from job_schedules where key > :after order by key limit :count
 
 -- name: schedules_due
-select {schedule} from job_schedules where next_at <= :now order by next_at, created_at, id limit :count
+select {schedule} from job_schedules
+where next_at <= :now and (next_at, created_at, id) > (:at, :since, :seq) order by next_at, created_at, id limit :count
 
+-- What is due already was looked at: it has moved on, or waits for a machine that knows its zone.
 -- name: next_schedule
-select (select next_at from job_schedules where next_at is not null order by next_at limit 1)
+select (select next_at from job_schedules where next_at > :now order by next_at limit 1)
 
 -- name: schedule_skips
 select first_at, last_at, number, reason, at from job_skips where schedule = :id order by id desc limit :count

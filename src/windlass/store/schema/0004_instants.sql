@@ -1,1 +1,3 @@
--- (comes with the branch `time`)
+-- The instant that a run of a schedule stands for. It never changes, unlike `due_at`, which jitter, retries and snoozes move.
+
+alter table job_runs add column instant {int};
