@@ -30,7 +30,7 @@ Traceback (most recent call last):
     raise ConnectionError(f"the payment service answered {answer.status}")
 ConnectionError: the payment service answered 503
 """
-SIZES = {"wide": (1120, 660), "narrow": (380, 800)}
+SIZES = {"wide": (1200, 640), "narrow": (380, 800)}
 
 
 def shop(file: Path) -> App:
@@ -109,7 +109,7 @@ def take(browser: Browser, url: str, shown: dict[str, Handle[Any]], folder: Path
                 watched.page.wait_for_timeout(1_200)
                 if folder != FOLDER or size == "wide":
                     ending = "" if size == "wide" else "-narrow"
-                    watched.page.screenshot(path=folder / f"{name}-{scheme}{ending}.png", full_page=folder != FOLDER)
+                    watched.page.screenshot(path=folder / f"{name}-{scheme}{ending}.png", full_page=folder != FOLDER or name == "run")
             watched.check()
             context.close()
 

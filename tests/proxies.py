@@ -37,7 +37,7 @@ class Proxy:
         self.rule: Callable[[str, str], What] = lambda method, path: "pass"
         self.seen: list[tuple[str, str, What]] = []
         self.replayed: list[bytes] = []
-        self._loop = asyncio.new_event_loop()
+        self._loop, self._serving = asyncio.new_event_loop(), set[Any]()
         self._server: asyncio.Server | None = None
         self._thread = threading.Thread(target=self._live, name="test-proxy", daemon=True)
         self._thread.start()
@@ -77,6 +77,7 @@ class Proxy:
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._serving.add(asyncio.current_task())  # asyncio itself does not hold on to it
         with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")

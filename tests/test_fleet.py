@@ -249,7 +249,7 @@ def test_every_run_ends_once_and_everybody_is_told_whoever_is_killed(postgres_ur
             if 0 < unfinished < last - EACH:
                 kill_somebody(chance, hubs, workers)
                 last = unfinished
-            return unfinished == 0
+            return bool(unfinished == 0)
 
         wait_until(ended, "all runs end", 600)
         states = Counter(state for (state,) in store.execute("select state from job_runs"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,11 @@ def _engines(address: str, *, blocking: bool) -> AbstractAsyncContextManager[Por
             made.append(Engine(open_store(address, clock, blocking=blocking), clock))
             return made[-1]
 
-        yield Ports(another(), another, clock.advance)
-        for engine in made:
-            await engine.close()
+        try:
+            yield Ports(another(), another, clock.advance)
+        finally:
+            for engine in made:
+                await engine.close()
 
     return opened()
 
@@ -49,12 +51,13 @@ def _clients(address: str, *, blocking: bool) -> AbstractAsyncContextManager[Por
             made.append(RemotePort(transport(hub.url), clock))
             return made[-1]
 
-        with ExitStack() as stack:
-            stack.callback(hub.stop)
+        try:
             yield Ports(engine, another, clock.leap)
+        finally:
             for port in made:
                 await port.close()
-        await engine.close()
+            hub.stop()
+            await engine.close()
 
     return opened()
 

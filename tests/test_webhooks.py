@@ -218,7 +218,7 @@ def test_A6_entries_that_are_read_again_make_nothing_new(h: Harness) -> None:
     now = h(records.follower("webhooks"))
     assert place is not None
     assert now is not None
-    h(records.advance_tail("make_deliveries", "webhooks", now[1], place[0], []))
+    h(records.advance_tail("make_deliveries", "webhooks", (now[1], place[0], 0), []))
     assert h(h.engine.make_deliveries(body_of)) == 6
     assert len(told(h, webhook)) == 3
 
@@ -857,3 +857,18 @@ def test_secrets_are_long_and_never_the_same(memory: Harness) -> None:
     keys = [add(memory).secrets[0].key for _ in range(100)]
     assert len(set(keys)) == 100
     assert {len(base64.b64decode(key.removeprefix("whsec_"))) for key in keys} == {32}
+
+
+def test_A6_what_was_not_told_yet_is_not_pruned_for_a_week(h: Harness) -> None:
+    """A hub that was away finds what it has to tell."""
+    webhook = add(h)
+    end(h, 3)
+    h.clock.advance(8 * DAY)
+    assert h(h.engine.prune()) == 0
+    make(h)
+    assert len(told(h, webhook)) == 3
+    assert h(h.engine.prune()) == 3
+    end(h, 2)
+    h(h.engine.set_webhook(webhook, enabled=False))
+    h.clock.advance(8 * DAY)
+    assert h(h.engine.prune()) == 2  # nobody waits for them

@@ -219,6 +219,7 @@ def _wish(answer: Answer, now: int) -> int | None:
         return int(text[:9]) * 1000
     try:
         when = parsedate_to_datetime(text)
-    except ValueError:
+        at = round(when.replace(tzinfo=when.tzinfo or UTC).timestamp() * 1000)
+    except (ValueError, OverflowError):
         return None
-    return max(0, round(when.replace(tzinfo=when.tzinfo or UTC).timestamp() * 1000) - now)
+    return max(0, at - now)

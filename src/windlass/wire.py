@@ -107,6 +107,7 @@ class RunView(Struct, frozen=True):
     finished_at: str | None
     cancel_asked_at: str | None
     actions: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # what is too large for a list; ask for the run itself
 
 
 _WAYS: dict[State, tuple[str, ...]] = {
@@ -119,20 +120,36 @@ def _opened(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
 
-def run_view(run: Run) -> RunView:
+def _raw(text: str | None) -> Any:
+    """Stored JSON as it is: to read it only to write it again would cost more than all the rest."""
+    return None if text is None else msgspec.Raw(text.encode())
+
+
+IN_A_LIST = 4 * 1024
+"""Characters of a payload, an output or a word of progress that a list still shows."""
+
+
+def listed(run: Run) -> RunView:
+    """A run as a list tells it: without what is large."""
+    large = tuple(name for name in ("payload", "output", "progress") if len(getattr(run, name) or "") > IN_A_LIST)
+    return run_view(replace(run, **dict.fromkeys(large, "null")), large) if large else run_view(run)
+
+
+def run_view(run: Run, left_out: tuple[str, ...] = ()) -> RunView:
     """A run as it is told."""
     return RunView(
+        left_out=left_out,
         id=run.id,
         job=run.job,
         queue=run.queue,
         state=run.state,
         priority=run.priority,
         rev=run.rev,
-        payload=_opened(run.payload),
-        output=_opened(run.output),
+        payload=_raw(run.payload),
+        output=_raw(run.output),
         error=run.error,
         reason=run.reason,
-        progress=_opened(run.progress),
+        progress=_raw(run.progress),
         attempt=run.attempt,
         attempt_id=run.current_attempt,
         failures=run.burnt,
@@ -507,6 +524,7 @@ class PutSchedule(Struct, frozen=True, forbid_unknown_fields=True):
     jitter: int = 0
     enabled: bool = True
     by_code: bool = False
+    new: bool = False
 
     def words(self) -> dict[str, Any]:
         """What is said, in the engine's words."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LINK_FOR = "the page"
 PARTING = 40  # seconds that a worker may take to drain
+LOOK_EVERY = 0.5  # seconds between two looks at whether all parts are still there
 
 
 @contextmanager
@@ -72,14 +73,14 @@ def _worker(shell: Shell) -> Iterator[subprocess.Popen[bytes] | None]:
         yield None
         return
     said = shell.settings.filled()
-    words = ["work", target, "--store", shell.store, "--slots", str(said.slots), "--log-level", str(said.log_level)]
+    words = ["work", target, "--slots", str(said.slots), "--log-level", str(said.log_level)]
     words += ["--reload"] if shell.arguments.reload else []
-    with subprocess.Popen(again(words)) as process:
+    environment = os.environ | {"WINDLASS_STORE": shell.store}  # not on the command line, where everybody could read a password
+    with subprocess.Popen(again(words), env=environment, start_new_session=True) as process:  # a Ctrl-C is passed on once, by us
         try:
             yield process
         finally:
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(PARTING)
             process.kill()
@@ -94,20 +95,21 @@ async def _serve(shell: Shell, settings: HubSettings, sock: socket.socket, worke
         engine = Engine(store, shell.clock)
         if not link:
             auth.refuse_open(settings.host, await engine.any_token())
-        serving = server(HubApp(Hub(engine, shell.clock, settings)))
+        hub = Hub(engine, shell.clock, settings)
+        serving = server(HubApp(hub))
         address = _address(settings.host, sock.getsockname()[1])
         _tell(shell, address, f"{address}#ticket={await engine.invite(LINK_FOR, ('admin',))}" if link else None)
         served = asyncio.create_task(serving.serve(sockets=[sock]))
-        if worker is not None:
-            watching = asyncio.create_task(asyncio.to_thread(worker.wait))
-            await asyncio.wait({served, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if not served.done():
+        while not served.done():
+            await asyncio.wait({served}, timeout=LOOK_EVERY)
+            if worker is not None and worker.poll() is not None:
                 shell.output.note(f"The worker has ended with code {worker.returncode}; the hub ends too.")
                 serving.should_exit = True
-                await served
-                return FAILED
+            if hub.failed is not None:
+                shell.output.note(f"A part of the hub has failed, so it ends: {hub.failed}")
+                serving.should_exit = True
         await served
-        return OK
+        return FAILED if hub.failed is not None or (worker is not None and worker.poll() is not None) else OK
     finally:
         await store.close()
 

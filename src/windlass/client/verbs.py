@@ -208,8 +208,8 @@ class Verbs:
         return await self._made(place("schedules", checks.name(key, "A schedule's key"), "trigger"))
 
     async def _made(self, path: str) -> Created:
-        made = await self.ask("POST", path, wire.CreatedRun, headers={"idempotency-key": self.clock.nonce()})
-        return Created(made.id, made.created, made.pruned)
+        made = await self.ask("POST", path, wire.CreatedRun, headers={"idempotency-key": self.clock.nonce()}, safe=True)
+        return Created(made.id, created=True, pruned=made.pruned)
 
     # Looking at runs
 
@@ -314,6 +314,7 @@ class Verbs:
         jitter: int = 0,
         enabled: bool = True,
         by_code: bool = False,
+        new: bool = False,
     ) -> Schedule:
         """Store a rule under a key; the same key again updates it. Runs already made stay as they are."""
         overrides = json.encode(payload or {}, most=self.limits.payload, what="The schedule's payload")
@@ -321,9 +322,9 @@ class Verbs:
             "job": job, "cron": cron, "every": every if every is None else str(every), "at": at, "zone": zone,
             "payload": Raw(overrides.encode()), "options": checks.options(options or Options(), self.limits),
             "missed": missed, "most": most, "max_age": max_age,
-            "overlap": overlap, "jitter": jitter, "enabled": enabled, "by_code": by_code,
+            "overlap": overlap, "jitter": jitter, "enabled": enabled, "by_code": by_code, "new": new,
         }  # fmt: skip
-        return wire.schedule_of(await self.ask("PUT", self._key(key), wire.ScheduleView, body=encoded(words), safe=True))
+        return wire.schedule_of(await self.ask("PUT", self._key(key), wire.ScheduleView, body=encoded(words), safe=not new))
 
     async def get_schedule(self, key: str) -> Schedule:
         """The schedule with this key."""

@@ -128,9 +128,13 @@ class Reading(Core):
             checks.name(after, "A job's name")
         return await self.records.jobs_after(after, count)
 
+    async def find_job(self, name: str) -> Job | None:
+        """One definition, if there is one."""
+        return next(iter(await self.records.jobs_named([checks.name(name, "A job's name")])), None)
+
     async def get_job(self, name: str) -> Job:
         """One definition."""
-        for job in await self.records.jobs_named([checks.name(name, "A job's name")]):
+        if (job := await self.find_job(name)) is not None:
             return job
         raise NotFound(f"There is no job {name!r}.", hint="`windlass jobs` shows those there are.")
 
@@ -183,7 +187,8 @@ class Reading(Core):
         """What a follower has not read yet, and the revision of its place. One that is new begins with what comes next, or reads it all."""
         place = await self.records.follower(name)
         if place is None:
-            await self.records.begin_tail(name, _encoded(["tail", "", "", 0, 0]) if whole else await self.tail_end())
+            begins = (_encoded(["tail", "", "", 0, 0]), 0) if whole else (await self.tail_end(), self.clock.now())
+            await self.records.begin_tail(name, *begins)
             place = await self.records.follower(name)
         cursor, rev = place or ("", 0)
         return await self.tail(cursor, count=count), rev

@@ -110,7 +110,7 @@ class Counting(Reading):
         kept = {key: counts for key, counts in minutes.items() if key[0] >= oldest}
         drop = (oldest, DROPPED_AT_ONCE) if ticks >= self._drop_at else None
         try:
-            await self.records.roll_up((rev, tail.cursor), kept, totals, now, drop)
+            await self.records.roll_up((rev, tail.cursor, tail.entries[-1].at), kept, totals, now, drop)
         except (Conflict, OutcomeUnknown):
             return  # another process was first, or nobody knows; the next look tells
         if drop is not None:

@@ -13,6 +13,7 @@ from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
 from windlass.model import Run, State
 from windlass.store.base import queue_topic
 from windlass.store.records import Change
+from windlass.store.webhooks import FOLLOWER as TELLING
 
 SLICE = 500
 SLICES = 20
@@ -161,18 +162,28 @@ class Sweeping(Scheduling, Counting):
         """
         return await self.records.tidy(TIDY_ABOVE, TIDY_SHARE)
 
+    async def _read_up_to(self) -> list[int]:
+        """Up to when those who follow the journal have read it; webhooks only while there are any."""
+        followers = await self.records.followers()
+        if TELLING in followers and not any(webhook.enabled for webhook in await self.records.webhooks()):
+            del followers[TELLING]
+        return list(followers.values())
+
     async def prune(self) -> int:
-        """Remove ended runs past their retention, once they are counted, and keys and workers past their time; how many runs went."""
-        pruned, now = 0, self.clock.now()
+        """Remove ended runs past their retention, and keys and workers past their time; how many runs went.
+
+        Entries go with their run, so those that somebody follows the journal for are waited for, within reason: a hub that has been
+        away for a week must not keep the store from ever being tidied.
+        """
+        pruned, now, read = 0, self.clock.now(), min(await self._read_up_to(), default=None)
         await self.prune_workers()
         for state in ENDED:
             keep = self.limits.keep_succeeded if state is State.SUCCEEDED else self.limits.keep_others
             for _ in range(SLICES):
-                ids = await self.records.prunable(state, now - keep, SLICE)
+                before = now - keep if read is None else max(min(now - keep, read), now - keep - self.limits.deliver_within)
+                ids = await self.records.prunable(state, before, SLICE)
                 if not ids:
                     break
-                if not await self.roll_up(SLICES):
-                    break  # their entries go with them, and nobody could count those any more
                 await self.records.prune(ids)
                 pruned += len(ids)
         audit_from = now - self.limits.keep_audit

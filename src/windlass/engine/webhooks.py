@@ -227,7 +227,7 @@ class Telling(Reading):
         now = self.clock.now()
         stored = self.records.added_deliveries(made, now, now + self.limits.deliver_within)
         try:
-            await self.records.advance_tail("make_deliveries", FOLLOWER, rev, cursor, stored)
+            await self.records.advance_tail("make_deliveries", FOLLOWER, (rev, cursor, tail.entries[looked - 1].at), stored)
         except (Conflict, OutcomeUnknown):
             return 0  # another process was first, or it will be read again
         return looked

@@ -33,7 +33,7 @@ FRESH = 1_000
 REMEMBERED = 10_000
 """Tokens, and addresses with wrong ones, that are remembered at most."""
 FAILURES, PERIOD = 30, 60_000
-"""Wrong tokens from one address within so many milliseconds, after which unknown ones are not even looked up."""
+"""Wrong tokens from one address within so many milliseconds, after which it is told to wait."""
 
 _READS = {"GET", "HEAD", "OPTIONS"}
 _IN_QUERY = re.compile(rb"(?:^|&)(?:access_)?token=|wli?_[A-Za-z0-9_-]{44}")
@@ -46,6 +46,11 @@ class Caller(NamedTuple):
     who: str
     scopes: frozenset[str]
     token: Token | None = None
+
+    def check_scope(self, scope: str) -> None:
+        """Refuse what only a wider scope may do."""
+        if not _may(self, scope):
+            raise Forbidden(f"This needs the scope {scope}.", hint="Use a token that has it; `windlass tokens list` tells.")
 
     def check_worker(self, name: str) -> None:
         """Refuse to act as a worker that the token is not for: its own name, or one that begins with it and a dot."""
@@ -130,7 +135,6 @@ class Gate:
 
     async def sign_in(self, invitation: str, scope: Any) -> tuple[Token, str]:
         """The session that an invitation is good for; a wrong one counts as a wrong token."""
-        self.failures.check(scope)
         try:
             return await self.engine.sign_in(invitation)
         except Unauthorized:
@@ -144,13 +148,11 @@ class Gate:
         known = self._known.get(key)
         if known is not None and self.clock.monotonic() < known.until and known.token.valid(self.clock.now()):
             return known.caller
-        if known is None:
-            self.failures.check(scope)  # whoever was let in before does not suffer from others at the same address
         changes = self._changes
         token = await self.engine.find_token(_secret(bearer))
         if token is None:
             self._known.pop(key, None)
-            self.failures.count(scope)
+            self.failures.count(scope)  # only those: behind a proxy all come from one address, and who has a token must get in
             raise _unknown()
         caller = Caller(token.name, _scopes(token), token)
         if changes == self._changes:
@@ -164,7 +166,6 @@ class Gate:
         given = parse_qs(query.decode("latin-1")).get("ticket")
         if given is None:
             raise _unknown()
-        self.failures.check(scope)
         token = await self.engine.find_ticket(given[0])
         if token is None:
             self.failures.count(scope)
@@ -274,19 +275,13 @@ class Failures:
         self.clock, self.most = clock, most
         self._counts: OrderedDict[str, tuple[int, int]] = OrderedDict()  # when its period ends, and how many
 
-    def check(self, scope: Scope) -> None:
-        """Refuse an address that has shown too many."""
-        if not self._counts:
-            return
-        ends, count = self._counts.get(_address(scope), (0, 0))
-        if count >= self.most and self.clock.monotonic() < ends:
-            raise LimitReached("Too many wrong tokens came from this address.", hint="Wait a minute, and mend the token.")
-
     def count(self, scope: Scope) -> None:
-        """Remember one more."""
+        """Remember one more; refuse an address that has shown too many."""
         address, now = _address(scope), self.clock.monotonic()
-        _LOG.warning("A wrong token came from %s.", address)
         ends, count = self._counts.get(address, (0, 0))
+        if count >= self.most and now < ends:
+            raise LimitReached("Too many wrong tokens came from this address.", hint="Wait a minute, and mend the token.")
+        _LOG.warning("A wrong token came from %s.", address)
         self._counts[address] = (ends, count + 1) if now < ends else (now + PERIOD, 1)
         self._counts.move_to_end(address)
         if len(self._counts) > REMEMBERED:

@@ -24,6 +24,9 @@ from windlass.worker.housekeeping import Housekeeping
 _LOG = logging.getLogger("windlass.hub")
 
 
+ANEW = 5.0  # seconds after which loops that have failed are begun again
+
+
 class HubSettings(Struct, frozen=True):
     """What can be set of a hub. Sizes are bytes, times milliseconds."""
 
@@ -58,7 +61,8 @@ class Hub:
         self.sender = Sender(engine, clock, Egress(allow=self.settings.allow, plain_http=self.settings.plain_http))
         self.waiting, self.requests = 0, Requests()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failed: str | None = None
+        self.failed: str | None = None
+        self.over = False  # it was stopped: a late request does not begin its loops again
 
     @property
     def running(self) -> bool:
@@ -66,11 +70,13 @@ class Hub:
 
     def start(self) -> None:
         """Begin what must go on beside the requests; a second call does nothing."""
+        self.over = False
         if not self._tasks:
             self._keep(self.house.sweep(), self.house.tidy(), self.events.run(), self.rollups.run(), self.sender.run())
 
     async def stop(self) -> None:
         """End the loops; what they were at is taken up by another hub, or by this one when it is back."""
+        self.over = True
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
             task.cancel()
@@ -80,8 +86,8 @@ class Hub:
         """The parts that are not ready, and why."""
         parts: dict[str, _Part] = {"sweep": self.house, "events": self.events, "rollups": self.rollups, "webhooks": self.sender}
         found = {name: part.problem for name, part in parts.items() if part.problem is not None}
-        if self._failed is not None:
-            found["hub"] = self._failed
+        if self.failed is not None:
+            found["hub"] = self.failed
         return found if self.running else {"hub": "Its loops have not been started.", **found}
 
     def _keep(self, *loops: Coroutine[Any, Any, None]) -> None:
@@ -92,8 +98,18 @@ class Hub:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task in self._tasks and not task.cancelled() and (error := task.exception()) is not None:
-            self._failed = f"{type(error).__name__}: {error}"
-            _LOG.error("A loop of the hub has failed; it needs a restart.", exc_info=error)
+            self.failed = f"{type(error).__name__}: {error}"
+            _LOG.error("A loop of the hub has failed. All are begun anew, unless the process ends.", exc_info=error)
+            task.get_loop().call_later(ANEW, self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        """For hubs inside another application; a command that serves one ends as soon as a part has failed."""
+        if self._tasks:
+            tasks, self._tasks = self._tasks, set()
+            for task in tasks:
+                task.cancel()
+            self.failed = None
+            self.start()
 
     @contextmanager
     def wait(self) -> Iterator[None]:

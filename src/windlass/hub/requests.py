@@ -21,6 +21,20 @@ from windlass.hub.events.pipes import AT_SHUTDOWN
 T = TypeVar("T")
 
 
+AT_ONCE = 32 * 1024
+"""Bytes of a body that are read on the spot."""
+FOR_ANYBODY = 8 * 1024
+"""Bytes of a body where no token is asked for."""
+MEMBERS = 500_000
+"""Values in one body, of which a large one could have millions."""
+
+
+def _read(body: bytes, handler: Any) -> Any:
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > MEMBERS:
+        raise TooLarge(f"The body has more than {MEMBERS:,} members.", hint="Send less at once.")
+    return msgspec.convert(payload.parse(body, most=len(body), what="The body"), _wanted(handler))
+
+
 @lru_cache(maxsize=1024)
 def _wanted(handler: Any) -> Any:
     """The type of a handler's body."""
@@ -63,14 +77,16 @@ class HubRequest(Request[Any, Any, State]):
         try:
             if handler.opt.get("plain"):
                 return _decoder(_wanted(handler))(body)
-            return msgspec.convert(payload.parse(body, most=self.hub.settings.body, what="The body"), _wanted(handler))
+            if len(body) <= AT_ONCE:
+                return _read(body, handler)
+            return await asyncio.to_thread(_read, body, handler)  # others are answered meanwhile
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadInput(f"The body cannot be read: {error}.", hint="Correct it; /api/v1/openapi.json describes it.") from None
 
     async def body(self) -> bytes:
         """The body, refused as soon as it is over the limit."""
         if not isinstance(self._body, bytes):
-            most, parts, size = self.hub.settings.body, [], 0
+            most, parts, size = self._most(), [], 0
             if (self.headers.get("content-length") or "0").isdigit() and int(self.headers.get("content-length") or 0) > most:
                 raise _too_large(most)
             try:
@@ -84,6 +100,10 @@ class HubRequest(Request[Any, Any, State]):
                 raise TooSlow("The body did not come to its end in time.", hint="Send less at once, or over a better line.") from None
             self._body = b"".join(parts)
         return self._body
+
+    def _most(self) -> int:
+        """Bytes of the body: little where anybody may ask."""
+        return self.hub.settings.body if self.route_handler.opt.get("scope") is not None else FOR_ANYBODY
 
     async def unless_gone(self, waiting: Coroutine[Any, Any, T]) -> T | None:
         """What is waited for; None as soon as nobody is there any more to be told, or the server ends."""

@@ -76,7 +76,7 @@ def whole_names(app: Any) -> Any:
     """Give names from the path their own slashes back."""
 
     async def enter(scope: Scope, receive: Receive, send: Send) -> None:
-        if _SLASH in scope["path"]:
+        if scope["split"]:
             names = scope["path_params"]
             names |= {name: value.replace(_SLASH, "/") for name, value in names.items() if isinstance(value, str)}
         await app(scope, receive, send)
@@ -97,7 +97,8 @@ class HubApp:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            self.hub.start()
+            if not self.hub.over:
+                self.hub.start()
             await Answering(self.hub, scope, send).by(self._app, receive)
         else:
             raise ValueError(f"A hub does not speak {scope['type']}.")
@@ -122,8 +123,10 @@ class Answering:
         self.id = hub.clock.new_id()
         self.status = 0
         scope["hub"], scope["request_id"] = hub, self.id
-        if b"%2" in scope.get("raw_path", b""):
-            scope["path"] = split_path(scope["raw_path"], scope["path"])
+        raw = scope.get("raw_path") or b""
+        scope["split"] = b"%2" in raw and _SLASH not in scope["path"]
+        if scope["split"]:
+            scope["path"] = split_path(raw, scope["path"])
 
     async def by(self, app: Any, receive: Receive) -> None:
         """Let the app answer."""

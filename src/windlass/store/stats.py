@@ -97,20 +97,19 @@ class StatRecords(Tails):
 
     async def roll_up(
         self,
-        place: tuple[int, str],
+        place: tuple[int, str, int],
         minutes: Mapping[tuple[int, str, str], Tally],
         totals: Mapping[tuple[str, str], Tally],
         now: int,
         drop: tuple[int, int] | None,
     ) -> None:
         """Add to minutes and totals what the entries up to a place say, if nobody has; `drop`: before which minute, and how many rows."""
-        rev, cursor = place
         per_minute = [[*key, *_columns(tally, COUNTS)] for key, tally in sorted(minutes.items())]
         whole = [[*key, *_columns(tally, (*UNFINISHED, *COUNTS))] for key, tally in sorted(totals.items())]
         statements = [Statement("add_minutes", {"r": pack(per_minute)}), Statement("add_totals", {"r": pack(whole), "now": now})]
         if drop is not None:
             statements.append(Statement("drop_minutes", {"before": drop[0], "count": drop[1]}))
-        await self.advance_tail("roll_up", FOLLOWER, rev, cursor, statements)
+        await self.advance_tail("roll_up", FOLLOWER, place, statements)
 
     async def totals(self, count: int) -> tuple[Total, dict[tuple[str, str], Total]]:
         """All of it together, and for each queue and job; those that came first, if there are too many."""

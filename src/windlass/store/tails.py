@@ -44,10 +44,18 @@ class Tails(Rows):
         rows = await self._read("follower", name=name)
         return (rows[0][0], rows[0][1]) if rows else None
 
-    async def begin_tail(self, name: str, cursor: str) -> None:
-        await self._batch("begin_tail", Statement("begin_tail", {"name": name, "cursor": cursor}))
+    async def followers(self) -> dict[str, int]:
+        """Up to when each follower has read what happened."""
+        return dict(await self._read("followers"))
 
-    async def advance_tail(self, verb: str, name: str, rev: int, cursor: str, statements: Sequence[Statement]) -> None:
-        """Move a follower on, together with what it made of the entries; Conflict when another one has moved it meanwhile."""
-        values: dict[str, Value] = {"name": name, "rev": rev, "cursor": cursor}
+    async def begin_tail(self, name: str, cursor: str, at: int) -> None:
+        await self._batch("begin_tail", Statement("begin_tail", {"name": name, "cursor": cursor, "at": at}))
+
+    async def advance_tail(self, verb: str, name: str, place: tuple[int, str, int], statements: Sequence[Statement]) -> None:
+        """Move a follower on, together with what it made of the entries; Conflict when another one has moved it meanwhile.
+
+        `place` is the revision that was read, the cursor behind the entries, and when the last of them happened.
+        """
+        rev, cursor, at = place
+        values: dict[str, Value] = {"name": name, "rev": rev, "cursor": cursor, "at": at}
         await self._batch(verb, *(Statement(step, values) for step in ADVANCE), *statements)

@@ -45,11 +45,10 @@ class Housekeeping:
                 await asyncio.sleep(back_in / 1000 * (0.5 + self._clock.chance()))
 
     async def tidy(self) -> None:
-        """Clear away what slows claims down, and count what is new. It can take seconds, so it is not done beside the watch."""
+        """Clear away what slows claims down. It can take seconds, so it is not done beside the watch."""
         while True:
             await asyncio.sleep(TIDY_EVERY)
             try:
                 await self._house.tidy()
-                await self._house.roll_up()
             except AWAY as error:
                 _LOG.warning("The store could not be tidied: %s", error)

@@ -30,7 +30,7 @@ READS = 4
 """Streams that may read the store at once for themselves."""
 
 LOOK_EVERY = 0.2
-GATHER, GATHER_EACH = 0.02, 0.0002
+GATHER, GATHER_EACH = 0.02, 0.0004
 """Seconds between two looks at least: the more listen, the more is gathered for one write to each."""
 AGAIN = 1.0
 CHECK_EVERY = 10.0
@@ -225,13 +225,15 @@ class Events:
                 bell.set()
 
     async def _read_on(self) -> bool:
-        found = self._ended = False
-        while not self._ended:
+        """Read to the end of what is there now. Whether there was anything."""
+        found = False
+        while True:
             now = self.clock.now()
             tail = await self.engine.tail(self.place.cursor, count=PAGE)
             self._tell(tail)
             self.place, self._ended, found = Place(now, tail.cursor), tail.ended, found or bool(tail.entries)
-        return found
+            if self._ended:
+                return found
 
     def _tell(self, tail: Tail) -> None:
         bundles = defaultdict[Wanted, list[bytes]](list)

@@ -11,13 +11,21 @@ from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, Quer
 from msgspec.structs import replace
 
 from windlass import wire
-from windlass.errors import BadInput
+from windlass.errors import BadInput, WindlassError
 from windlass.hub.requests import HubRequest
 from windlass.model import Created, Key, NewRun, State
 
 Count = Annotated[int, QueryParameter(ge=1, le=1_000, description="How many at most.")]
 IdempotencyKey = Annotated[str | None, HeaderParameter(name="Idempotency-Key", min_length=1, max_length=200)]
 _canonical = msgspec.json.Encoder(order="sorted").encode
+
+
+async def answer_of(request: HubRequest, created: Created) -> wire.CreatedRun:
+    """What was made, with the run where it can be read: it is made in any case, and must not be asked for again."""
+    try:
+        return wire.created_view(created, None if created.pruned else await request.hub.engine.get(created.id))
+    except WindlassError:
+        return wire.created_view(created, None)
 
 
 def request_key(request: HubRequest, name: str | None, asked: Any) -> Key | None:
@@ -40,7 +48,7 @@ async def create_run(request: HubRequest, data: JSONBody[wire.CreateRun], idempo
     engine = request.hub.engine
     new = _keyed(request, data.new_run(request.hub.clock.now()), data, idempotency_key)
     (created,) = await engine.create([new], undefined=data.undefined)
-    return wire.created_view(created, None if created.pruned else await engine.get(created.id))
+    return await answer_of(request, created)
 
 
 @post("/api/v1/runs/batch", status_code=202, opt={"scope": "submit"}, summary="Ask for many runs, all or none")
@@ -65,7 +73,7 @@ async def list_runs(
     count: Count = 100,
 ) -> wire.RunPage:
     page = await request.hub.engine.runs(job=job, queue=queue, state=in_state, cursor=cursor, count=count)
-    return wire.RunPage([wire.run_view(run) for run in page.runs], page.cursor)
+    return wire.RunPage([wire.listed(run) for run in page.runs], page.cursor)
 
 
 @get("/api/v1/runs/{run_id:str}", opt={"scope": "read"}, summary="One run")
@@ -88,8 +96,7 @@ async def cancel_run(request: HubRequest, run_id: FromPath[str], data: JSONBody[
 @post("/api/v1/runs/{run_id:str}/rerun", status_code=202, opt={"scope": "submit"}, summary="Run it again, as a new run")
 async def rerun_run(request: HubRequest, run_id: FromPath[str], idempotency_key: IdempotencyKey = None) -> wire.CreatedRun:
     key = request_key(request, idempotency_key, ("rerun", run_id))
-    created = await request.act("rerun", f"run {run_id}").rerun(run_id, key=key)
-    return wire.created_view(created, await request.hub.engine.get(created.id))
+    return await answer_of(request, await request.act("rerun", f"run {run_id}").rerun(run_id, key=key))
 
 
 @get("/api/v1/runs/{run_id:str}/attempts", opt={"scope": "read"}, summary="All attempts of a run")

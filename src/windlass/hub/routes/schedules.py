@@ -9,7 +9,7 @@ from litestar.params import FromPath, FromQuery, JSONBody
 
 from windlass import wire
 from windlass.hub.requests import HubRequest
-from windlass.hub.routes.runs import Count, IdempotencyKey, request_key
+from windlass.hub.routes.runs import Count, IdempotencyKey, answer_of, request_key
 
 
 @get("/api/v1/schedules", opt={"scope": "read"}, summary="Schedules by key")
@@ -25,6 +25,8 @@ async def get_schedule(request: HubRequest, key: FromPath[str]) -> wire.Schedule
 
 @put("/api/v1/schedules/{key:str}", opt={"scope": ("work", "admin")}, summary="Store a rule under a key; again: update it")
 async def put_schedule(request: HubRequest, key: FromPath[str], data: JSONBody[wire.PutSchedule]) -> wire.ScheduleView:
+    if not data.by_code:
+        request.caller.check_scope("admin")  # a worker stores what its own code says, and no more
     said = data.words()
     return wire.schedule_view(await request.act("schedule", f"schedule {key}").schedule(key, said.pop("job"), **said))
 
@@ -43,8 +45,7 @@ async def remove_schedule(request: HubRequest, key: FromPath[str]) -> wire.Done:
 @post("/api/v1/schedules/{key:str}/trigger", status_code=202, opt={"scope": "submit"}, summary="Make a run of it now")
 async def trigger_schedule(request: HubRequest, key: FromPath[str], idempotency_key: IdempotencyKey = None) -> wire.CreatedRun:
     once = request_key(request, idempotency_key, ("trigger", key))
-    created = await request.act("trigger", f"schedule {key}").trigger(key, once=once)
-    return wire.created_view(created, await request.hub.engine.get(created.id))
+    return await answer_of(request, await request.act("trigger", f"schedule {key}").trigger(key, once=once))
 
 
 @get("/api/v1/schedules/{key:str}/preview", opt={"scope": "read"}, summary="Its coming instants")

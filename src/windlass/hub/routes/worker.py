@@ -8,13 +8,14 @@ from litestar import post
 from litestar.params import JSONBody
 
 from windlass import payload, wire
-from windlass.engine import Outcome
+from windlass.engine import Outcome, checks
 from windlass.errors import WindlassError
 from windlass.hub.requests import HubRequest
 from windlass.model import Receipt, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic
 from windlass.store.records import Held
 
+TOPICS = 100
 _WORK: dict[str, Any] = {"scope": "work", "plain": True}
 
 
@@ -30,7 +31,7 @@ async def claim(request: HubRequest, data: JSONBody[wire.ClaimRuns]) -> wire.Cla
     request.caller.check_worker(data.worker.name)
     hub = request.hub
     runs = await hub.engine.claim(data.worker, count=data.count, lease=data.lease, nonce=data.token)
-    ends = hub.clock.monotonic() + min(data.wait, hub.settings.longest_wait)
+    ends = hub.clock.monotonic() + min(checks.integer(data.wait, "wait", 0, hub.engine.limits.duration), hub.settings.longest_wait)
     while not runs and (left := ends - hub.clock.monotonic()) > 0:
         with hub.wait():
             heard = await request.unless_gone(hub.engine.wait(_topics(data.worker), left / 1000))
@@ -99,7 +100,10 @@ def _receipt(run: str, answer: Receipt | WindlassError) -> wire.ReceiptView:
 @post("/api/v1/worker/wait", status_code=200, opt=_WORK, summary="Wait until there may be something to do")
 async def wait(request: HubRequest, data: JSONBody[wire.WaitFor]) -> wire.Heard:
     hub = request.hub
-    timeout = min(data.timeout, hub.settings.longest_wait) / 1000
+    checks.count(data.topics, "topics", TOPICS)
+    for topic in data.topics:
+        checks.name(topic, "A topic")
+    timeout = min(checks.integer(data.timeout, "timeout", 0, hub.engine.limits.duration), hub.settings.longest_wait) / 1000
     with hub.wait():
         heard = await request.unless_gone(hub.engine.wait(frozenset(data.topics), timeout))
     return wire.Heard(sorted(heard or ()))

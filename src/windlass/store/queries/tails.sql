@@ -32,7 +32,10 @@ select seq from sqlite_sequence where name = 'job_journal'
 select cursor, rev from job_followers where name = :name
 
 -- name: begin_tail
-insert into job_followers (name, cursor, rev) values (:name, :cursor, 1) on conflict (name) do nothing
+insert into job_followers (name, cursor, rev, at) values (:name, :cursor, 1, :at) on conflict (name) do nothing
+
+-- name: followers
+select name, at from job_followers
 
 -- The lock is a statement of its own: the one that waits for it does not see what its holder committed.
 -- name: lock_tail postgres
@@ -44,4 +47,4 @@ insert into schema_version (version, applied_at)
 select 1, 0 where not exists (select 1 from job_followers where name = :name and rev = :rev)
 
 -- name: advance_tail
-update job_followers set cursor = :cursor, rev = rev + 1 where name = :name
+update job_followers set cursor = :cursor, rev = rev + 1, at = {greatest}(at, :at) where name = :name

@@ -3,5 +3,6 @@
 create table job_followers (
   name text not null primary key,
   cursor text not null,
-  rev {int} not null
+  rev {int} not null,
+  at {int} not null
 ) {clustered};
