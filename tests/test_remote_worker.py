@@ -351,7 +351,9 @@ def _busy_app(app: App, calls: Counter[str]) -> Any:
 
 @pytest.mark.parametrize("endpoint", ["register", "claim", "recover", "start", "beat", "log", "report", "wait", "metrics"])
 @pytest.mark.parametrize("fate", ["cut", "refuse"])
-def test_N1_an_answer_of_the_hub_that_is_lost_costs_nothing(one_hub: ServedHub, proxy: Proxy, endpoint: str, fate: Any) -> None:
+def test_N1_an_answer_of_the_hub_that_is_lost_costs_nothing(
+    one_hub: ServedHub, proxy: Proxy, endpoint: str, fate: Any, state_home: Path
+) -> None:
     calls: Counter[str] = Counter()
     path, counts = f"/worker/{endpoint}", Counter[str]()
 
@@ -376,6 +378,8 @@ def test_N1_an_answer_of_the_hub_that_is_lost_costs_nothing(one_hub: ServedHub, 
     assert calls == Counter({run.id: 1 for run in runs})
     assert [[line.text for line in lines] for lines in logs] == [LINES] * 10
     assert claims == [1] * 10
+    assert state_home.exists() or endpoint != "report"  # what could not be reported at once was kept
+    assert list(state_home.rglob("*.reports")) == []  # and let go when it was
 
 
 def test_N2_a_worker_whose_every_request_comes_three_times_does_its_work_once(one_hub: ServedHub, proxy: Proxy) -> None:
@@ -427,6 +431,26 @@ def test_N3_N9_a_worker_cut_off_stops_in_time_and_works_again_when_the_network_i
             run = ended(handle)
         outcomes = [attempt.outcome for attempt in handle.attempts()]
     assert (run.state, run.attempt, outcomes) == (State.SUCCEEDED, 2, ["lapsed", "succeeded"])
+
+
+def test_N3_a_beat_on_a_dead_connection_is_given_up_in_time_for_another(one_hub: ServedHub, proxy: Proxy) -> None:
+    gate = Gate()
+    with App(proxy.url) as app, App(one_hub.url) as near:
+        for one in (app, near):
+
+            @one.job(name="long", max_attempts=1)
+            async def long(ctx: Context) -> None:
+                await gate.wait(ctx.run)
+
+        handle = near.enqueue("long")
+        with working(app, lease=6):
+            gate.reached()
+            proxy.once("/worker/beat", "swallow")
+            beats = until(lambda: [what for _, path, what in proxy.seen if path.endswith("/beat")][2:])
+            gate.open()
+            run = ended(handle)
+    assert "pass" in beats
+    assert (run.state, run.attempt) == (State.SUCCEEDED, 1)
 
 
 def test_N4_a_slow_report_does_not_starve_the_beats(one_hub: ServedHub) -> None:

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
+from psycopg.rows import TupleRow
 
-from tests.harness import Harness, emptied_postgres, h, postgres_home, token
+from tests.harness import Harness, token
 from tests.kill_child import open_store as open_where
 from tests.served import ServedHub
 from tests.workers import until
@@ -36,8 +37,6 @@ from windlass.model import Counts, NewRun, Run, State, WorkerInfo
 from windlass.store import sql
 from windlass.store.base import Row, Statement, run_sync
 from windlass.testing.servers import PostgresServer
-
-__all__ = ["emptied_postgres", "h", "postgres_home"]
 
 DAY = 24 * 3600 * 1000
 PAIRS = [("default", "mail"), ("default", "bill"), ("fast", "mail"), ("fast", "bill")]
@@ -175,10 +174,9 @@ def test_A3_what_is_counted_equals_a_scan_of_the_table(steps: list[tuple[str, in
 @given(steps=STEPS)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_A3_what_is_counted_equals_a_scan_of_the_table_on_postgres(
-    postgres_server: PostgresServer, request: pytest.FixtureRequest, steps: list[tuple[str, int]]
+    postgres_server: PostgresServer, postgres_home: psycopg.Connection[TupleRow], steps: list[tuple[str, int]]
 ) -> None:
-    clock = ManualClock()
-    home = request.getfixturevalue("postgres_home")
+    clock, home = ManualClock(), postgres_home
     tables = home.execute("select tablename from pg_tables where schemaname = 'public' and tablename <> 'schema_version'").fetchall()
     home.execute(f"truncate {', '.join(name for (name,) in tables)} restart identity cascade".encode())
     store = open_where("postgres", postgres_server.url("home"), clock)

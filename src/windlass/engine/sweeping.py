@@ -180,7 +180,7 @@ class Sweeping(Scheduling, Counting):
         for state in ENDED:
             keep = self.limits.keep_succeeded if state is State.SUCCEEDED else self.limits.keep_others
             for _ in range(SLICES):
-                before = now - keep if read is None else max(min(now - keep, read), now - keep - self.limits.deliver_within)
+                before = now - keep if read is None else max(min(now - keep, read + 1), now - keep - self.limits.deliver_within)
                 ids = await self.records.prunable(state, before, SLICE)
                 if not ids:
                     break

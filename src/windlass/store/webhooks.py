@@ -100,7 +100,7 @@ class WebhookRecords(Rows):
 
     async def add_webhook(self, webhook: Webhook, most: int) -> bool:
         """Whether there was room for one more. The first of all has the journal followed from its beginning on."""
-        place: dict[str, Value] = {"name": FOLLOWER, "cursor": webhook.begins}
+        place: dict[str, Value] = {"name": FOLLOWER, "cursor": webhook.begins, "at": webhook.created_at}
         added: dict[str, Value] = {"r": pack([_row_of(webhook, _ADDED)]), "most": most, "now": webhook.created_at}
         answers = await self._batch(
             "add_webhook",

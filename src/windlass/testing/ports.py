@@ -246,6 +246,17 @@ async def an_output_comes_back_as_it_was_reported(ports: Ports) -> None:
 
 
 @_case
+async def what_a_call_may_bring_can_be_large(ports: Ports) -> None:
+    await ports.create(12)
+    runs = await ports.claim(12)
+    lines = [(n, "x" * 8_000) for n in range(1, 1_001)]
+    await ports.port.log(runs[0].id, runs[0].token or "", lines, seq=runs[0].seq)
+    answers = await ports.port.report_many([succeeded(run, f'"{"y" * 1_000_000}"') for run in runs])
+    assert ends(answers) == [State.SUCCEEDED] * 12
+    assert [line.n for line in await ports.engine.lines(runs[0].id, count=1_000)] == [n for n, _ in lines]
+
+
+@_case
 async def the_same_report_again_gets_the_same_answer(ports: Ports) -> None:
     await ports.create(4, backoff=(0,))
     runs = await ports.claim(4)

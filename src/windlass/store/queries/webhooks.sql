@@ -14,7 +14,7 @@ select {webhook_columns} from webhooks where id = :id
 
 -- Nobody has followed the journal while there was nobody to tell.
 -- name: restart_tail
-update job_followers set cursor = :cursor, rev = rev + 1 where name = :name and not exists (select 1 from webhooks)
+update job_followers set cursor = :cursor, rev = rev + 1, at = :at where name = :name and not exists (select 1 from webhooks)
 
 -- name: add_webhook
 insert into webhooks (id, name, url, jobs, queues, states, delays, secrets, enabled, failures, paused_until, begins, rev, created_at, updated_at)
