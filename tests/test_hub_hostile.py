@@ -19,6 +19,7 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
 from tests.served import ServedHub
+from windlass.errors import StoreBroken
 from windlass.hub import HubSettings, connections
 from windlass.hub.description import operations
 
@@ -224,3 +225,55 @@ def test_N5_whoever_keeps_a_request_open_is_closed_and_others_are_served(served:
             answer = b""
         line.close()
         assert answer.startswith(b"HTTP/1.1 408") if b"\r\n\r\n" in sent else not answer
+
+
+def test_a_request_that_is_answered_before_its_body_came_is_not_waited_for(served: ServedHub) -> None:
+    head = b"POST /api/v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as line:
+        line.sendall(head)
+        answer = b""
+        while part := line.recv(65_536):  # until the hub closes
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 404")
+
+
+def test_a_store_that_fails_is_told_without_a_word_of_where_it_is(served: ServedHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: Any, **__: Any) -> None:
+        raise StoreBroken("/srv/secret/hub.db: disk I/O error", hint="Look at /srv/secret.")
+
+    monkeypatch.setattr(served.hub.engine, "get", broken)
+    answer = httpx.get(served.url + "api/v1/runs/x", timeout=60)
+    assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "store_broken", "1")
+    assert "secret" not in answer.text
+
+
+def test_large_values_are_left_out_of_lists_and_told_with_their_run(served: ServedHub) -> None:
+    with httpx.Client(base_url=served.url + "api/v1/", timeout=60) as http:
+        http.put("jobs/large", json={}).raise_for_status()
+        run = http.post("runs", json={"job": "large", "payload": "x" * 100_000}).json()["id"]
+        (listed,) = http.get("runs?job=large").json()["runs"]
+        assert (listed["payload"], listed["left_out"]) == (None, ["payload"])
+        assert http.get(f"runs/{run}").json()["payload"] == "x" * 100_000
+
+
+def test_whoever_has_no_token_can_send_only_little(served: ServedHub) -> None:
+    answer = httpx.post(served.url + "api/v1/session", json={"ticket": "x" * 20_000}, timeout=60)
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+def test_a_body_of_very_many_members_is_refused_before_it_is_read(served: ServedHub) -> None:
+    big = replace(SETTINGS, body=8 * 1024 * 1024)
+    served.hub.settings, before = big, served.hub.settings
+    try:
+        answer = httpx.post(
+            served.url + "api/v1/runs", content=b"[" + b"{}," * 600_000 + b"{}]", headers={"Content-Type": "application/json"}
+        )
+    finally:
+        served.hub.settings = before
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize("said", [{"timeout": -(2**62)}, {"timeout": 10, "topics": ["x"] * 101}, {"timeout": 1, "topics": ["a\x00"]}])
+def test_waiting_is_within_bounds(served: ServedHub, said: dict[str, Any]) -> None:
+    answer = httpx.post(served.url + "api/v1/worker/wait", json={"topics": ["queue:a"], **said}, timeout=60)
+    assert 400 <= answer.status_code < 500, answer.text

@@ -65,6 +65,12 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["extensions"] = {ABORT: self.transport.abort, AT_SHUTDOWN: self._at_shutdown}  # type: ignore[dict-item]
 
+    def on_response_complete(self) -> None:
+        """A request that was answered before its body came is not waited for: nothing would bound that."""
+        super().on_response_complete()
+        if self.cycle.response_complete and self.cycle.more_body:
+            self.transport.close()
+
     def shutdown(self) -> None:
         super().shutdown()
         for end in tuple(self._at_shutdown):

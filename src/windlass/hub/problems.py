@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from litestar import Response
 from litestar.exceptions import HTTPException, ValidationException
+from msgspec.structs import replace
 
 from windlass import wire
 from windlass.errors import LimitReached, StoreError, WindlassError
@@ -17,6 +18,8 @@ from windlass.hub.requests import HubRequest
 _LOG = logging.getLogger("windlass.hub")
 
 MEDIA_TYPE = "application/problem+json"
+_AWAY = "The hub's store cannot do this now."
+_AGAIN = "Try again; the hub's log says more under the request id."
 _HINTS = {
     401: "Send a token: Authorization: Bearer wl_...",
     404: "The paths there are: /api/v1/openapi.json.",
@@ -36,9 +39,11 @@ def of_windlass(request: HubRequest, error: WindlassError) -> Response[bytes]:
     headers = {"Retry-After": "1"} if isinstance(error, StoreError | LimitReached) else {}
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
+    problem = wire.problem_of(error, request.id)
     if isinstance(error, StoreError):
         _LOG.warning("Request %s was answered %d: %s", request.id, error.status, error)
-    return answer(wire.problem_of(error, request.id), headers)
+        problem = replace(problem, detail=_AWAY, hint=_AGAIN)  # its own words name paths, hosts and users
+    return answer(problem, headers)
 
 
 def of_litestar(request: HubRequest, error: HTTPException) -> Response[bytes]:

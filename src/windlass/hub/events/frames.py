@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from windlass import wire
+from windlass.engine.checks import FAR_FUTURE
 from windlass.engine.reading import check_tail
 from windlass.errors import BadInput
 from windlass.machine import ENDED
@@ -63,7 +64,7 @@ class Place(NamedTuple):
     def read(cls, text: str) -> Place:
         at, _, cursor = text.partition("-")
         check_tail(cursor)
-        return cls(_number(at), cursor)
+        return cls(_number(at, FAR_FUTURE), cursor)
 
 
 class RunPlace(NamedTuple):
@@ -81,8 +82,8 @@ class RunPlace(NamedTuple):
         return cls(_number(rev), _number(line))
 
 
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) <= _LARGEST):
+def _number(text: str, largest: int = _LARGEST) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and int(text) <= largest):
         hint = "Send the id of the last event of this very stream, or none to begin with what happens now."
         raise BadInput("The Last-Event-ID is not one of this stream.", hint=hint)
     return int(text)
