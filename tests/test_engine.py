@@ -449,6 +449,19 @@ def test_the_grace_of_a_cancel_ends_it_although_the_worker_beats(h: Harness) -> 
 # Sweeps
 
 
+def test_a_lease_that_may_not_be_judged_yet_does_not_bring_the_sweep_back_at_once(h: Harness) -> None:
+    h.create()
+    h.claimed()
+    h.clock.advance(LEASE + 1)
+    watch = Watch(h.clock)
+    assert h(h.engine.sweep(watch)).back_in == 1_000
+    soon = h.create(due_at=h.clock.now() + 300)
+    assert h(h.engine.sweep(watch)).back_in == 300
+    h.clock.advance(300)
+    h(h.engine.sweep(watch))
+    assert h.get(soon).state is State.QUEUED
+
+
 def test_a_resident_sweep_does_not_reap_after_a_pause_or_a_jump(h: Harness) -> None:
     run_id = h.create()
     watch = Watch(h.clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tests.harness import Harness
 from windlass.clock import SystemClock
@@ -55,3 +55,17 @@ def test_a_definition_forgotten_while_another_is_read_is_read_again(h: Harness) 
 
     engine._read_jobs = read_while_somebody_forgets  # type: ignore[method-assign]
     assert len(h(engine.create([NewRun("mail"), NewRun("other")]))) == 2
+
+
+def test_a_claim_that_looked_into_the_old_lanes_looks_again_although_another_has_learnt_of_the_new_ones(h: Harness) -> None:
+    run_id = h.create()
+    engine = h.another().engine
+    heads = engine.records.heads
+
+    async def heads_while_another_claims(*arguments: Any) -> Any:
+        found = await heads(*arguments)
+        await engine.refresh_lanes()
+        return found
+
+    engine.records.heads = heads_while_another_claims  # type: ignore[method-assign]
+    assert [run.id for run in h(engine.claim(WorkerInfo("w1")))] == [run_id]

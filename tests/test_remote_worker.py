@@ -269,6 +269,18 @@ def test_a_new_run_is_taken_at_once_and_an_idle_worker_asks_seldom(one_hub: Serv
             assert time.perf_counter() - asked < 5  # a wait lasts 25 s
 
 
+def test_a_worker_that_is_there_before_its_hub_waits_for_it(one_hub: ServedHub) -> None:
+    with Client(one_hub.url) as client:
+        client.define("quick")
+        (made,) = client.create([NewRun("quick")])
+        one_hub.stop()
+        with program(one_hub.url) as worker:
+            time.sleep(2)  # it has come, and found nobody
+            assert worker.process.poll() is None
+            one_hub.start()
+            assert worker.says()[:2] == ["did", made.id]
+
+
 def test_a_cancel_reaches_the_handler_at_once(app: App) -> None:
     gate = Gate()
 
