@@ -44,6 +44,7 @@ from windlass.worker.loop import GRACE, LEASE
 T = TypeVar("T")
 
 DEFAULT_STORE = "windlass.db"
+HUB_TO_START = 3600.0  # seconds that a worker waits for a hub before it has told its jobs
 RECYCLE = 100  # after so many a handler's process is replaced
 SWITCH_INTERVAL = 0.0001
 """Seconds after which Python lets another thread run: the writer gives up its turn with every statement, and must get it back soon."""
@@ -324,8 +325,8 @@ class Base:
         self, set_: Settings, name: str, lease: int, folder: str | os.PathLike[str] | None
     ) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
         """The same through a hub, which sweeps itself. Beats have connections of their own, so that no upload holds them up."""
-        port = open_hub(set_, self.address, self.clock, blocking=False, patience=0.0)
-        heart = open_hub(set_, self.address, self.clock, blocking=True, patience=0.0, timeout=max(lease / 6000, 0.5))
+        port = open_hub(set_, self.address, self.clock, blocking=False, patience=HUB_TO_START)
+        heart = open_hub(set_, self.address, self.clock, blocking=True, timeout=max(lease / 6000, 0.5))
         from windlass import __version__
         from windlass.client.spool import Spool, default_folder
         from windlass.worker import host

@@ -94,8 +94,8 @@ class RemotePort(Verbs):
             raise StoreBusy(error.message, hint=error.hint) from error
 
     async def _tell(self, what: str, body: Any, kind: type[T], *, timeout: float | None = None) -> T:
-        """All that workers say carries a token, so that it counts once however often it is heard."""
-        return await self.ask("POST", place("worker", what), kind, body=body, safe=True, timeout=timeout)
+        """Said once: a worker repeats itself what it must, and knows what else to do meanwhile."""
+        return await self.ask("POST", place("worker", what), kind, body=body, timeout=timeout, patience=0.0)
 
 
 def _size(view: ReportView) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
@@ -51,6 +52,8 @@ from windlass.model import (
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger("windlass.client")
+
 API = "/api/v1"
 TIMEOUT = 30.0  # seconds for an answer
 PATIENCE = 10.0  # seconds in which what can safely be asked again is asked again
@@ -98,10 +101,12 @@ class Verbs:
         headers: Mapping[str, str] | None = None,
         safe: bool = False,
         timeout: float | None = None,
+        patience: float | None = None,
     ) -> T:
         """The hub's answer. What is `safe` may reach the hub twice; anything else only when it has surely not been done."""
         content = body if body is None or isinstance(body, bytes) else encoded(body)
-        until, pause = self.clock.monotonic() + round(self._patience * 1000), FIRST_PAUSE
+        until = self.clock.monotonic() + round(1000 * (self._patience if patience is None else patience))
+        pause = FIRST_PAUSE
         sent = dict(headers or {}) | ({"content-type": "application/json"} if content is not None else {})
         while True:
             try:
@@ -109,6 +114,7 @@ class Verbs:
             except AWAY as error:
                 if (isinstance(error, OutcomeUnknown) and not safe) or self.clock.monotonic() + round(pause * 1000) > until:
                     raise
+                _LOG.info("The hub does not answer, trying again in %.1f s: %s", pause, error)
             await self.transport.pause(pause * (0.5 + self.clock.chance() / 2))
             pause = min(pause * 2, LONGEST_PAUSE)
 
