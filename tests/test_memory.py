@@ -67,5 +67,5 @@ def test_a_claim_that_looked_into_the_old_lanes_looks_again_although_another_has
         await engine.refresh_lanes()
         return found
 
-    engine.records.heads = heads_while_another_claims  # type: ignore[method-assign]
+    engine.records.heads = heads_while_another_claims  # type: ignore[method-assign, assignment]
     assert [run.id for run in h(engine.claim(WorkerInfo("w1")))] == [run_id]

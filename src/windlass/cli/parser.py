@@ -183,7 +183,7 @@ def _add_hub(commands: _Commands) -> None:
         hub.hub,
         """
         windlass hub --store shop.db
-        windlass tokens create ops --scopes admin && windlass hub --store postgresql://shop@db/shop --host 0.0.0.0
+        windlass hub --store postgresql://shop@db/shop --host 0.0.0.0
         """,
         about="Serve the HTTP API and the page until told to stop",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -73,25 +74,30 @@ class Parser:
 async def follow(
     transport: Transport, clock: Clock, path: str, query: dict[str, str | int], *, after: str | None, patience: float, until_end: bool
 ) -> AsyncIterator[Told]:
-    """Events, each once; a stream that breaks off is taken up again for `patience` seconds after the last word.
+    """Events, each once; a stream that breaks off is taken up again, for `patience` seconds.
 
     With `until_end` the stream is that of one run, and over when the run has ended.
     """
-    parser, pause, heard_at = Parser(after), FIRST_PAUSE, clock.monotonic()
+    parser, pause = Parser(after), FIRST_PAUSE
+    gone_since: int | None = None
     while True:
         headers = {"accept": "text/event-stream"} | ({"last-event-id": parser.last_id} if parser.last_id is not None else {})
         try:
             async for part in transport.stream(path, query=query, headers=headers, timeout=SILENCE):
-                heard_at, pause = clock.monotonic(), FIRST_PAUSE
+                gone_since, pause = None, FIRST_PAUSE
                 for told in parser.feed(part):
                     yield told
                     if until_end and _is_last(told):
                         return
         except Refused as refused:
-            if not isinstance(error := refusal(refused.answer), AWAY) or clock.monotonic() - heard_at > patience * 1000:
+            if refused.answer.status == HTTPStatus.NO_CONTENT:
+                return  # it was over already
+            gone_since = clock.monotonic() if gone_since is None else gone_since
+            if not isinstance(error := refusal(refused.answer), AWAY) or clock.monotonic() - gone_since > patience * 1000:
                 raise error from None
         except AWAY:
-            if clock.monotonic() - heard_at > patience * 1000:
+            gone_since = clock.monotonic() if gone_since is None else gone_since
+            if clock.monotonic() - gone_since > patience * 1000:
                 raise
         parser = Parser(parser.last_id)  # half an event is sent again, whole
         await transport.pause(pause * (0.5 + clock.chance() / 2))

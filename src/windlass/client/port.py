@@ -9,7 +9,17 @@ from windlass import wire
 from windlass.client.problems import error_of
 from windlass.client.verbs import Verbs, encoded, place
 from windlass.engine import Outcome
-from windlass.errors import HubFailed, LimitReached, StoreBusy, WindlassError
+from windlass.errors import (
+    HubFailed,
+    LimitReached,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreError,
+    StoreUnreachable,
+    TooLarge,
+    TooSlow,
+    WindlassError,
+)
 from windlass.model import Receipt, Run, WorkerInfo
 from windlass.store.records import Held
 from windlass.wire import (
@@ -80,22 +90,38 @@ class RemotePort(Verbs):
         views = [wire.report_view(outcome) for outcome in outcomes]
         answers: list[Receipt | WindlassError] = []
         for some in parcels(views, _size):
-            receipts = await self._tell("report", ReportRuns(list(some)), wire.Receipts)
-            answers += map(_answer, receipts.receipts)
+            answers += await self._report(some)
         return answers
+
+    async def _report(self, views: Sequence[ReportView]) -> list[Receipt | WindlassError]:
+        """The answers to some reports. What is refused as a whole is sent in halves: one that nobody takes must not hold up the others."""
+        try:
+            return [*map(_answer, (await self._tell("report", ReportRuns(list(views)), wire.Receipts)).receipts)]
+        except (TooLarge, TooSlow) as error:
+            if len(views) == 1:
+                return [error]
+            half = len(views) // 2
+            return [*await self._report(views[:half]), *await self._report(views[half:])]
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
         """The topics heard, as soon as there are any; none after so many seconds, or sooner."""
         seconds = min(timeout, self.longest_wait)
         body = WaitFor(sorted(topics), round(seconds * 1000))
-        try:
-            return set((await self._tell("wait", body, wire.Heard, timeout=seconds + ON_THE_WAY)).topics)
-        except LimitReached as error:
-            raise StoreBusy(error.message, hint=error.hint) from error
+        return set((await self._tell("wait", body, wire.Heard, timeout=seconds + ON_THE_WAY)).topics)
 
     async def _tell(self, what: str, body: Any, kind: type[T], *, timeout: float | None = None) -> T:
-        """Said once: a worker repeats itself what it must, and knows what else to do meanwhile."""
-        return await self.ask("POST", place("worker", what), kind, body=body, timeout=timeout, patience=0.0)
+        """Said once: a worker repeats itself what it must, and knows what else to do meanwhile.
+
+        A hub whose store fails, or that has too much to do, will be back; what is wrong with it is for those who run it to see.
+        """
+        try:
+            return await self.ask("POST", place("worker", what), kind, body=body, timeout=timeout, patience=0.0)
+        except LimitReached as error:
+            raise StoreBusy(error.message, hint=error.hint) from error
+        except (OutcomeUnknown, HubFailed):
+            raise
+        except StoreError as error:
+            raise StoreUnreachable(error.message, hint=error.hint) from error
 
 
 def _size(view: ReportView) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from http import HTTPStatus
 
 import msgspec
 
 from windlass.client.transport import Answer
-from windlass.errors import HubFailed, OutcomeUnknown, WindlassError
+from windlass.errors import HubFailed, OutcomeUnknown, TooLarge, TooSlow, WindlassError
 from windlass.wire import Problem
 
 
@@ -40,6 +41,9 @@ def refusal(answer: Answer) -> WindlassError:
         return error_of(msgspec.json.decode(answer.body, type=Problem))
     except msgspec.DecodeError:
         pass
+    if answer.status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT):
+        kind = TooLarge if answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else TooSlow
+        return kind(f"Something before the hub answered with {answer.status}.", hint="Send less, or let it pass what a hub takes: 8 MiB.")
     if answer.status >= 500:
         return OutcomeUnknown(
             f"Something before the hub, or a hub that is just ending, answered with {answer.status}.",

@@ -89,8 +89,7 @@ class Spool:
     def _append(self, lines: bytes) -> None:
         if self._file is None:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever can lock it knows that this process has ended
+            self._file = self._opened()
             _sync_folder(self._folder)
         size = os.fstat(self._file).st_size
         if size + len(lines) > self._most:
@@ -101,6 +100,15 @@ class Spool:
         except OSError:
             os.ftruncate(self._file, size)
             raise
+
+    def _opened(self) -> int:
+        """The file, locked: whoever can lock it knows that this process has ended. Somebody may have just thought so, and removed it."""
+        while True:
+            file = os.open(self._path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file).st_nlink:
+                return file
+            os.close(file)
 
 
 def _name(outcome: Outcome) -> tuple[str, str | None]:

@@ -533,8 +533,13 @@ class Worker:
 
     async def _keep_measuring(self, measure: Callable[[], Mapping[str, float]]) -> None:
         while True:
-            with suppress(WindlassError):  # nobody's work depends on it
-                await self.port.worker_metrics(self.info.name, measure())
+            try:
+                await self.port.worker_metrics(self.info.name, await asyncio.to_thread(measure))
+            except WindlassError:
+                pass  # nobody's work depends on it
+            except Exception as error:
+                _LOG.warning("The host cannot be measured: %s", error)
+                return
             await asyncio.sleep(MEASURE_EVERY)
 
     def _start_soon(self) -> None:
