@@ -380,8 +380,10 @@ async def what_is_said_between_two_waits_is_kept_for_the_second(ports: Ports) ->
 @_case
 async def a_wait_for_nothing_ends(ports: Ports) -> None:
     mine = frozenset({queue_topic("empty"), worker_topic("many")})
-    await _quiet(ports, mine)
-    assert await ports.port.wait(mine, 0.05) == set()
+    for _ in range(50):  # where something may have been missed, the answer is at once all that was asked for
+        if await ports.port.wait(mine, 0.05) == set():
+            return
+    raise AssertionError("it is never quiet")
 
 
 # Who works
