@@ -259,6 +259,7 @@ def _to(kind: type[Command]) -> set[str]:
 _LIVE, _ENDED = {state.value for state in LIVE}, {state.value for state in ENDED}
 
 LITERALS: dict[str, set[str]] = {
+    "give_up_deliveries": {"failed"},  # of a delivery, which happens to have the same word
     "heads": _from(Claim),
     "ahead": _from(Claim),
     "claim": _from(Claim) | _to(Claim),

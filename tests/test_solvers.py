@@ -673,7 +673,7 @@ def test_nothing_of_the_worker_leaks_into_a_solver(
         run = solved(app, cache, files.offer(program), {"a": 1})
     said = output(run)
     assert said["env"].keys() - {"LC_CTYPE"} == {
-        "PATH", "HOME", "TMPDIR", "LANG", "JOB_ID", "JOB_TYPE", "JOB_PARAMS", "WINDLASS_RUN_ID",
+        "PATH", "HOME", "TMPDIR", "LANG", "JOB_ID", "JOB_TYPE", "JOB_PARAMS", "WINDLASS_RUN_ID", "WINDLASS_SCHEDULED_FOR",
         "WINDLASS_JOB", "WINDLASS_ATTEMPT", "WINDLASS_TOKEN",
     }  # fmt: skip
     assert said["env"]["WINDLASS_RUN_ID"] == run.id

@@ -98,7 +98,7 @@ update webhooks set enabled = 0, reason = :reason, rev = rev + 1, updated_at = :
 -- name: settle_delivery
 update job_deliveries
 set status = :status, tries = tries + 1, next_at = cast(:next_at as {int}), token = null, answer = cast(:answer as {int}), error = cast(:error as text),
-  finished_at = case when cast(:next_at as {int}) is null then :now end, until = coalesce(cast(:until as {int}), until)
+  finished_at = case when cast(:next_at as {int}) is null then cast(:now as {int}) end, until = coalesce(cast(:until as {int}), until)
 where id = :id and token = :token
 returning seq
 
