@@ -227,13 +227,17 @@ def test_N5_whoever_keeps_a_request_open_is_closed_and_others_are_served(served:
         assert answer.startswith(b"HTTP/1.1 408") if b"\r\n\r\n" in sent else not answer
 
 
-def test_a_request_that_is_answered_before_its_body_came_is_not_waited_for(served: ServedHub) -> None:
+def test_a_request_that_is_answered_before_its_body_came_is_not_waited_for(served: ServedHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LINGER", 0.2)
     head = b"POST /api/v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
     with socket.create_connection(("127.0.0.1", served.port), timeout=30) as line:
         line.sendall(head)
-        answer = b""
-        while part := line.recv(65_536):  # until the hub closes
-            answer += part
+        answer = line.recv(65_536)
+        try:
+            while line.recv(65_536):  # until the hub closes
+                pass
+        except ConnectionResetError:
+            pass
     assert answer.startswith(b"HTTP/1.1 404")
 
 

@@ -21,6 +21,9 @@ BUFFER = 32 * 1024
 HEAD, HEAD_WITHIN = 64 * 1024, 20.0
 """Bytes of an address with its headers, and seconds for them to come. A connection that keeps a request's head open is closed."""
 
+LINGER = 10.0
+"""Seconds for the rest of a body that nobody waits for any more."""
+
 
 class Connection(HttpToolsProtocol):
     """For `uvicorn.Config(http=Connection)`."""
@@ -30,6 +33,7 @@ class Connection(HttpToolsProtocol):
         self._at_shutdown = set[Callable[[], None]]()
         self._head_size = 0
         self._head_late: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.set_write_buffer_limits(high=BUFFER)
@@ -49,6 +53,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._have_head()
+        self._have_body()
         super().connection_lost(exc)
 
     def _expect_head(self) -> None:
@@ -66,10 +71,22 @@ class Connection(HttpToolsProtocol):
         self.scope["extensions"] = {ABORT: self.transport.abort, AT_SHUTDOWN: self._at_shutdown}  # type: ignore[dict-item]
 
     def on_response_complete(self) -> None:
-        """A request that was answered before its body came is not waited for: nothing would bound that."""
+        """A request that was answered before its body came is not waited for much longer: nothing else would bound that.
+
+        To close at once would take the answer away from a client that is still sending.
+        """
         super().on_response_complete()
         if self.cycle.response_complete and self.cycle.more_body:
-            self.transport.close()
+            self._lingering = self.loop.call_later(LINGER, self.transport.abort)
+
+    def on_message_complete(self) -> None:
+        self._have_body()
+        super().on_message_complete()
+
+    def _have_body(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
 
     def shutdown(self) -> None:
         super().shutdown()
