@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from windlass import config
+from windlass.app.apps import SWITCH_INTERVAL
 from windlass.cli.codes import FAILED, OK
 from windlass.cli.shell import Shell
 from windlass.cli.work import again, say_log
@@ -60,6 +61,7 @@ def _run(shell: Shell, *, link: bool) -> int:
         tokens_required=link,
     )
     say_log(said.log_level or "info")
+    sys.setswitchinterval(SWITCH_INTERVAL)
     sock = listening(settings.host, settings.port)
     with sock, _worker(shell) as worker:
         return asyncio.run(_serve(shell, settings, sock, worker, link=link))
