@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from windlass import config
 from windlass.app.apps import SWITCH_INTERVAL
 from windlass.cli.codes import FAILED, OK
-from windlass.cli.shell import Shell
+from windlass.cli.shell import Shell, who
 from windlass.cli.work import again, say_log
 from windlass.engine import Engine
 from windlass.errors import BadInput
@@ -100,7 +100,9 @@ async def _serve(shell: Shell, settings: HubSettings, sock: socket.socket, worke
         hub = Hub(engine, shell.clock, settings)
         serving = server(HubApp(hub))
         address = _address(settings.host, sock.getsockname()[1])
-        _tell(shell, address, f"{address}#ticket={await engine.invite(LINK_FOR, ('admin',))}" if link else None)
+        _tell(
+            shell, address, f"{address}#ticket={await engine.by(who(), 'invite', LINK_FOR).invite(LINK_FOR, ('admin',))}" if link else None
+        )
         served = asyncio.create_task(serving.serve(sockets=[sock]))
         while not served.done():
             await asyncio.wait({served}, timeout=LOOK_EVERY)
