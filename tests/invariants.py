@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from windlass.machine import ENDED, LIVE, MOVES
-from windlass.model import Lane, Limits, Requires, Run, State
+from windlass.model import Lane, Limits, Needs, Run, State
 from windlass.store import sql
 from windlass.store.base import Row, Statement, Store, run_sync
 from windlass.store.records import run_of
@@ -169,7 +169,7 @@ def parsed(tables: Sequence[Sequence[Row]]) -> Snapshot:
 
 
 def _requires(text: str) -> Requires:
-    return msgspec.json.decode(text, type=Requires) if text else Requires()
+    return msgspec.json.decode(text, type=Needs) if text else Needs()
 
 
 def _grouped(rows: Iterable[Any]) -> dict[int, list[Any]]:

@@ -152,6 +152,7 @@ class Patch(Command, frozen=True, kw_only=True):
     max_attempts: int | None = None
     queue: str | None = None
     lane: int | None = None
+    keys: str | None = None
 
 
 Rule = Callable[[Run, Any, int], Run]
@@ -199,7 +200,12 @@ def extend(run: Run, cmd: Beat, now: int) -> Run:
 def _end(run: Run, state: State, now: int, **fields: Any) -> Run:
     """The end of a run. The token stays, so that its last report is known when it comes again."""
     finished_at = max(now, run.created_at, run.claimed_at or 0, run.started_at or 0)
-    return replace(run, state=state, finished_at=finished_at, slot=None, lease_until=None, look_at=None, **fields)
+    return replace(run, state=state, finished_at=finished_at, slot=None, lease_until=None, look_at=None, **_in_its_lane(run), **fields)
+
+
+def _in_its_lane(run: Run) -> dict[str, Any]:
+    """Nothing is full for it any more, or it is to be asked again."""
+    return {"lane": abs(run.lane), "parked": None}
 
 
 def succeed(run: Run, cmd: Succeed, now: int) -> Run:
@@ -301,12 +307,12 @@ def skip(run: Run, cmd: Skip, now: int) -> Run:
 def patch(run: Run, cmd: Patch, now: int) -> Run:
     if cmd.max_attempts is not None and cmd.max_attempts <= run.burnt:
         raise BadInput(f"Run {run.id} has used {run.burnt} of its tries already.", hint="Allow at least one more, or cancel it.")
-    given = {name: value for name in ("payload", "due_at", "max_attempts", "queue", "lane") if (value := getattr(cmd, name)) is not None}
+    given = {name: value for name in ("payload", "due_at", "max_attempts", "queue", "lane", "keys") if (value := getattr(cmd, name)) is not None}
     if cmd.priority is not None:
         given["band"] = -cmd.priority
     if cmd.due_at is not None:
         given["position"] = place(max(run.created_at, cmd.due_at))
-    edited = replace(run, **given)
+    edited = replace(run, **_in_its_lane(run) | given)
     return edited if run.state is State.WAITING or cmd.due_at is None else replace(edited, state=_ready(edited, now))
 
 

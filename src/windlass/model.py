@@ -52,6 +52,7 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     max_returns: int = 1000  # snoozes and give-backs, which burn no try
     grace: int = 30_000  # from a cancel's ask until the run ends without its worker's word
     solver: Solver | None = None
+    ageing: int | None = None  # how long a wait one step of priority is worth, as its queue said when it was made
 
 
 SOLVER = "solver"
@@ -64,6 +65,75 @@ class Requires(Struct, frozen=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     cores: int = 0
     memory: int = 0  # MiB
+
+
+class Use(Struct, frozen=True, omit_defaults=True):
+    """What a run occupies of a resource while a worker has it. With `per`, the resource's limits hold for each value of that payload field."""
+
+    resource: str
+    weight: int = 1
+    per: str | None = None
+
+
+class Needs(Requires, frozen=True, omit_defaults=True):
+    """What a lane requires of a worker, and which resources its runs occupy."""
+
+    uses: tuple[Use, ...] = ()
+
+
+class Rate(Struct, frozen=True, omit_defaults=True):
+    """So many in a period of so many milliseconds, evenly, after at most `burst` at once (None: all of them)."""
+
+    count: int
+    period: int
+    burst: int | None = None
+
+
+class Resource(Struct, frozen=True):
+    """A named capacity that runs occupy. The fields are the columns of `job_resources`."""
+
+    name: str
+    capacity: int | None  # None: any number
+    rates: tuple[Rate, ...]
+    max_wait: int  # milliseconds after which a run that lacks several resources has them kept for it
+    created_at: int
+    updated_at: int
+
+
+PauseScope = Literal["system", "queue", "job"]
+
+
+class Pause(Struct, frozen=True):
+    """Something of which nothing is handed out. The fields are the columns of `job_pauses`."""
+
+    scope: PauseScope
+    name: str  # empty for the whole system
+    at: int
+    reason: str | None
+    who: str | None
+
+
+class Queue(Struct, frozen=True):
+    """What is set for a queue. The fields are the columns of `job_queues`."""
+
+    name: str
+    ageing: int  # milliseconds of waiting that one step of priority is worth
+
+
+class Slot(Struct, frozen=True):
+    """A direct call's place at a resource. The fields are the columns of `job_slots`."""
+
+    seq: int
+    id: str
+    key: str  # of the gate
+    token: str
+    weight: int
+    state: Literal["waiting", "held"]
+    who: str | None
+    lease: int
+    lease_until: int
+    created_at: int
+    held_at: int | None
 
 
 class Options(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -81,6 +151,7 @@ class Options(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
     grace: int | None = None
     requires: Requires | None = None
     solver: Solver | None = None
+    uses: tuple[Use, ...] | None = None
 
 
 class Job(Struct, frozen=True):
@@ -102,7 +173,7 @@ class Lane(Struct, frozen=True):
     id: int
     queue: str
     job: str
-    requires: Requires
+    requires: Needs
 
 
 class Key(Struct, frozen=True):
@@ -149,7 +220,7 @@ class Run(Struct, frozen=True, gc=False):
     job: str
     queue: str
     lane: int
-    band: int  # minus the priority: a smaller one goes first
+    band: int  # minus the priority, or 0 in a queue that ages: a smaller one goes first
     position: int
     payload: str  # JSON text, a snapshot
     due_at: int  # when it may begin; a retry or a snooze moves it on
@@ -179,10 +250,14 @@ class Run(Struct, frozen=True, gc=False):
     progress: str | None = None  # JSON text, the handler's last word on how far it is; kept at the end
     schedule: int | None = None  # what made it; None: somebody asked for it
     instant: int | None = None  # the schedule's instant that it stands for; it never changes
+    keys: str | None = None  # JSON text: its keys for those uses of its lane that limit by key
+    parked: str | None = None  # the gate that is full for it; its lane is negative then
+    aged: int | None = None  # its priority, where its queue ages
+    grouped: int | None = None
 
     @property
     def priority(self) -> int:
-        return -self.band
+        return -self.band if self.aged is None else self.aged
 
     @property
     def scheduled_for(self) -> int:
@@ -446,6 +521,11 @@ class Limits(Struct, frozen=True):
     page: int = 1_000
     predecessors: int = 1_000
     lanes: int = 10_000
+    resources: int = 1_000
+    uses: int = 16  # of one job
+    pauses: int = 10_000
+    queues: int = 10_000  # with settings of their own
+    slots: int = 10_000  # direct calls that wait or hold
     attempts: int = 1_000
     lease: int = 24 * 3600 * 1000
     duration: int = 10 * 366 * 24 * 3600 * 1000

@@ -15,9 +15,9 @@ from windlass.clock import Clock
 from windlass.engine import checks
 from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob
 from windlass.machine import Command, step
-from windlass.model import SOLVER, Job, Lane, Limits, Options, Policy, Requires, Run, State, WorkerInfo
+from windlass.model import SOLVER, Job, Lane, Limits, Needs, Options, Policy, Requires, Run, State, WorkerInfo
 from windlass.store.base import SWEEP, Hints, Joined, NoHints, Store, queue_topic, worker_topic
-from windlass.store.records import Change, Ready, Records, Written, policy_text, requires_text
+from windlass.store.records import Change, Ready, Records, Written, needs_text, policy_text
 from windlass.store.rows import Act
 
 DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 3
@@ -46,7 +46,7 @@ class Template(NamedTuple):
         policy = Policy(**{name: given[name] for name in _POLICY_FIELDS if name in given})
         return cls(
             queue=given.get("queue", DEFAULT_QUEUE),
-            requires=requires_text(rounded(_required(options))),
+            requires=needs_text(needs_of(options)),
             band=-given.get("priority", 0),
             max_attempts=given.get("max_attempts", DEFAULT_ATTEMPTS),
             max_runtime=given.get("max_runtime") or None,
@@ -54,19 +54,17 @@ class Template(NamedTuple):
         )
 
 
-def _required(options: Options) -> Requires:
-    requires = options.requires or Requires()
-    return requires if options.solver is None else replace(requires, tags=(*requires.tags, SOLVER))
-
-
 def merged(base: Options, over: Options) -> Options:
     """The options of a job with what a creation said itself laid over them."""
     return replace(base, **{name: value for name, value in asdict(over).items() if value is not None})
 
 
-def rounded(requires: Requires) -> Requires:
-    """Requirements in the few steps that lanes know: sorted tags, and powers of two."""
-    return Requires(tuple(sorted(set(requires.tags))), _power_of_two(requires.cores), _power_of_two(requires.memory))
+def needs_of(options: Options) -> Needs:
+    """What runs need, in the few steps that lanes know: sorted tags and uses, and powers of two."""
+    requires = options.requires or Requires()
+    tags = {*requires.tags, SOLVER} if options.solver is not None else set(requires.tags)
+    uses = sorted(options.uses or (), key=lambda use: (use.resource, use.per or ""))
+    return Needs(tuple(sorted(tags)), _power_of_two(requires.cores), _power_of_two(requires.memory), tuple(uses))
 
 
 def _power_of_two(number: int) -> int:
@@ -101,6 +99,7 @@ class Lanes:
 
     def __init__(self) -> None:
         self.all: list[Lane] = []
+        self.by_id: dict[int, Lane] = {}
         self.ids: dict[tuple[str, str, str], int] = {}
         self.last = 0
         self._adding = Lock()
@@ -112,7 +111,8 @@ class Lanes:
             for lane in lanes:
                 if lane.id > self.last:
                     self.all.append(lane)
-                    self.ids[lane.queue, lane.job, requires_text(lane.requires)] = self.last = lane.id
+                    self.by_id[lane.id] = lane
+                    self.ids[lane.queue, lane.job, needs_text(lane.requires)] = self.last = lane.id
             self.open.cache_clear()
 
     def _open(self, worker: WorkerInfo) -> list[int]:
@@ -243,6 +243,12 @@ class Core:
 
     async def refresh_lanes(self) -> None:
         self.lanes.add(await self.home.lanes_after(self.lanes.last))
+
+    async def lane_of(self, run: Run) -> Lane:
+        """The lane of a run, parked or not."""
+        if abs(run.lane) not in self.lanes.by_id:
+            await self.refresh_lanes()
+        return self.lanes.by_id[abs(run.lane)]
 
     # One run, changed by one command
 

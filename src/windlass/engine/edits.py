@@ -12,7 +12,7 @@ from windlass.engine.core import PATIENCE, Core
 from windlass.errors import BadInput, Conflict, Frozen, WrongState
 from windlass.machine import Cancel, Patch, Skip, step
 from windlass.model import Run, State
-from windlass.store.records import Change, Written, pack, requires_text
+from windlass.store.records import Change, Written, needs_text, pack
 
 PATCHABLE = ("payload", "priority", "due_at", "max_attempts", "queue")
 
@@ -74,11 +74,9 @@ class Editing(Core):
         return Patch(**checked)
 
     async def _lane_in(self, run: Run, queue: str) -> int:
-        if run.lane > self.lanes.last:
-            await self.refresh_lanes()
-        requires = next(requires_text(lane.requires) for lane in self.lanes.all if lane.id == run.lane)
-        await self.ensure_lanes({(queue, run.job, requires)})
-        return self.lanes.ids[queue, run.job, requires]
+        needs = needs_text((await self.lane_of(run)).requires)
+        await self.ensure_lanes({(queue, run.job, needs)})
+        return self.lanes.ids[queue, run.job, needs]
 
 
 def _reason(text: str | None) -> str | None:

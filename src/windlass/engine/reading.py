@@ -257,8 +257,7 @@ class Reading(Core):
         ]
 
     async def _why_queued(self, run: Run) -> list[Reason]:
-        await self.refresh_lanes()
-        lane = next(lane for lane in self.lanes.all if lane.id == run.lane)
+        lane = await self.lane_of(run)
         alive = await self.records.workers_seen(self.clock.now() - self.limits.worker_silence)
         reasons = [] if any(open_to(lane, worker) for worker in alive) else [_no_worker(lane, len(alive))]
         ahead = await self.records.ahead(run, _AHEAD)

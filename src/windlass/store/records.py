@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from windlass.machine import ENDED
-from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Options, Policy, Requires, Run, Schedule, Skipped, State, WorkerInfo
+from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Needs, Options, Policy, Run, Schedule, Skipped, State, WorkerInfo
 from windlass.store import access, sql, stats, tails, webhooks
 from windlass.store.access import AccessRecords
 from windlass.store.base import Row, Statement, Value
@@ -32,9 +32,9 @@ FIRST = (-(2**63), -(2**63), 0)
 
 _WRITTEN_BACK = (
     "seq", "rev", "state", "due_at", "position", "attempt", "attempt_id", "retry_of", "burnt", "returns", "token", "worker", "slot",
-    "lease", "claimed_at", "started_at", "look_at", "cancel_asked_at", "finished_at", "reason",
+    "lease", "claimed_at", "started_at", "look_at", "cancel_asked_at", "finished_at", "reason", "lane", "parked",
 )  # fmt: skip
-_PATCHED = ("seq", "rev", "state", "payload", "queue", "lane", "band", "position", "due_at", "max_attempts")
+_PATCHED = ("seq", "rev", "state", "payload", "queue", "lane", "band", "position", "due_at", "max_attempts", "keys", "parked", "aged")
 
 
 _SCHEDULE_WRITTEN = (
@@ -259,13 +259,13 @@ def _attempt_of(run_id: str, row: Row) -> Attempt:
     return Attempt(run_id, n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, _error_of(error))
 
 
-def _requires_of(text: str) -> Requires:
-    return msgspec.json.decode(text, type=Requires) if text else Requires()
+def _needs_of(text: str) -> Needs:
+    return msgspec.json.decode(text, type=Needs) if text else Needs()
 
 
-def requires_text(requires: Requires) -> str:
-    """The empty text for no requirement."""
-    return "" if requires == Requires() else pack(requires)
+def needs_text(needs: Needs) -> str:
+    """The empty text for no need."""
+    return "" if needs == Needs() else pack(needs)
 
 
 def _seqs(rows: Iterable[Row]) -> set[int]:
@@ -296,7 +296,7 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
 
     async def lanes_after(self, last: int) -> list[Lane]:
         return [
-            Lane(identity, queue, job, _requires_of(text)) for identity, queue, job, text in await self._read("lanes_after", after=last)
+            Lane(identity, queue, job, _needs_of(text)) for identity, queue, job, text in await self._read("lanes_after", after=last)
         ]
 
     # Creation

@@ -196,8 +196,8 @@ set state = r.state, rev = r.rev, mark = :mark, due_at = r.due_at, position = r.
   attempt = r.attempt, attempt_id = r.attempt_id, retry_of = r.retry_of, burnt = r.burnt, returns = r.returns,
   token = r.token, worker = r.worker, slot = r.slot, lease = case when r.lease is null then null else job_runs.lease end, claimed_at = r.claimed_at, started_at = r.started_at,
   lease_until = case when r.look_at is null then null else job_runs.lease_until end, look_at = r.look_at,
-  cancel_asked_at = r.cancel_asked_at, finished_at = r.finished_at, reason = r.reason, error = r.error
-from {rows: r: seq int, rev int, state text, due_at int, position int, attempt int, attempt_id text, retry_of text, burnt int, returns int, token text, worker text, slot int, lease int, claimed_at int, started_at int, look_at int, cancel_asked_at int, finished_at int, reason text, error text, lapsed_by int}
+  cancel_asked_at = r.cancel_asked_at, finished_at = r.finished_at, reason = r.reason, lane = r.lane, parked = r.parked, error = r.error
+from {rows: r: seq int, rev int, state text, due_at int, position int, attempt int, attempt_id text, retry_of text, burnt int, returns int, token text, worker text, slot int, lease int, claimed_at int, started_at int, look_at int, cancel_asked_at int, finished_at int, reason text, lane int, parked text, error text, lapsed_by int}
 where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and (r.lapsed_by is null or job_runs.lease_until <= r.lapsed_by)
 returning job_runs.seq
 
@@ -216,8 +216,8 @@ from {rows: r: seq int, move text, attempt int, worker text, detail text, left_q
 -- name: patch
 update job_runs
 set state = r.state, rev = r.rev, mark = :mark, payload = r.payload, queue = r.queue, lane = r.lane, band = r.band,
-  position = r.position, due_at = r.due_at, max_attempts = r.max_attempts
-from {rows: r: seq int, rev int, state text, payload text, queue text, lane int, band int, position int, due_at int, max_attempts int}
+  position = r.position, due_at = r.due_at, max_attempts = r.max_attempts, keys = r.keys, parked = r.parked, aged = r.aged
+from {rows: r: seq int, rev int, state text, payload text, queue text, lane int, band int, position int, due_at int, max_attempts int, keys text, parked text, aged int}
 where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and job_runs.state {from: patch}
 returning job_runs.seq
 
