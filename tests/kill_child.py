@@ -22,7 +22,7 @@ from windlass.engine.webhooks import BROKEN
 from windlass.errors import Cancelled
 from windlass.faults import FAULTS
 from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
-from windlass.model import Failure, Key, Limits, NewRun, Options, Run, WorkerInfo
+from windlass.model import Failure, Group, GroupKind, Key, Limits, Member, NewGroup, NewRun, Options, Run, WorkerInfo
 from windlass.store.base import Store, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.records import Held
@@ -33,6 +33,7 @@ T = TypeVar("T")
 HOUR, DAY = 3600 * 1000, 24 * 3600 * 1000
 BOOM = Failure("boom", "it broke")
 WORKER = WorkerInfo("child", slots=100)
+TOGETHER = WorkerInfo("together", queues=("together",), slots=100)
 
 
 def open_store(kind: str, where: str, clock: ManualClock, **how: Any) -> Store:
@@ -82,9 +83,11 @@ def scenario(life: Life) -> None:
     life(life.engine.register(WORKER))
     life(life.engine.worker_metrics(WORKER.name, {"load": 1}))
     let_old_runs_go(life)
+    work_in_groups(life)
     use_keys(life)
     report_in_every_way(life)
     edit(life)
+    rearrange(life)
     let_time_pass(life)
     follow_a_schedule(life)
     let_people_in(life)
@@ -148,6 +151,57 @@ def edit(life: Life) -> None:
     except Cancelled:
         life.ledger.write("C", runs[0].id)
     life.succeed(runs[1])
+
+
+def rearrange(life: Life) -> None:
+    """Moves, one of which needs a neighbour to make room."""
+    first, second, third = [life.create(options=Options(queue="line")) for _ in range(3)]
+    life(life.engine.move(third, before=second))
+    life(life.engine.move(first, to="bottom"))
+    for run_id in (first, second, third):
+        life.cancel(run_id)
+
+
+def work_in_groups(life: Life) -> None:
+    """A chain whose first run fails, a diamond that goes well, one that is cancelled, and a rerun of it; all of them called at the end."""
+    job = NewRun("job", options=Options(queue="together", max_attempts=1))
+
+    groups: list[Group] = []
+
+    def group(kind: GroupKind, *after: tuple[str, ...], **how: Any) -> Group:
+        members = tuple(Member(job, str(n), names) for n, names in enumerate(after))
+        made = life(life.engine.create_group(NewGroup(members, kind, callback=job, **how)))
+        groups.append(made)
+        for run in life(life.engine.members(made.id)):
+            life.ledger.write("E", run.id)
+        return made
+
+    def take(count: int) -> list[Run]:
+        runs = life(life.engine.claim(TOGETHER, count=count, nonce=life.clock.nonce()))
+        assert len(runs) == count, f"{len(runs)} of {count} runs"
+        return runs
+
+    group("sequential", (), (), (), key=Key("chain", lasts="forever"))
+    (first,) = take(1)
+    life.report(first, Fail(token=first.token, error=BOOM))
+    life.succeed(*take(1))
+    group("graph", (), ("0",), ("0",), ("1", "2"), on_failure="skip")
+    for count in (1, 2, 1, 1):
+        for run in take(count):
+            life.succeed(run)
+    unwanted = group("graph", (), ("0",), on_failure="continue")
+    life(life.engine.cancel_group(unwanted.id, reason="not wanted"))
+    life.succeed(*take(1))
+    again = life(life.engine.rerun_group(unwanted.id))
+    for _ in range(3):
+        life.succeed(*take(1))
+    assert life(life.engine.get_group(again.id)).status == "completed"
+    for one in groups:
+        for run in life(life.engine.members(one.id)):
+            life.ledger.write("O", run.id)
+    life(life.engine.roll_up())
+    life.clock.advance(31 * DAY)
+    life(life.engine.prune())
 
 
 def let_time_pass(life: Life) -> None:

@@ -165,6 +165,7 @@ def recover(kind: str, where: str, path: Path) -> None:
     life.ledger.close()
     run_sync(store.close())
     invariants.check(snapshot)
+    assert all(group.finished_at is not None for group in snapshot.groups.values()), "a group is stuck"
     ledger.check(lines, snapshot)
     assert {line.run for line in lines if line.what == "E" and line.rest == ("b",)} == {again}
 

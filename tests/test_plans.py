@@ -37,7 +37,13 @@ GROWING = {
     "job_skips",
     "job_minutes",
     "job_audit",
-} | {"job_deliveries"}
+    "job_deliveries",
+    "job_groups",
+    "job_holds",
+    "job_gates",
+    "job_rates",
+    "job_slots",
+}
 
 POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor", "key"}
 """Columns that lead to one row, or to the few that belong to one run: looking such a value up costs the same in any table."""
@@ -45,6 +51,9 @@ POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predece
 WALKS = {
     "heads": {"job_runs_ready": "lane"},
     "ahead": {"job_runs_ready": "lane"},
+    "places_from": {"job_runs_ready": "lane"},
+    "places_before": {"job_runs_ready": "lane"},
+    "place_at": {"job_runs_ready": "lane"},
     "due": {"job_runs_due": "due_at"},
     "next_due": {"job_runs_due": ""},
     "overdue": {"job_runs_look": "look_at"},
@@ -74,6 +83,11 @@ WALKS = {
     "schedules_due": {"job_schedules_next": "next_at"},
     "next_schedule": {"job_schedules_next": "next_at"},
     "schedule_skips": {"job_skips_schedule": "schedule"},
+    "lanes_waiting": {"job_runs_ready": "lane"},
+    "late_runs": {"job_runs_due": "due_at"},
+    "newest_entry": {"job_journal_pkey": "entry"},
+    "lapses": {"job_journal_pkey": "entry"},
+    "runtimes": {"job_runs_job_ended": "job state"},
 }
 """Statements that follow an index in its order and stop at their limit: the index, and how its key must begin."""
 
@@ -117,8 +131,13 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("cursor", "status", "error", "reason"), "a"),
     "answer": 1,
     "few": 1,
+    "older": 1,
     **dict.fromkeys(("hash", "scopes", "who", "what", "subject", "invitation"), "a"),
     **dict.fromkeys(("expires_at", "lasts"), 1),
+    **dict.fromkeys(("moved", "aged"), 1),
+    **dict.fromkeys(("on_failure", "rule", "scope", "ended", "run", "group", "callback"), "a"),
+    **dict.fromkeys(("total", "ageing", "capacity", "max_wait", "controls", "weight", "each"), 1),
+    **dict.fromkeys(("g", "w", "p", "rates"), "[]"),
     "max_attempts": 3,
     "queue": "a",
     "state": "failed",
@@ -195,6 +214,12 @@ insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options,
 insert into job_skips (schedule, first_at, last_at, number, reason, at) select id, 1, 1, 1, 'missed', 1 from job_schedules;
 insert into job_audit (at, who, what, subject) select n, 'ann', 'cancel', 'run ' || n from numbers;
 update job_runs set schedule = seq % 50 + 1 where seq % 2 = 0;
+insert into job_gates (key, resource, wake_at, used_at) select 'key' || n, 'key', case when n % 3 = 0 then n end, n from numbers where n <= 5000;
+insert into job_rates (key, n, tat) select key, 0, 1 from job_gates;
+insert into job_holds (key, run, token, weight) select 'key' || (seq % 5000), seq, token, 1 from job_runs where look_at is not null;
+insert into job_slots (id, key, token, weight, state, lease, lease_until, created_at)
+  select 'slot' || n, 'key' || (n % 5000), 'a', 1, 'held', 1, n, n from numbers where n <= 10000;
+update job_runs set parked = 'key' || (seq % 5000), lane = -lane where state = 'queued' and seq % 3 = 0;
 insert into job_minutes (minute, queue, job, created, started, succeeded, failed, quarantined, cancelled, skipped, attempts, retried,
   returned, lapsed, waited, ran)
   select n / 5, 'default', 'job' || (n % 5), 1, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1 from numbers;

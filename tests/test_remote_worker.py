@@ -326,7 +326,7 @@ def test_a_worker_tells_who_it_is_and_how_its_host_is_doing(app: App, hub: Serve
     assert {"host", "pid", "version"} <= worker.about.keys()
     assert worker.about["pid"] == os.getpid()
     assert worker.metrics.keys() == {
-        "cpu", "memory", "memory_total", "disk", "disk_total", "load1", "load5", "load15", "cores",
+        "cpu", "memory", "memory_total", "disk", "disk_total", "load1", "load5", "load15", "cores", "loop_lag_ms", "clock", "incarnation",
     }  # fmt: skip
 
 

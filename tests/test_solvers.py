@@ -29,7 +29,7 @@ from windlass.model import Failure, Limits, NewRun, Options, Run, Solver
 from windlass.store.base import run_sync
 from windlass.worker import Worker, solvers
 from windlass.worker.commands import Guard
-from windlass.worker.context import Call, Context
+from windlass.worker.context import Call, Context, Nowhere
 from windlass.worker.solvers import AsSolver, Image, Mismatch, Solvers
 
 ROUNDS = int(500 * float(os.environ.get("TORTURE", "1")))
@@ -142,7 +142,7 @@ def failure(run: Run) -> Failure:
 # Without a worker around it
 
 
-class Heard:
+class Heard(Nowhere):
     def __init__(self) -> None:
         self.lines: list[str] = []
 

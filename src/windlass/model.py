@@ -7,8 +7,12 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from windlass import payload as json
+
 POSITION_STEP = 2**20
-"""Positions per millisecond: room for the index in a call, and for moves in between."""
+"""Positions per millisecond: room for those of one call, and for moves in between."""
+INDEX_STEP = 2**6
+"""Positions between two runs of one call."""
 
 
 class State(StrEnum):
@@ -210,6 +214,64 @@ class Created(Struct, frozen=True, gc=False):
     pruned: bool = False
 
 
+GroupKind = Literal["parallel", "sequential", "graph"]
+OnFailure = Literal["stop", "continue", "skip"]
+GroupStatus = Literal["running", "completed", "cancelled", "partial"]
+
+
+class Member(Struct, frozen=True):
+    """A run of a group, and the names of the members it waits for; only those of a graph have any."""
+
+    run: NewRun
+    name: str | None = None
+    after: tuple[str, ...] = ()
+
+
+class NewGroup(Struct, frozen=True):
+    """A group that is asked for."""
+
+    members: tuple[Member, ...]
+    kind: GroupKind = "parallel"
+    on_failure: OnFailure = "stop"  # what becomes of those that wait for one that did not succeed
+    callback: NewRun | None = None  # a run that begins when all members have ended
+    name: str | None = None
+    key: Key | None = None  # the same key and content again is the same group
+
+
+class Group(Struct, frozen=True):
+    """Runs that start and finish together by rule. The fields are columns of `job_groups`."""
+
+    id: str
+    name: str | None
+    kind: GroupKind
+    on_failure: OnFailure
+    total: int
+    succeeded: int
+    failed: int  # or quarantined
+    cancelled: int  # or skipped
+    status: GroupStatus  # completed: all succeeded; cancelled: all were cancelled or skipped; partial: anything else
+    callback: str | None  # the id of the run at its end
+    created_at: int
+    finished_at: int | None
+    reason: str | None  # why somebody cancelled it
+    retry_of: str | None  # the group that this one is the rerun of
+    seq: int = 0  # internal key; never shown
+
+
+class Result(Struct, frozen=True):
+    """What became of a run that another one waited for."""
+
+    id: str
+    job: str
+    state: State
+    output: str | None  # JSON text
+
+    @property
+    def value(self) -> Any:
+        """The output as plain values."""
+        return None if self.output is None else json.decode(self.output)
+
+
 class Run(Struct, frozen=True, gc=False):
     """One request to execute a job, with its current or last attempt. The fields are the columns of `job_runs`."""
 
@@ -253,11 +315,16 @@ class Run(Struct, frozen=True, gc=False):
     keys: str | None = None  # JSON text: its keys for those uses of its lane that limit by key
     parked: str | None = None  # the gate that is full for it; its lane is negative then
     aged: int | None = None  # its priority, where its queue ages
-    grouped: int | None = None
+    grouped: int | None = None  # its group's internal key
 
     @property
     def priority(self) -> int:
         return -self.band if self.aged is None else self.aged
+
+    @property
+    def head_start(self) -> int:
+        """Milliseconds of waiting that its priority is worth, where its queue ages."""
+        return 0 if self.aged is None else self.aged * (self.policy.ageing or 0)
 
     @property
     def scheduled_for(self) -> int:
@@ -502,7 +569,7 @@ class Audited(Struct, frozen=True):
 
 def place(at: int, index: int = 0) -> int:
     """The position of a run that is due at an instant, the index-th of its call."""
-    return at * POSITION_STEP + index
+    return at * POSITION_STEP + index * INDEX_STEP
 
 
 class Limits(Struct, frozen=True):
@@ -520,6 +587,7 @@ class Limits(Struct, frozen=True):
     report: int = 1_000
     page: int = 1_000
     predecessors: int = 1_000
+    waits: int = 100_000  # between the members of one group
     lanes: int = 10_000
     resources: int = 1_000
     uses: int = 16  # of one job

@@ -50,6 +50,8 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     arguments, rest = parser.parse_known_args(words)
     if rest and getattr(arguments, "payload", None) is not None and not any(word.startswith("-") for word in rest if word != "-"):
         arguments.payload += rest  # argparse stops taking them at the first option
+    elif rest[:1] == ["--"] and getattr(arguments, "argv", None) == []:
+        arguments.argv = rest[1:]  # nor does it take them behind one
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return arguments

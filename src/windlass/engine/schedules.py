@@ -218,6 +218,7 @@ class Scheduling(Creating, Editing):
                 return _Look(await self._fire_these(plans) if plans else 0, moved, end)
             except (Conflict, OutcomeUnknown):
                 self.forget_jobs()  # another process was faster, or somebody edits one: what is still due is read again
+                await self.refresh_controls()
             except StoreError:
                 raise
             except WindlassError:

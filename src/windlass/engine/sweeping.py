@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from windlass.clock import Clock
 from windlass.engine.core import BACK_AT_LATEST
+from windlass.engine.limiting import Limiting
 from windlass.engine.schedules import Scheduling
 from windlass.engine.stats import Counting
 from windlass.errors import OutcomeUnknown
@@ -55,7 +56,7 @@ class Watch:
         return ticks - self._since
 
 
-class Sweeping(Scheduling, Counting):
+class Sweeping(Scheduling, Counting, Limiting):
     """The verbs of time."""
 
     _prune_at = 0
@@ -68,6 +69,7 @@ class Sweeping(Scheduling, Counting):
         """
         began, steady = self.clock.now(), None if watch is None else watch.steady_for()
         lapsed = await self.lapse(steady)
+        await self.open_gates(steady)
         fired, left = await self.fire_in_turn()
         dispatched = await self.dispatch()
         pruned = 0
@@ -130,10 +132,9 @@ class Sweeping(Scheduling, Counting):
                 await self.records.look_later(later)
             if not changes:
                 return 0
-            written = await self.records.write_back("lapse", changes, self.clock.nonce(), self.clock.nonce(), now)
+            written = await self.write_back("lapse", changes, now)
         except OutcomeUnknown:
             return 0  # the next sweep looks again
-        await self.wake_after(changes, written, now)
         return len(written.seqs)
 
     def _verdict(self, run: Run, now: int, steady: int | None) -> Command | int | None:
@@ -177,6 +178,7 @@ class Sweeping(Scheduling, Counting):
         """
         pruned, now, read = 0, self.clock.now(), min(await self._read_up_to(), default=None)
         await self.prune_workers()
+        await self.tidy_gates()
         for state in ENDED:
             keep = self.limits.keep_succeeded if state is State.SUCCEEDED else self.limits.keep_others
             for _ in range(SLICES):

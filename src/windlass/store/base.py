@@ -36,7 +36,7 @@ class Store(Protocol):
         """Let go of every connection; a second call does nothing."""
 
 
-QUEUES, WORKERS = "queue:", "worker:"
+QUEUES, WORKERS, SLOTS = "queue:", "worker:", "slot:"
 ALL_QUEUES = "queue:*"
 """What a waiter names to hear of every queue."""
 SWEEP = "sweep"
@@ -53,6 +53,11 @@ def queue_topic(name: str) -> str:
 def worker_topic(name: str) -> str:
     """What is said when something is asked of a worker."""
     return WORKERS + name
+
+
+def slot_topic(resource: str) -> str:
+    """What is said when something was let go of that direct calls may wait for."""
+    return SLOTS + resource
 
 
 @runtime_checkable

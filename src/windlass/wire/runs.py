@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from windlass.engine import Reason
 from windlass.errors import BadInput
-from windlass.machine import ENDED, MOVES, Cancel, Patch
+from windlass.machine import ENDED, MOVES, Cancel, Command, Patch, Reorder
 from windlass.model import Attempt, Created, Failure, Key, NewRun, Options, Policy, Run, State
 from windlass.wire.values import heard, maybe_heard, maybe_told, text_of, told
 
@@ -50,13 +50,14 @@ class RunView(Struct, frozen=True):
     left_out: tuple[str, ...] = ()  # what is too large for a list; ask for the run itself
 
 
+_EDITS: dict[str, type[Command]] = {"cancel": Cancel, "patch": Patch, "move": Reorder}
 _WAYS: dict[State, tuple[str, ...]] = {
-    state: tuple(name for name, allowed in (("cancel", Cancel in moves), ("patch", Patch in moves), ("rerun", state in ENDED)) if allowed)
+    state: (*(name for name, edit in _EDITS.items() if edit in moves), *(("rerun",) if state in ENDED else ()))
     for state, moves in MOVES.items()
 }
 
 
-def _raw(text: str | None) -> Any:
+def raw_of(text: str | None) -> Any:
     """Stored JSON as it is: to read it only to write it again would cost more than all the rest."""
     return None if text is None else msgspec.Raw(text.encode())
 
@@ -81,11 +82,11 @@ def run_view(run: Run, left_out: tuple[str, ...] = ()) -> RunView:
         state=run.state,
         priority=run.priority,
         rev=run.rev,
-        payload=_raw(run.payload),
-        output=_raw(run.output),
+        payload=raw_of(run.payload),
+        output=raw_of(run.output),
         error=run.error,
         reason=run.reason,
-        progress=_raw(run.progress),
+        progress=raw_of(run.progress),
         attempt=run.attempt,
         attempt_id=run.current_attempt,
         failures=run.burnt,

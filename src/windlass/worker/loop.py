@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
@@ -26,6 +27,7 @@ from windlass.worker.crew import Crew
 from windlass.worker.executions import Execution, Why
 from windlass.worker.handlers import Handler, UnknownHandler
 from windlass.worker.housekeeping import AWAY, Housekeeping
+from windlass.worker.lag import Lag
 from windlass.worker.outcomes import Stopped, failure_of, paced, returned
 from windlass.worker.port import House, Port, Spool
 from windlass.worker.processes import InProcess, Nursery
@@ -72,7 +74,9 @@ class Worker:
         self.heart = Heart(self, heart or port, clock, self.info, lease)
         self.worn_out = False  # it has ended because of handlers that were left behind: only a new process is whole again
         self._house, self._spool, self.lease = house, spool, lease
-        self._about, self._measure = about, measure
+        self._measure, self._lag = measure, Lag()
+        self._incarnation = 0 if about is None else round(clock.chance() * 2**31)  # so that two who go by one name can be told apart
+        self._about = None if about is None else {**about, "incarnation": self._incarnation}
         self._longest_wait: float = getattr(port, "longest_wait", LONGEST_WAIT)
         limits = getattr(port, "limits", Limits())
         self._batch, self._lines = min(limits.claim, limits.report), limits.lines_per_call
@@ -116,7 +120,7 @@ class Worker:
                 house = Housekeeping(self._house, self.clock)
                 self._keep(house.sweep(), house.tidy())
             if self._measure is not None:
-                self._keep(self._keep_measuring(self._measure))
+                self._keep(self._lag.run(), self._keep_measuring(self._measure))
             self._serving = self._loop.create_task(self._serve(until_idle))
             await asyncio.wait({self._serving})
             if self._serving.cancelled() or not self._serving.result():
@@ -385,6 +389,10 @@ class Worker:
             report = Fail(error=failure_of(error))
         self.call_soon(self._ended_with, execution, report)
 
+    def ask(self, question: Coroutine[Any, Any, T]) -> Future[T]:
+        """The answer to a question, which is asked on the loop's thread; from any thread."""
+        return asyncio.run_coroutine_threadsafe(question, self._loop)
+
     def call_soon(self, call: Callable[..., Any], *arguments: Any) -> None:
         """Have something done on the loop's thread; from any thread."""
         with suppress(RuntimeError):  # the loop is closed: the process ends
@@ -532,15 +540,20 @@ class Worker:
             self._forget(execution)
 
     async def _keep_measuring(self, measure: Callable[[], Mapping[str, float]]) -> None:
+        measured: Mapping[str, float] = {}
         while True:
             try:
-                await self.port.worker_metrics(self.info.name, await asyncio.to_thread(measure))
-            except WindlassError:
-                pass  # nobody's work depends on it
+                measured = await asyncio.to_thread(measure)
             except Exception as error:
                 _LOG.warning("The host cannot be measured: %s", error)
-                return
+                measure, measured = dict, {}
+            with suppress(Exception):  # nobody's work depends on it
+                await self.port.worker_metrics(self.info.name, {**measured, **self._own_metrics()})
             await asyncio.sleep(MEASURE_EVERY)
+
+    def _own_metrics(self) -> Mapping[str, float]:
+        wall: int = getattr(self.clock, "wall", self.clock.now)()  # of this machine: the other may be the store's
+        return {"loop_lag_ms": self._lag.ms, "clock": wall, "incarnation": self._incarnation}
 
     def _start_soon(self) -> None:
         """Tell the start of those that have run for a while; the start of shorter ones is part of their report."""

@@ -1,12 +1,10 @@
 -- What decides who is next: pauses, queues that age, resources, what occupies them, and the reservations of direct calls.
 
--- One row. Its revision is raised with every change of pauses, queues and resources, so that processes know when to read them again.
+-- One row at most. Its revision is raised with every change of pauses, queues and resources, so that processes know when to read them again.
 create table job_controls (
   id {int} not null primary key,
   rev {int} not null
 ) {strict};
-
-insert into job_controls (id, rev) values (1, 0);
 
 create table job_pauses (
   scope text not null,
