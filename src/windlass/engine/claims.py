@@ -46,26 +46,31 @@ class Claiming(Core):
             return await self.records.held(nonce, worker.name)
         taken: list[Run] = []
         after, width = FIRST, room
-        while room > len(taken):
-            known = self.lanes.last  # another claim may learn of new lanes while this one looks into the old ones
-            heads, newest, busy = await self.records.heads(self.lanes.open(worker), after, width, worker.name, slot)
-            if newest > known:
-                await self.refresh_lanes()
-                continue
-            if not heads or busy:
-                break
-            got = await self._take(heads, token, call, worker.name, slot, lease, room - len(taken))
-            taken += got
-            if not got and nonce and await self.records.claim_known(nonce, but=call):
-                return await self.records.held(nonce, worker.name)  # the same claim was asked twice at once
-            if len(heads) < width:
-                break
-            # Others took what was seen: read on behind it, wider each time, until there is enough or nothing is left.
-            after, width = (heads[-1].band, heads[-1].position, heads[-1].seq), min(width * 2, WIDEST)
+        with self.hands.wanting(room):
+            while room > len(taken):
+                known = self.lanes.last  # another claim may learn of new lanes while this one looks into the old ones
+                wide = self.hands.wide(width, room, WIDEST)
+                heads, newest, busy = await self.records.heads(self.lanes.open(worker), after, wide, worker.name, slot)
+                if newest > known:
+                    await self.refresh_lanes()
+                    continue
+                if not heads or busy:
+                    break
+                with self.hands.reaching(heads, width) as mine:
+                    got = await self._take(mine, token, call, worker.name, slot, lease, room - len(taken))
+                taken += got
+                if not got and nonce and await self.records.claim_known(nonce, but=call):
+                    return await self.records.held(nonce, worker.name)  # the same claim was asked twice at once
+                if len(mine) == len(heads):
+                    if len(heads) < wide:
+                        break
+                    after = (heads[-1].band, heads[-1].position, heads[-1].seq)
+                # Others took what was seen: read on behind it, wider each time, until there is enough or nothing is left.
+                width = min(width * 2, WIDEST)
         return taken
 
     async def _take(
-        self, heads: list[Head], token: str, call: str | None, worker: str, slot: int | None, lease: int, count: int
+        self, heads: Sequence[Head], token: str, call: str | None, worker: str, slot: int | None, lease: int, count: int
     ) -> list[Run]:
         now = self.clock.now()
         until = now + self.limits.keep_claim_nonces

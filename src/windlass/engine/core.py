@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 from windlass import payload as json
 from windlass.clock import Clock
 from windlass.engine import checks
+from windlass.engine.hands import Hands
 from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob
 from windlass.machine import Command, step
 from windlass.model import SOLVER, Job, Lane, Limits, Options, Policy, Requires, Run, State, WorkerInfo
@@ -128,7 +129,7 @@ class Core:
         self._joined: Joined | None = None
         self.clock = clock
         self.limits = limits or Limits()
-        self.lanes = Lanes()
+        self.lanes, self.hands = Lanes(), Hands()
         self._jobs: dict[str, tuple[Job, Template]] = {}
 
     def on(self, store: Store) -> Self:
