@@ -219,6 +219,30 @@ async def test_a_batch_that_reads_sees_one_moment(path: str, kind: str) -> None:
 
 
 @in_loop
+async def test_those_who_ask_the_same_at_once_are_answered_by_one_look(path: str) -> None:
+    async with opened(path) as store:
+        looks: list[int] = []
+        reached, go = threading.Event(), threading.Event()
+
+        def look(number: int) -> int:
+            looks.append(number)
+            reached.set()
+            assert go.wait(30)
+            return len(looks)
+
+        store._reader.line.db.create_scalar_function("look", look)
+        store._reader.line._queries = store._queries = QUERIES | {"look": Query("select look(:number)", False)}
+        tasks = [asyncio.create_task(store.batch("read", [Statement("look", {"number": number})])) for number in (1, 1, 2, 1, 2)]
+        assert await asyncio.to_thread(reached.wait, 30)
+        go.set()
+        # The first one may have been looking already when the second one came, which then needs a look of its own.
+        answers = [answer[0][0][0] for answer in await asyncio.gather(*tasks)]
+        assert sorted(looks) in ([1, 2], [1, 1, 2])
+        assert answers[1] == answers[3]
+        assert answers[2] == answers[4] != answers[1]
+
+
+@in_loop
 async def test_a_busy_store_says_so_and_works_again(path: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "PATIENCE", 0.05)
     async with opened(path, kind) as store:
@@ -538,6 +562,12 @@ def test_every_commit_is_synced_unless_asked_otherwise(path: str, asked: str, gi
     store = BlockingSqlite(path, SystemClock(), queries=QUERIES, steps=STEPS, synchronous=asked)
     assert run_sync(store.batch("read", [Statement("synchronous")])) == [[(given,)]]
     run_sync(store.close())
+
+
+def test_a_plan_is_made_once_whatever_values_are_bound(path: str) -> None:
+    db = files.connect(path, SystemClock())
+    assert db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, -1) == 1
+    sqlite.disconnect(db)
 
 
 def test_other_ways_to_sync_are_refused(path: str) -> None:

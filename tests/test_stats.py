@@ -347,6 +347,30 @@ def test_a_place_that_was_read_to_its_end_leads_on_to_what_is_new(h: Harness) ->
     assert counted(h) == {("default", "mail", State.QUEUED): 4}
 
 
+class Busy:
+    """A store in which another run is created whenever something was counted."""
+
+    def __init__(self, h: Harness) -> None:
+        self.h, self.counted = h, 0
+
+    async def batch(self, verb: str, statements: Sequence[Statement]) -> list[list[Row]]:
+        if verb == "roll_up":
+            self.counted += 1
+            await self.h.engine.create([NewRun("mail")])
+        return await self.h.store.batch(verb, statements)
+
+    async def close(self) -> None: ...
+
+
+def test_what_comes_while_it_is_counted_is_counted_the_next_time(h: Harness) -> None:
+    h.create()
+    busy = Busy(h)
+    for n in (1, 2):
+        assert h(h.engine.on(busy).roll_up()) is True
+        assert busy.counted == n
+        assert counted(h) == {("default", "mail", State.QUEUED): n}
+
+
 def test_a_slice_that_another_process_has_counted_is_not_counted_again(h: Harness) -> None:
     h.create()
     tail, rev = h(h.engine.follow("stats", whole=True))

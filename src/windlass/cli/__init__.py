@@ -47,11 +47,14 @@ def _leave_threads_behind(code: int) -> None:
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = make_parser()
-    arguments, rest = parser.parse_known_args(words)
+    before = words[: words.index("--")] if "--" in words else words
+    arguments, rest = parser.parse_known_args(before if "slot" in before else words)
+    if arguments.command == "slot":
+        arguments.argv += words[len(before) + 1 :]  # as they are; argparse would take dashes out
+    elif "slot" in before:
+        arguments, rest = parser.parse_known_args(words)
     if rest and getattr(arguments, "payload", None) is not None and not any(word.startswith("-") for word in rest if word != "-"):
         arguments.payload += rest  # argparse stops taking them at the first option
-    elif rest[:1] == ["--"] and getattr(arguments, "argv", None) == []:
-        arguments.argv = rest[1:]  # nor does it take them behind one
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 from windlass import payload as json
@@ -50,33 +51,38 @@ class Claiming(Looking):
         grab = Grab(token, worker.name, slot, lease, self.controls.rev, self.clock.now(), call)
         taken: list[Run] = []
         after, width, choice = FIRST, room, Choice(grab.now)
-        while room > len(taken):
-            # Another claim may learn of new lanes and controls while this one looks into the old ones.
-            known = self.lanes.last
-            if grab.controls != self.controls.rev:  # what was chosen by the old ones counts no more
-                grab, after, choice = grab._replace(controls=self.controls.rev), FIRST, Choice(grab.now)
-            lanes = self.open_lanes(worker)
-            look = await self.look(lanes, choice, after, width, worker.name, slot)
-            if look.newest > known:
-                await self.refresh_lanes()
-                continue
-            if look.controls != grab.controls:
-                await self.refresh_controls()
-                continue
-            if not look.heads or look.busy:
-                break
-            got = await self._take(lanes, choice, look.heads, room - len(taken), grab)
-            taken += got
-            if not got and nonce and await self.records.claim_known(nonce, but=call):
-                return await self.records.held(nonce, worker.name)  # the same claim was asked twice at once
-            if look.end is not None:
-                # Others took what was seen, or it may not pass: read on behind it, wider each time, until there is enough or nothing is left.
-                after, width = look.end, min(width * 2, WIDEST)
-            elif got or not await self.stale():
-                break
+        with self.hands.wanting(room):
+            while room > len(taken):
+                # Another claim may learn of new lanes and controls while this one looks into the old ones.
+                known = self.lanes.last
+                if grab.controls != self.controls.rev:  # what was chosen by the old ones counts no more
+                    grab, after, choice = grab._replace(controls=self.controls.rev), FIRST, Choice(grab.now)
+                lanes = self.open_lanes(worker)
+                wide = width if lanes.limited else self.hands.wide(width, room, WIDEST)
+                look = await self.look(lanes, choice, after, wide, worker.name, slot)
+                if look.newest > known:
+                    await self.refresh_lanes()
+                    continue
+                if look.controls != grab.controls:
+                    await self.refresh_controls()
+                    continue
+                if not look.heads or look.busy:
+                    break
+                with nullcontext(look.heads) if lanes.limited else self.hands.reaching(look.heads, width) as mine:
+                    got = await self._take(lanes, choice, mine, room - len(taken), grab)
+                taken += got
+                if not got and nonce and await self.records.claim_known(nonce, but=call):
+                    return await self.records.held(nonce, worker.name)  # the same claim was asked twice at once
+                if len(mine) == len(look.heads):
+                    if look.end is not None:
+                        after = look.end
+                    elif got or not await self.stale():
+                        break
+                # Others took what was seen, or it may not pass: read on, wider each time, until there is enough or nothing is left.
+                width = min(width * 2, WIDEST)
         return taken
 
-    async def _take(self, lanes: Open, choice: Choice, heads: list[Head], count: int, grab: Grab) -> list[Run]:
+    async def _take(self, lanes: Open, choice: Choice, heads: Sequence[Head], count: int, grab: Grab) -> list[Run]:
         grab = grab._replace(now=self.clock.now())
         grab = grab._replace(until=grab.now + self.limits.keep_claim_nonces)
         try:
@@ -89,7 +95,7 @@ class Claiming(Looking):
         except Conflict:
             return []  # the worker's one slot was taken by another claim of the same name
 
-    async def _take_within(self, choice: Choice, heads: list[Head], count: int, grab: Grab) -> list[Run]:
+    async def _take_within(self, choice: Choice, heads: Sequence[Head], count: int, grab: Grab) -> list[Run]:
         """Choose from an unlocked read; one batch then locks, counts again, and drops what no longer fits."""
         got: list[Run] = []
         while heads and len(got) < count:

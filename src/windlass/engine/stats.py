@@ -98,12 +98,12 @@ class Counting(Reading):
         """
         for _ in range(slices):
             tail, rev = await self.follow(FOLLOWER, count=min(SLICE, self.limits.page), whole=True)
-            if not tail.entries:
+            if not tail.entries or (await self._add(tail, rev) and tail.ended):  # what came meanwhile can wait for the next call
                 return True
-            await self._add(tail, rev)
         return False
 
-    async def _add(self, tail: Tail, rev: int) -> None:
+    async def _add(self, tail: Tail, rev: int) -> bool:
+        """Whether they are counted by this call."""
         now, ticks = self.clock.now(), self.clock.monotonic()
         oldest = (now - self.limits.keep_minutes) // MINUTE * MINUTE
         minutes, totals = tally(tail.entries)
@@ -112,9 +112,10 @@ class Counting(Reading):
         try:
             await self.records.roll_up((rev, tail.cursor, tail.entries[-1].at), kept, totals, now, drop)
         except (Conflict, OutcomeUnknown):
-            return  # another process was first, or nobody knows; the next look tells
+            return False  # another process was first, or nobody knows; the next look tells
         if drop is not None:
             self._drop_at = ticks + DROP_EVERY
+        return True
 
     async def totals(self, *, count: int = 1_000) -> tuple[Total, dict[tuple[str, str], Total]]:
         """How many runs are in each state and how much there was, in all and by queue and job, as far as it is counted.

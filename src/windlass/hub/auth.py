@@ -6,6 +6,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -216,6 +217,7 @@ def _named(wanted: str | Collection[str]) -> str:
 # Where a request comes from
 
 
+@lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
     """Whether an address can be reached from this machine only."""
     try:

@@ -91,3 +91,8 @@ def unexpected(request_id: str) -> wire.Problem:
 
 
 HANDLERS: dict[Any, Any] = {WindlassError: of_windlass, HTTPException: of_litestar, Exception: of_anything}
+
+
+def of(request: HubRequest, error: Exception) -> Response[bytes]:
+    """The answer to whatever was raised."""
+    return next(handler for kind, handler in HANDLERS.items() if isinstance(error, kind))(request, error)  # type: ignore[no-any-return]

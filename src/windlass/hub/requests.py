@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from litestar import Request
 from litestar.datastructures import State
+from litestar.exceptions import InternalServerException
 
 from windlass import payload
 from windlass.engine import Engine
@@ -86,20 +87,27 @@ class HubRequest(Request[Any, Any, State]):
     async def body(self) -> bytes:
         """The body, refused as soon as it is over the limit."""
         if not isinstance(self._body, bytes):
-            most, parts, size = self._most(), [], 0
-            if (self.headers.get("content-length") or "0").isdigit() and int(self.headers.get("content-length") or 0) > most:
-                raise _too_large(most)
             try:
                 async with asyncio.timeout(self.hub.settings.body_within / 1000):
-                    async for part in self.stream():
-                        size += len(part)
-                        if size > most:
-                            raise _too_large(most)
-                        parts.append(part)
+                    self._body = await self._whole(self._most())
             except TimeoutError:
                 raise TooSlow("The body did not come to its end in time.", hint="Send less at once, or over a better line.") from None
-            self._body = b"".join(parts)
         return self._body
+
+    async def _whole(self, most: int) -> bytes:
+        announced = (value for name, value in self.scope["headers"] if name == b"content-length" and value.isdigit())
+        if int(next(announced, 0)) > most:
+            raise _too_large(most)
+        parts, size, more = list[bytes](), 0, True
+        while more:
+            message: Any = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise InternalServerException("client disconnected prematurely")
+            parts.append(message.get("body", b""))
+            size, more = size + len(parts[-1]), message.get("more_body", False)
+            if size > most:
+                raise _too_large(most)
+        return b"".join(parts)
 
     def _most(self) -> int:
         """Bytes of the body: little where anybody may ask."""

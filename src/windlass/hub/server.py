@@ -19,6 +19,7 @@ from windlass.hub import auth, problems
 from windlass.hub.core import Hub
 from windlass.hub.description import describe
 from windlass.hub.requests import HubRequest
+from windlass.hub.shortcut import Shortcut
 
 _LOG = logging.getLogger("windlass.hub")
 
@@ -93,7 +94,8 @@ class HubApp:
     """
 
     def __init__(self, hub: Hub) -> None:
-        self.hub, self._app = hub, make_app(hub)
+        routes = handlers()
+        self.hub, self._app = hub, Shortcut(make_app(hub, routes), hub.gate, routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

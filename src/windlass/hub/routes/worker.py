@@ -76,7 +76,7 @@ async def log(request: HubRequest, data: JSONBody[wire.AddLines]) -> wire.Done:
 async def report(request: HubRequest, data: JSONBody[wire.ReportRuns]) -> wire.Receipts:
     most = request.hub.engine.limits.output
     read = [_read(view, most) for view in data.outcomes]
-    answers = iter(await request.hub.engine.report_many([outcome for outcome in read if isinstance(outcome, Outcome)]))
+    answers = iter(await request.hub.reports.report_many([outcome for outcome in read if isinstance(outcome, Outcome)]))
     settled = [next(answers) if isinstance(outcome, Outcome) else outcome for outcome in read]
     return wire.Receipts([_receipt(view.run, answer) for view, answer in zip(data.outcomes, settled, strict=True)])
 

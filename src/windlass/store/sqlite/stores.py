@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -108,9 +108,10 @@ def _answer(jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
 class Desk:
     """A thread with a line of its own: takes what waits, serves it together, answers, and begins again."""
 
-    def __init__(self, line: Line, limit: int) -> None:
-        self.line, self._limit = line, limit
+    def __init__(self, line: Line) -> None:
+        self.line = line
         self._inbox: SimpleQueue[Job | None] = SimpleQueue()
+        self._waiting: deque[Job] = deque()
         self._gate, self._open = threading.Lock(), True
         self._thread = threading.Thread(target=self._work, name="windlass-sqlite", daemon=True)
         self._thread.start()
@@ -131,24 +132,48 @@ class Desk:
         self._thread.join()
 
     def _work(self) -> None:
-        while jobs := self._take():
-            _answer(jobs, self.line.serve([job.batch for job in jobs]))
-            self.line.tidy()
-            if self._limit > 1 and not self._inbox.empty():
-                NEVER.wait(YIELD)
+        while self._fetch():
+            self._serve()
         self.line.close()
 
-    def _take(self) -> list[Job]:
-        """All that waits, up to the limit, as soon as there is something; nothing once closed and drained."""
-        jobs: list[Job] = []
-        while not jobs or (len(jobs) < self._limit and not self._inbox.empty()):
+    def _fetch(self) -> bool:
+        """Let all in that wait, or the next one to come; False once closed and drained."""
+        while not self._waiting or not self._inbox.empty():
             job = self._inbox.get()
             if job is None:
-                if jobs:
-                    self._inbox.put(None)
+                self._inbox.put(None)  # nothing comes behind it
                 break
-            jobs.append(job)
-        return jobs
+            self._waiting.append(job)
+        return bool(self._waiting)
+
+    def _serve(self) -> None:
+        """Serve the first of those that wait, and whom one can serve with it."""
+        raise NotImplementedError
+
+
+class Writer(Desk):
+    """Joins what waits into one commit."""
+
+    def __init__(self, line: Line, limit: int) -> None:
+        self._limit = limit
+        super().__init__(line)
+
+    def _serve(self) -> None:
+        jobs = [self._waiting.popleft() for _ in range(min(self._limit, len(self._waiting)))]
+        _answer(jobs, self.line.serve([job.batch for job in jobs]))
+        self.line.tidy()
+        if self._limit > 1 and (self._waiting or not self._inbox.empty()):
+            NEVER.wait(YIELD)
+
+
+class Reader(Desk):
+    """Reads once for all who ask the same."""
+
+    def _serve(self) -> None:
+        batch = self._waiting[0].batch
+        jobs = [job for job in self._waiting if job.batch == batch]
+        self._waiting = deque(job for job in self._waiting if job.batch != batch)
+        _answer(jobs, self.line.serve((batch,)) * len(jobs))
 
 
 class AsyncSqlite:
@@ -161,8 +186,8 @@ class AsyncSqlite:
         self._queries = own_queries() if queries is None else queries
         in_memory = self._path == MEMORY  # which belongs to its one connection, and has no commit worth sharing
         lines = open_lines(1 if in_memory else 2, self._path, clock, self._queries, steps, synchronous)
-        self._writer = Desk(lines[0], limit=1 if in_memory else GROUP)
-        self._reader = self._writer if in_memory else Desk(lines[1], limit=1)
+        self._writer = Writer(lines[0], limit=1 if in_memory else GROUP)
+        self._reader = self._writer if in_memory else Reader(lines[1])
         self._hints = _hints(self._path)
 
     @property
