@@ -230,6 +230,38 @@ def test_F22_a_hub_that_is_killed_and_back_within_the_lease_disturbs_no_run(hub_
     assert {json.loads(run.output or "") for run in ends} == {"after 0", "after 1", "after 2"}
 
 
+def test_F22_a_hub_that_is_away_for_nearly_the_whole_lease_disturbs_no_run(hub_process: HubProcess) -> None:
+    lease, away, proxy = 15.0, threading.Event(), Proxy(hub_process.port)
+
+    def rule(_: str, path: str) -> Any:
+        if path.endswith("/beat") and not away.is_set():
+            away.set()  # so the last beat that was answered is as old as it can be
+        return "refuse" if away.is_set() else "pass"
+
+    with Client(hub_process.url, patience=DEADLINE) as client, program(proxy.url, "1", str(lease)) as worker:
+        client.define("held")
+        (made,) = client.create([NewRun("held")])
+        assert worker.says()[:2] == ["began", made.id]
+        until(lambda: client.get(made.id).state is State.RUNNING)
+        until(lambda: sum(path.endswith("/beat") for _, path, _ in proxy.seen) >= 2)
+        proxy.rule = rule
+        assert away.wait(DEADLINE)
+        began = time.monotonic()
+        hub_process.kill()
+        hub_process.start()
+        client.jobs()
+        outage = 0.78 * lease  # of the five sixths that are promised
+        assert time.monotonic() - began < outage, "The machine is too slow for this test."
+        time.sleep(began + outage - time.monotonic())
+        proxy.rule, beats = lambda *_: "pass", len(proxy.seen)
+        until(lambda: any(path.endswith("/beat") and what == "pass" for _, path, what in proxy.seen[beats:]))
+        worker.tell("after")
+        assert worker.says() == ["ends", made.id, "None"]
+        run = client.wait(made.id, DEADLINE)
+    proxy.close()
+    assert (run.state, run.attempt, run.burnt, run.returns, run.output) == (State.SUCCEEDED, 1, 0, 0, '"after"')
+
+
 def test_F25_a_worker_told_to_stop_finishes_what_it_has_and_claims_nothing_more(hub: ServedHub) -> None:
     with Client(hub.url) as client, program(hub.url) as worker:
         client.define("held")

@@ -40,6 +40,9 @@ LOG_EVERY = 0.2
 MEASURE_EVERY = 15.0
 LOOK_AGAIN = 0.01  # seconds after a hint, because the hint that follows it closely may not be sent
 LONGEST_WAIT, LISTEN = 1.0, 30.0  # seconds without a hint after which the store is asked anyway
+FENCE = 40
+"""The part of a lease that is left when its handler is stopped because no beat got through. It is counted from before the last one that
+was answered was sent, so from before the store counts: a little for clocks that do not run alike, and for the handler to end."""
 COURTESY = 1_000  # milliseconds between the ask and the kill of what is no longer ours
 LAST_WORD = 5_000  # milliseconds of a stop's grace in which those still running are asked to give up
 
@@ -413,7 +416,8 @@ class Worker:
         wait = max(grace - 1_000, grace // 2)
         if why == "lost" and execution.can_be_killed:
             # Nobody else can begin before its end; what is lost already still gets a moment to clean up.
-            wait = min(wait, max(COURTESY, execution.lease_ends - self.clock.monotonic()))
+            left = execution.lease_ends - self.clock.monotonic()
+            wait = min(wait, left if left > 0 and not execution.lost else COURTESY)
         execution.timers.append(self._loop.call_later(wait / 1000, self._force, execution))
 
     def _force(self, execution: Execution) -> None:
@@ -605,18 +609,22 @@ class Worker:
 
     async def _keep_fencing(self) -> None:
         """Stop what no beat got through for, while it can still be known to be held: before anybody else may begin."""
-        tick = max(self.lease // 6, 20)
+        margin, rest = self.lease // FENCE, max(self.lease / 6000, 0.02)
+        pause = rest
         while True:
             before = self.clock.monotonic()
-            await asyncio.sleep(tick / 1000)
+            await asyncio.sleep(pause)
             now = self.clock.monotonic()
-            if now - before > 2 * tick:
+            if now - before > 1000 * (pause + rest):
                 self.heart.now()  # this process was paused or its loop blocked: ask before believing the worst
+                pause = rest
                 continue
             for execution in list(self._busy):
-                if execution.lease_ends <= now + tick and execution.why != "lost":
+                if execution.lease_ends <= now + margin and execution.why != "lost":
                     _LOG.warning("No beat of run %s got through for nearly a lease; its handler is stopped.", execution.run.id)
                     self._stop(execution, "lost")
+            ends = [execution.lease_ends - margin - now for execution in self._busy if execution.why != "lost"]
+            pause = min(rest, max(0.01, min(ends, default=self.lease) / 1000))
 
 
 class Claim:
