@@ -62,6 +62,7 @@ class Claiming(Core):
                 break
             # Others took what was seen: read on behind it, wider each time, until there is enough or nothing is left.
             after, width = (heads[-1].band, heads[-1].position, heads[-1].seq), min(width * 2, WIDEST)
+        self.hints.taken([name for run in taken for name in (run.id, run.seq)])
         return taken
 
     async def _take(

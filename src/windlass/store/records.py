@@ -13,7 +13,7 @@ from windlass.machine import ENDED
 from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Options, Policy, Requires, Run, Schedule, Skipped, State, WorkerInfo
 from windlass.store import access, sql, stats, tails, webhooks
 from windlass.store.access import AccessRecords
-from windlass.store.base import Row, Statement, Value
+from windlass.store.base import Row, Runs, Statement, Value
 from windlass.store.rows import pack as pack
 from windlass.store.stats import StatRecords
 from windlass.store.tails import Tails
@@ -176,10 +176,11 @@ class Advance(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Where a run waits for a worker, and from when."""
+    """Where runs wait for workers, from when, and which they are where that is known."""
 
     queue: str
     due_at: int
+    runs: Runs = ()
 
 
 class Written(NamedTuple):
