@@ -75,6 +75,7 @@ class Worker:
         self.heart = Heart(self, heart or port, clock, self.info, lease)
         self.worn_out = False  # it has ended because of handlers that were left behind: only a new process is whole again
         self._house, self._spool, self.lease = house, spool, lease
+        self._at_the_disk, self._spooled = asyncio.Lock(), False
         self._about, self._measure = about, measure
         self._longest_wait: float = getattr(port, "longest_wait", LONGEST_WAIT)
         limits = getattr(port, "limits", Limits())
@@ -218,7 +219,7 @@ class Worker:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        self._keep_unsent()
+        await self._keep_unsent()
         self._crew.close()
         await asyncio.to_thread(self._nursery.close)
         await asyncio.to_thread(self._guard.close)
@@ -315,7 +316,7 @@ class Worker:
                 if self._stopping and not always:
                     return None
                 _LOG.warning("The store does not answer, trying again in %.1f s: %s", pause, error)
-                self._keep_unsent()
+                await self._keep_unsent()
                 await asyncio.sleep(pause * (0.5 + self.clock.chance() / 2))
                 pause = min(pause * 2, 2.0)
 
@@ -501,10 +502,19 @@ class Worker:
                 batch = [self._done.popleft() for _ in range(min(self._batch, len(self._done)))]
                 await self._report(batch)
 
-    def _keep_unsent(self) -> None:
-        """What has ended and is not reported outlives this process, if there is where to keep it."""
-        if self._spool is not None:
-            self._spool.keep(_outcome(execution, report) for execution, report in (*self._reporting, *self._done))
+    async def _keep_unsent(self) -> None:
+        """What has ended and is not reported outlives this process, if there is where to keep it. A slow disk holds up nobody else."""
+        if self._spool is None:
+            return
+        async with self._at_the_disk:
+            if unsent := [_outcome(execution, report) for execution, report in (*self._reporting, *self._done)]:
+                self._spooled = True
+                await asyncio.to_thread(self._spool.keep, unsent)
+
+    async def _drop_sent(self, outcomes: Sequence[Outcome]) -> None:
+        if self._spool is not None and self._spooled:
+            async with self._at_the_disk:
+                await asyncio.to_thread(self._spool.drop, outcomes)
 
     async def _report(self, batch: Sequence[tuple[Execution, Report]]) -> None:
         self._reporting = batch
@@ -517,8 +527,7 @@ class Worker:
         outcomes = [_outcome(item, report) for item, report in batch]
         answers = await self._insist(partial(self.port.report_many, outcomes), always=True) or []
         self._reporting = ()
-        if self._spool is not None:
-            self._spool.drop(outcomes)
+        await self._drop_sent(outcomes)
         for (execution, report), answer in zip(batch, answers, strict=True):
             if isinstance(answer, Conflict):
                 self._done.append((execution, report))  # somebody was faster fifty times: say it again
