@@ -27,7 +27,7 @@ from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
 from windlass.errors import OutcomeUnknown, StoreError, WrongProcess
 from windlass.machine import GiveBack, Snooze
-from windlass.model import NewRun, Run, WorkerInfo
+from windlass.model import Key, NewRun, Run, WorkerInfo
 from windlass.store import hints as board
 from windlass.store.base import ALL_QUEUES, SWEEP, Hints, NoHints, Runs, Store, queue_topic, run_sync, worker_topic
 from windlass.store.hints import ANYTHING, Board, Waiter
@@ -840,6 +840,16 @@ def ears(h: Harness) -> Recorder:
     h.engine = Engine(h.store, h.clock, hints=recorder)
     h.define("late", queue="other")
     return recorder
+
+
+def test_a_run_that_was_not_made_wakes_nobody(h: Harness, ears: Recorder) -> None:
+    key = Key("k", lasts="unfinished")
+    h(h.engine.create([NewRun("late", key=key)]))
+    assert ears.take() == [queue_topic("other")]
+    h(h.engine.create([NewRun("late", key=key)]))
+    assert ears.take() == []
+    h(h.engine.create([NewRun("late", key=key), NewRun("late")]))
+    assert ears.take() == [queue_topic("other")]
 
 
 def test_a_creation_wakes_its_queues(h: Harness, ears: Recorder) -> None:

@@ -129,11 +129,10 @@ class Creating(Core):
 
     def ready(self, made: Creation, winners: Mapping[tuple[str, str], Winner]) -> Iterator[Ready]:
         """Where and when the next of each kind is ready. Those whose keys others hold were not made."""
-        ours = set(made.ids) if winners else set()
-        others = {key for key, winner in winners.items() if winner.run not in ours}
+        lost = {row.run for row in made.keys if (winner := winners.get((row.scope, row.key))) is not None and winner.run != row.run}
         for kind, rows in made.rows.items():
             if kind.state == _QUEUED:
-                if runs := [row[0] for row in rows if not others or (row[4], row[5]) not in others]:
+                if runs := [row[0] for row in rows if row[0] not in lost]:
                     yield Ready(kind.queue, made.now, runs)
             elif kind.state != _WAITING:
                 yield Ready(kind.queue, min(row[2] for row in rows))
