@@ -358,7 +358,7 @@ def nobody_waits_in_vain(now: Snapshot) -> None:
 
 
 def groups_are_counted(now: Snapshot) -> None:
-    """A5: a group knows how its runs have ended, as if they were counted; it has ended when all have, and only then is its callback let go."""
+    """A5: a group knows how its runs have ended, as if they were counted. It ends when all have, and then its callback is let go."""
     members = defaultdict(list)
     for run in now.runs.values():
         if run.grouped is not None:
@@ -370,9 +370,8 @@ def groups_are_counted(now: Snapshot) -> None:
         pruned = group.total - len(members[seq])
         counted = {"succeeded": group.succeeded, "failed": group.failed, "cancelled": group.cancelled}
         over = {name: number - ends[name] for name, number in counted.items()}
-        assert min(over.values()) >= 0 and sum(over.values()) == pruned, (
-            f"A5: counted {counted}, there are {ends}, pruned {pruned}: {group}"
-        )
+        assert min(over.values()) >= 0, f"A5: counted {counted}, there are {ends}: {group}"
+        assert sum(over.values()) == pruned, f"A5: counted {counted}, there are {ends}, pruned {pruned}: {group}"
         assert group.status == _status(group), f"A5: {group}"
         assert (group.finished_at is None) == (group.status == "running"), f"A5: {group}"
         callback = callbacks.get(group.callback or "")

@@ -757,15 +757,22 @@ def test_a_release_and_a_cancel_of_the_whole_group_leave_nothing_behind(arena: A
         assert found.succeeded + found.cancelled == 3
 
 
+def create_group(new: NewGroup) -> Verb:
+    return lambda engine: engine.create_group(new)
+
+
+def rerun_group(group: Group, key: Key) -> Verb:
+    return lambda engine: engine.rerun_group(group.id, key=key)
+
+
 def test_a_group_that_is_asked_for_twice_at_once_is_made_once(arena: Arena) -> None:
     for turn in range(ROUNDS):
-        new = NewGroup(
-            (Member(NewRun("job")), Member(NewRun("job"))), "sequential", key=Key(f"{turn}", lasts="forever", on_duplicate="compare")
-        )
-        made = arena.race(*[lambda engine: engine.create_group(new)] * 3)
+        key = Key(f"{turn}", lasts="forever", on_duplicate="compare")
+        new = NewGroup((Member(NewRun("job")), Member(NewRun("job"))), "sequential", key=key)
+        made = arena.race(*[create_group(new)] * 3)
         assert len({group.id for group in made}) == 1
         arena(arena.engine.cancel_group(made[0].id))
-        again = arena.race(*[lambda engine: engine.rerun_group(made[0].id, key=Key(f"again {turn}", lasts="forever"))] * 3)
+        again = arena.race(*[rerun_group(made[0], Key(f"again {turn}", lasts="forever"))] * 3)
         assert len({group.id for group in again}) == 1
         arena(arena.engine.cancel_group(again[0].id))
     assert len(arena(arena.engine.groups(count=1_000))) == 2 * ROUNDS

@@ -185,7 +185,7 @@ def test_INV_006_an_end_that_is_refused_does_not_count(h: Harness) -> None:
 def test_G26_the_runs_of_a_sequential_group_are_executed_in_order(h: Harness) -> None:
     group = make(h, runs(4))
     given = [run.id for run in members(h, group)]
-    done = []
+    done: list[str] = []
     while taken := h.claim(10):
         (run,) = taken  # never two at once
         assert states(h, group).count("waiting") == 3 - len(done)

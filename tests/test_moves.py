@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -555,6 +556,25 @@ def test_a_neighbour_that_was_claimed_meanwhile_is_left_alone(h: Harness) -> Non
     assert queued(h) == [ids[1], ids[5], ids[2], ids[3], ids[4]]
     assert (h.get(ids[0]).state, h.get(ids[0]).position) == (State.CLAIMED, position)
     assert h.moves(ids[5]) == ["create", "move"]
+
+
+def test_a_neighbour_that_goes_while_others_are_asked_for_room_leaves_its_place(h: Harness) -> None:
+    ids = line_up(h, 3)
+    looks = count()
+
+    class Claimed:
+        """A store in which the head is claimed before the second look at the neighbours."""
+
+        async def batch(self, verb: str, statements: Any) -> Any:
+            if any(statement.name == "places_before" for statement in statements) and next(looks) == 1:
+                assert h.claimed().id == ids[0]
+            return await h.store.batch(verb, statements)
+
+        async def close(self) -> None: ...
+
+    move(Harness(Claimed(), h.clock), ids[2], place=1)
+    assert queued(h) == [ids[2], ids[1]]
+    assert next(looks) == 2
 
 
 def test_a_neighbour_with_another_priority_meanwhile_makes_no_room(h: Harness) -> None:

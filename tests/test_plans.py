@@ -38,15 +38,13 @@ GROWING = {
     "job_minutes",
     "job_audit",
     "job_deliveries",
-    "job_groups",
     "job_holds",
     "job_gates",
     "job_rates",
-    "job_slots",
 }
 
-POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor", "key"}
-"""Columns that lead to one row, or to the few that belong to one run: looking such a value up costs the same in any table."""
+POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor", "key", "grouped"}
+"""Columns that lead to one row, or to those that belong to one run or group: looking such a value up costs the same in any table."""
 
 WALKS = {
     "heads": {"job_runs_ready": "lane"},
@@ -88,6 +86,13 @@ WALKS = {
     "newest_entry": {"job_journal_pkey": "entry"},
     "lapses": {"job_journal_pkey": "entry"},
     "runtimes": {"job_runs_job_ended": "job state"},
+    "gates_due": {"job_gates_wake": "wake_at"},
+    "next_gate": {"job_gates_wake": ""},
+    "parked_keys": {"job_runs_parked": "parked"},
+    "unpark": {"job_runs_parked": "parked"},
+    "unpark_keys": {"job_runs_parked": "parked"},
+    "idle_gates": {"job_runs_parked": "parked"},
+    "stale_holds": {"job_holds_run": "run"},
 }
 """Statements that follow an index in its order and stop at their limit: the index, and how its key must begin."""
 
@@ -100,7 +105,8 @@ PAIRS = {
 }
 """Statements that look up all that belongs to a schedule: how the index is entered, and what else must be asked of it."""
 
-WHOLE = {
+WHOLE: Mapping[str, tuple[str | None, str]] = {
+    "held_under": (None, "what is held now, for people who look"),
     "held_by_workers": ("job_runs_look", "only leases that are held now"),
     "held": ("job_runs_look", "only leases that are held now, and a claim asks only when it is repeated"),
 }
@@ -175,10 +181,10 @@ def judge(statement: str, text: str, accesses: Iterable[Access]) -> list[str]:
 
 
 def complaint(statement: str, access: Access) -> str | None:
-    if access.way is None:
-        return f"reads all of {access.table}"
     if access.way == WHOLE.get(statement, ("",))[0]:
         return None
+    if access.way is None:
+        return f"reads all of {access.table}"
     walk = WALKS.get(statement, {}).get(access.way)
     if walk is not None:
         entered = " ".join((*access.equal, access.bounded))

@@ -72,7 +72,7 @@ class Requires(Struct, frozen=True, omit_defaults=True):
 
 
 class Use(Struct, frozen=True, omit_defaults=True):
-    """What a run occupies of a resource while a worker has it. With `per`, the resource's limits hold for each value of that payload field."""
+    """What a run occupies of a resource while a worker has it. With `per`, the limits hold for each value of that payload field."""
 
     resource: str
     weight: int = 1

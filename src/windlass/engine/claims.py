@@ -80,6 +80,7 @@ class Claiming(Looking):
                         break
                 # Others took what was seen, or it may not pass: read on, wider each time, until there is enough or nothing is left.
                 width = min(width * 2, WIDEST)
+        self.hints.taken([name for run in taken for name in (run.id, run.seq)])
         return taken
 
     async def _take(self, lanes: Open, choice: Choice, heads: Sequence[Head], count: int, grab: Grab) -> list[Run]:

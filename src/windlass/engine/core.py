@@ -97,9 +97,21 @@ def pruned(run_id: str) -> Pruned:
     return Pruned(f"Run {run_id} has ended and was removed by retention.", hint=hint)
 
 
-def _topics(ready: Iterable[Ready], now: int) -> set[str]:
-    """What is to be said of runs that are ready: to workers when they are, to sweepers when they are within their next pause."""
-    return {queue_topic(queue) if due_at <= now else SWEEP for queue, due_at in ready if due_at <= now + BACK_AT_LATEST}
+def _topics(ready: Iterable[Ready], now: int) -> dict[str, list[str | int]]:
+    """What is to be said of runs that are ready: to workers when they are, to sweepers when they are within their next pause.
+
+    Which they are is said only where that is known of all of a queue.
+    """
+    said: dict[str, list[str | int]] = {}
+    for queue, due_at, runs in ready:
+        if due_at > now + BACK_AT_LATEST:
+            continue
+        topic = queue_topic(queue) if due_at <= now else SWEEP
+        if runs and topic != SWEEP and said.get(topic, True):
+            said.setdefault(topic, []).extend(runs)
+        else:
+            said[topic] = []
+    return said
 
 
 class Lanes:
@@ -223,9 +235,12 @@ class Core:
     async def wake_after(self, changes: Iterable[Change], written: Written, now: int) -> None:
         """Tell those whom some moves concern, as far as they were written."""
         moved = [change.after for change in changes if change.after.seq in written.seqs]
-        asked = {worker_topic(run.worker) for run in moved if run.state is State.CANCELLING and run.worker is not None}
-        ready = [Ready(run.queue, run.due_at) for run in moved if run.state in (State.QUEUED, State.SCHEDULED)]
-        await self.wake(asked | _topics((*ready, *written.released), now) | self.freed_topics(written.freed))
+        asked: dict[str, list[str | int]] = {
+            worker_topic(run.worker): [] for run in moved if run.state is State.CANCELLING and run.worker is not None
+        }
+        ready = [Ready(run.queue, run.due_at, (run.id,)) for run in moved if run.state in (State.QUEUED, State.SCHEDULED)]
+        freed: dict[str, list[str | int]] = {topic: [] for topic in self.freed_topics(written.freed)}
+        await self.wake(asked | _topics((*ready, *written.released), now) | freed)
 
     def freed_topics(self, keys: Iterable[str]) -> set[str]:
         """Whom it concerns that something was let go of: direct calls, and the queues whose runs use it."""

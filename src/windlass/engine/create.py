@@ -119,22 +119,26 @@ class Creating(Core):
             winners, released = await self.records.create(made, self.clock.nonce())
         except (OutcomeUnknown, Conflict):
             return await self._found(made)
-        await self.wake_queues([*self.ready(made), *released], made.now)
+        await self.wake_queues([*self.ready(made, winners), *released], made.now)
         return winners
 
     async def _found(self, made: Creation) -> dict[tuple[str, str], Winner] | None:
         stored = await self.records.seqs(made.ids)
         if not stored:
             return None
-        await self.wake_queues(self.ready(made), made.now)
+        await self.wake_queues(self.ready(made, {}), made.now)
         ours = {(row.scope, row.key): Winner(row.run, None) for row in made.keys if row.run in stored}
         return await self.records.winners(made.keys, made.now) | ours
 
-    def ready(self, made: Creation) -> Iterator[Ready]:
-        """Where and when the next of each kind is ready."""
+    def ready(self, made: Creation, winners: Mapping[tuple[str, str], Winner]) -> Iterator[Ready]:
+        """Where and when the next of each kind is ready. Those whose keys others hold were not made."""
+        lost = {row.run for row in made.keys if (winner := winners.get((row.scope, row.key))) is not None and winner.run != row.run}
         for kind, rows in made.rows.items():
-            if kind.state != _WAITING:
-                yield Ready(kind.queue, made.now if kind.state == _QUEUED else min(row[2] for row in rows))
+            if kind.state == _QUEUED:
+                if runs := [row[0] for row in rows if row[0] not in lost]:
+                    yield Ready(kind.queue, made.now, runs)
+            elif kind.state != _WAITING:
+                yield Ready(kind.queue, min(row[2] for row in rows))
 
     def _checked(self, new: NewRun) -> tuple[str, str] | None:
         """The scope and the name of its key, if what is asked for can be stored."""

@@ -48,6 +48,7 @@ class Grouping(Creating):
             if (stored := await self._store_group(group, made._replace(keys=keys))) is not None:
                 return stored
             self.forget_jobs()
+            await self.refresh_controls()
         raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
 
     async def _store_group(self, group: GroupRow, made: Creation) -> Group | None:
@@ -59,7 +60,7 @@ class Grouping(Creating):
                 await self._refuse_other_content(made)
                 winners = await self.records.winners(made.keys, made.now)
                 return await self.get_group(next(iter(winners.values())).run) if winners else None
-        await self.wake_queues(self.ready(made), made.now)
+        await self.wake_queues(self.ready(made, {}), made.now)
         return await self.get_group(group.id)
 
     async def get_group(self, group_id: str) -> Group:

@@ -101,19 +101,16 @@ class Moving(Core):
 
     async def _room(self, run: Run, lanes: Sequence[int], cut: Place) -> tuple[Reorder, list[Shift]]:
         """A place at the cut, and the neighbours that must make room for it: none nearly always."""
-        before, behind = await self.records.around(lanes, cut, run.seq, 1)
-        band = _band(run.band, before, behind)
-        position = _between(run, band, _of(band, before), _of(band, behind))
-        if position is not None:
-            return Reorder(band=band, position=position), []
-        width = NEAR
+        width = 1
         while width <= FAR:
-            before, behind = await self.records.around(lanes, cut, run.seq, width)
-            band = _band(run.band, before, behind)
-            found = _respaced(_of(band, before), _of(band, behind), width)
-            if found is not None:
+            around = await self.records.around(lanes, cut, run.seq, width)
+            band = _band(run.band, *around)
+            before, behind = (_of(band, places) for places in around)
+            if (position := _between(run, band, before, behind)) is not None:
+                return Reorder(band=band, position=position), []
+            if (found := _respaced(before, behind, width)) is not None:
                 return Reorder(band=band, position=found[0]), found[1]
-            width *= 2
+            width = max(NEAR, 2 * width)
         raise LimitReached(
             f"More than {FAR:,} runs stand at one place of queue {run.queue!r}, so there is none between them.",
             hint="Move it to the top or the bottom, or change its priority.",

@@ -299,7 +299,7 @@ class Scheduling(Creating, Editing):
         advances = [_advance(schedule, fire, runs.get(schedule.id)) for schedule, fire in plans]
         skips = [(schedule.id, *skip) for schedule, fire in plans for skip in fire.skips]
         stored = await self.records.fire(made, advances, skips, self.clock.nonce())
-        await self.wake_queues([*self.ready(made), *stored.released], made.now)
+        await self.wake_queues([*self.ready(made, stored.winners), *stored.released], made.now)
         return len(news)
 
 

@@ -12,8 +12,7 @@ from windlass.engine.stats import Counting
 from windlass.errors import OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
 from windlass.model import Run, State
-from windlass.store.base import queue_topic
-from windlass.store.records import Change
+from windlass.store.records import Change, Ready
 from windlass.store.webhooks import FOLLOWER as TELLING
 
 SLICE = 500
@@ -101,7 +100,7 @@ class Sweeping(Scheduling, Counting, Limiting):
             moved = await self.records.dispatch(ids, self.clock.nonce(), now)
         except OutcomeUnknown:
             return 0  # what was not done is still due
-        await self.wake(set(map(queue_topic, moved.values())))
+        await self.wake_queues((Ready(queue, now, (seq,)) for seq, queue in moved.items()), now)
         return len(moved)
 
     async def lapse(self, steady: int | None = None) -> int:

@@ -13,7 +13,7 @@ from windlass.machine import ENDED, LIVE
 from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Needs, Options, Policy, Run, Schedule, Skipped, State, WorkerInfo
 from windlass.store import access, groups, moves, order, sql, stats, tails, webhooks
 from windlass.store.access import AccessRecords
-from windlass.store.base import Row, Statement, Value
+from windlass.store.base import Row, Runs, Statement, Value
 from windlass.store.doctor import DoctorRecords
 from windlass.store.groups import GroupRecords, GroupRow
 from windlass.store.moves import MoveRecords
@@ -196,10 +196,11 @@ class Advance(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Where a run waits for a worker, and from when."""
+    """Where runs wait for workers, from when, and which they are where that is known."""
 
     queue: str
     due_at: int
+    runs: Runs = ()
 
 
 class Look(NamedTuple):
@@ -515,7 +516,7 @@ class Records(OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRec
         await self._batch("look_later", Statement("look_later", {"r": packed}))
 
     async def next_times(self, now: int) -> list[int]:
-        """When the next run is due, the next lease wants a look, a gate opens, a direct call ends, a schedule fires: as far as there are any."""
+        """When the next run is due, a lease wants a look, a gate opens, a direct call ends, a schedule fires: as far as there are any."""
         asked = [Statement(name) for name in ("next_due", "next_look", "next_gate", "next_slot_end")]
         found = await self._batch("read", *asked, Statement("next_schedule", {"now": now}))
         return [rows[0][0] for rows in found if rows[0][0] is not None]

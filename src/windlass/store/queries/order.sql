@@ -104,8 +104,8 @@ where j.lane = c.lane and j.state || '' {from: claim}
   and (cast(:call as text) is null or exists (select 1 from job_keys where scope = 'claim' and key = :token and run = :call))
   and not exists (select 1 from job_runs b where b.worker = :worker and b.slot = :slot)
   and j.seq not in (
-    select n.seq from {rows: n: seq int, key text, weight int, upto int, capacity int} join occupied o on o.key = n.key
-    where o.weight + n.upto > n.capacity)
+    select n.seq from {rows: n: seq int, key text, weight int, upto int, capacity int} join occupied f on f.key = n.key
+    where f.weight + n.upto > n.capacity)
   and j.seq not in (
     select n.seq from {rows: n: seq int, key text, weight int, upto int, capacity int}
     join {rows: w: key text, n int, step int, room int} on w.key = n.key
@@ -135,8 +135,8 @@ where true
 on conflict (key, n) do update set tat = excluded.tat
 
 -- fragment: full_for
-select j.seq from {rows: p: seq int, lane int, key text, capacity int} join occupied o on o.key = p.key join job_runs j on j.seq {probe: p.seq}
-where j.lane = p.lane and j.state || '' {from: claim} and (p.capacity is null or o.weight >= p.capacity)
+select j.seq from {rows: p: seq int, lane int, key text, capacity int} join occupied f on f.key = p.key join job_runs j on j.seq {probe: p.seq}
+where j.lane = p.lane and j.state || '' {from: claim} and (p.capacity is null or f.weight >= p.capacity)
 order by j.seq {skip_locked: j}
 
 -- Their lane becomes negative, so that no claim reads over them.
@@ -221,7 +221,7 @@ select key, resource from job_gates where wake_at <= :now order by wake_at limit
 select key from job_gates where key {in_texts: names} order by key for update
 
 -- name: open_gates
-update job_gates set wake_at = null where key {in_texts: names} and wake_at <= :now
+update job_gates set wake_at = null where key {in_texts: names} and wake_at + 0 <= :now
 
 -- name: next_gate
 select (select wake_at from job_gates where wake_at is not null order by wake_at limit 1)
