@@ -22,7 +22,7 @@ from windlass.engine.webhooks import BROKEN
 from windlass.errors import Cancelled
 from windlass.faults import FAULTS
 from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
-from windlass.model import Failure, Group, GroupKind, Key, Limits, Member, NewGroup, NewRun, Options, Run, WorkerInfo
+from windlass.model import Failure, Group, GroupKind, Key, Limits, Member, NewGroup, NewRun, Options, Rate, Run, Use, WorkerInfo
 from windlass.store.base import Store, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.records import Held
@@ -34,6 +34,7 @@ HOUR, DAY = 3600 * 1000, 24 * 3600 * 1000
 BOOM = Failure("boom", "it broke")
 WORKER = WorkerInfo("child", slots=100)
 TOGETHER = WorkerInfo("together", queues=("together",), slots=100)
+LIMITED = WorkerInfo("limited", queues=("limited",), slots=100)
 
 
 def open_store(kind: str, where: str, clock: ManualClock, **how: Any) -> Store:
@@ -90,6 +91,7 @@ def scenario(life: Life) -> None:
     rearrange(life)
     let_time_pass(life)
     follow_a_schedule(life)
+    keep_within_limits(life)
     let_people_in(life)
     tell_a_receiver(life)
 
@@ -252,6 +254,50 @@ def tell_a_receiver(life: Life) -> None:
     life(life.engine.make_deliveries(lambda entry, end: f'"{entry.run}"'))
     life(life.engine.remove_webhook(taker.id))
     life(life.engine.remove_webhook(gone.id))
+
+
+def keep_within_limits(life: Life) -> None:
+    """Runs that are parked for a key or for a rate and come back by an end, a lapse, a sweep; direct calls; and what people control."""
+    engine = life.engine
+    life(engine.define("keyed", options=Options(queue="limited", uses=(Use("gpu"), Use("customer", per="customer")), backoff=(0,))))
+    life(engine.set_resource("gpu", capacity=2))
+    life(engine.set_resource("api", rates=(Rate(1, 1_000),)))
+    life(engine.define("rated", options=Options(queue="limited", uses=(Use("api", per="customer"),))))
+    life(engine.set_resource("spare", capacity=1))
+    life(engine.drop_resource("spare"))
+
+    def take(count: int, lease: int = 30_000) -> list[Run]:
+        runs = life(engine.claim(LIMITED, count=10, lease=lease, nonce=life.clock.nonce()))
+        assert len(runs) == count, f"{len(runs)} of {count} runs"
+        return runs
+
+    for job in ("keyed", "keyed", "keyed", "rated", "rated"):
+        life.create(job, payload={"customer": 1})
+    keyed, rated = take(2)  # the others are parked
+    life.succeed(rated)
+    life.succeed(keyed)
+    take(1, lease=1_000)
+    life.clock.advance(1_000)
+    life(engine.sweep())  # the lease lapses, and the rate lets the next one in
+    again, rated = take(2)
+    life.succeed(rated)
+    engine.lanes.limited = False  # as in a process that has not heard of limits yet: a hold is left behind, and one stays parked
+    life.succeed(again)
+    engine.lanes.limited = True
+    life(engine.tidy_gates())
+    life(engine.sweep())
+    slot = life(engine.reserve("gpu", lease=1_000))
+    life(engine.renew(slot.id, slot.token, lease=1_000))
+    life.succeed(*take(1))
+    life(engine.release(slot.id, slot.token))
+    life(engine.reserve("gpu", weight=2, lease=1_000))
+    life.clock.advance(2 * HOUR)
+    life(engine.sweep())
+    life(engine.tidy_gates())
+    life(engine.pause("queue", "nobody's"))
+    life(engine.resume("queue", "nobody's"))
+    life(engine.set_queue("nobody's", ageing=1_000))
+    life(engine.set_queue("nobody's", ageing=None))
 
 
 def let_people_in(life: Life) -> None:

@@ -28,7 +28,7 @@ from windlass.engine import Engine, Finding
 from windlass.engine.doctor import CHECKS, MOST, stores
 from windlass.engine.doctor.findings import SEVERITIES
 from windlass.errors import StoreUnreachable
-from windlass.model import NewRun, Pause, Rate, Requires, Resource, Slot, Use, WorkerInfo
+from windlass.model import NewRun, Options, Rate, Requires, Use, WorkerInfo
 from windlass.store import disks
 from windlass.store.base import run_sync
 from windlass.store.disks import Mount, Stranger, Surroundings, mount_of, mounts
@@ -269,8 +269,7 @@ def test_a_few_slow_runs_among_many_say_nothing(h: Harness) -> None:
 
 
 def resource(h: Harness, name: str, capacity: int | None, *rates: Rate) -> None:
-    now = h.clock.now()
-    h(h.engine.records.set_resource(Resource(name, capacity, rates, MINUTE, now, now), 10))
+    h(h.engine.set_resource(name, capacity=capacity, rates=rates))
 
 
 @pytest.mark.parametrize(
@@ -292,11 +291,11 @@ def test_a_run_needs_more_than_there_will_ever_be(h: Harness, capacity: int | No
 
 @pytest.mark.parametrize(
     ("scope", "name", "resumed"),
-    [("system", "", "resume system"), ("queue", "default", "resume queue default"), ("job", "mail", "job mail")],
+    [("system", "", "resume --all"), ("queue", "default", "resume --queue default"), ("job", "mail", "resume --job mail")],
 )
 def test_runs_wait_for_a_pause_to_end(h: Harness, scope: Any, name: str, resumed: str) -> None:
     lives(h)
-    h(h.engine.records.add_pause(Pause(scope, name, h.clock.now(), "a new disk", "ann"), 10))
+    h(h.engine.pause(scope, name, reason="a new disk", by="ann"))
     assert h(h.engine.doctor()) == []
     h.create("mail")
     h.clock.advance(30 * SECOND)
@@ -308,16 +307,13 @@ def test_runs_wait_for_a_pause_to_end(h: Harness, scope: Any, name: str, resumed
 
 def test_a_direct_call_holds_its_slot_for_long(h: Harness) -> None:
     resource(h, "ollama", 1)
-    h(h.engine.refresh_controls())
-    now = h.clock.now()
-    slot = Slot(0, "slot1", "ollama", "t" * 22, 1, "waiting", "ann", 2 * HOUR, now + 2 * HOUR, now, None)
-    held = h(h.engine.records.reserve(slot, 1, h.engine.controls.rev, 10, now))
-    assert held is not None
+    slot = h(h.engine.reserve("ollama", who="ann", lease=2 * HOUR))
     h.clock.advance(HOUR - 1)
     assert h(h.engine.doctor()) == []
     h.clock.advance(1)
     finding = only(h, "slot_held_long", "warning")
-    assert finding.data == {"slot": "slot1", "resource": "ollama", "held_at": now}
+    assert finding.data == {"slot": slot.id, "resource": "ollama", "held_at": slot.held_at}
+    assert "ann has held 1" in finding.text
 
 
 # Workers
@@ -501,8 +497,17 @@ def test_a_schedule_whose_runs_nobody_takes(h: Harness) -> None:
     lives(h, queues=("fast",))
     h(h.engine.schedule("hourly", "mail", every="1h"))
     assert only(h, "schedule_without_worker", "warning").data == {"schedule": "hourly", "job": "mail", "queue": "default"}
-    lives(h, "other")
+    lives(h, "other", queues=("default",))
     assert h(h.engine.doctor()) == []
+
+
+def test_a_schedule_takes_from_its_job_what_it_does_not_say(h: Harness) -> None:
+    lives(h, queues=("slow",), tags=("gpu",))
+    h.define("paint", queue="slow", requires=Requires(tags=("gpu",)))
+    h(h.engine.schedule("hourly", "paint", every="1h"))
+    assert h(h.engine.doctor()) == []
+    h(h.engine.schedule("daily", "paint", every="24h", options=Options(queue="fast")))
+    assert only(h, "schedule_without_worker", "warning").data == {"schedule": "daily", "job": "paint", "queue": "fast"}
 
 
 def test_a_schedule_of_a_job_that_nobody_has_defined(h: Harness) -> None:
@@ -555,8 +560,9 @@ def test_what_follows_the_journal_is_far_behind(h: Harness) -> None:
     h(h.engine.roll_up())
     h.clock.advance(DAY)
     hooks.end(h)
+    h.clock.advance(4 * MINUTE)
     assert "follower_behind" not in found(h)  # what they have not read has just happened
-    h.clock.advance(6 * MINUTE)
+    h.clock.advance(2 * MINUTE)
     severities = {finding.data["follower"]: finding.severity for finding in h(h.engine.doctor()) if finding.code == "follower_behind"}
     assert severities == {"webhooks": "warning", "stats": "note"}
     hooks.make(h)
@@ -618,6 +624,7 @@ server:/over /over nfs rw 0 0
         ("/srv/deep/shop.db", "nfs4"),
         ("/srv/fast/shop.db", "tmpfs"),
         ("/srv2/shop.db", "xfs"),
+        ("/srv3/shop.db", "ext4"),
         ("/mnt/the share/shop.db", "cifs"),
         ("/over/shop.db", "nfs"),
     ],
@@ -802,7 +809,11 @@ def test_autovacuum_is_off(post: Harness, postgres_server: PostgresServer) -> No
 
 
 def test_a_transaction_does_not_end(post: Harness, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    with psycopg.connect(postgres_server.url("home"), application_name="forgotten") as other:
+    with (
+        psycopg.connect(postgres_server.url()) as elsewhere,
+        psycopg.connect(postgres_server.url("home"), application_name="forgotten") as other,
+    ):
+        elsewhere.execute("select 1")  # in another database, whose rows are no concern of ours
         other.execute("select 1")
         assert post(post.engine.doctor()) == []
         monkeypatch.setattr(stores, "LONG", 0)
@@ -939,10 +950,12 @@ def test_the_command_says_what_is_wrong_and_what_to_do(shop: Harness, capsys: py
 
 
 def test_a_warning_is_no_failure(shop: Harness, capsys: pytest.CaptureFixture[str]) -> None:
-    lives(shop)
-    shop(shop.engine.worker_metrics("w1", {"loop_lag_ms": 5_000}))
+    lives(shop, "w\x9b1")
+    shop(shop.engine.worker_metrics("w\x9b1", {"loop_lag_ms": 5_000}))
     assert cli.main(["doctor"]) == 0
-    assert "5s" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "worker w\\x9b1 was held up for 5s" in printed
+    assert "\x9b" not in printed
 
 
 def test_the_hub_is_asked_by_command_and_client(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

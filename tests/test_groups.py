@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.harness import Harness, open_store, token
 from tests.invariants import CLEAR, Observer, clear, with_tables
 from windlass.clock import ManualClock
-from windlass.engine import Outcome
+from windlass.engine import Outcome, groups
 from windlass.errors import BadInput, Cancelled, DuplicateKey, NotFound, UnknownJob, WrongState
 from windlass.faults import FAULTS
 from windlass.machine import ENDED, Succeed
@@ -506,8 +506,9 @@ def test_a_whole_group_is_cancelled(h: Harness, on_failure: OnFailure) -> None:
         h(h.engine.cancel_group(group.id))
 
 
-def test_those_that_are_released_while_a_group_is_cancelled_are_cancelled_too(h: Harness) -> None:
+def test_a_group_is_cancelled_from_its_end(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain that goes on after a cancel: each slice would release the next, if the last were not cancelled first."""
+    monkeypatch.setattr(groups, "SLICE", 7)
     group = make(h, runs(40), on_failure="continue")
     h.succeed(h.claimed())
     found = h(h.engine.cancel_group(group.id))

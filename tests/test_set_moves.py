@@ -15,7 +15,7 @@ from tests.invariants import CLEAR, Closed, Moved, Snapshot, clear, read, with_t
 from tests.test_machine import HOUR, START, commands, durations, lengths, runs, stepped, times, words
 from windlass.clock import ManualClock
 from windlass.errors import WindlassError
-from windlass.gates import Candidate, Choice, Gate, Need, gate_key, parts_of, window
+from windlass.gates import SKEW, Candidate, Choice, Gate, Need, gate_key, parts_of, window
 from windlass.machine import (
     ENDED,
     LIVE,
@@ -268,7 +268,7 @@ def limited(draw: Callable[..., Any], now: int) -> Limited:
         for need in needs[run.seq]
         if run.state is not State.QUEUED or draw(st.booleans())
     ]
-    tats = draw(st.dictionaries(st.sampled_from(GATES), st.integers(-1_500, 2_500), max_size=2))
+    tats = draw(st.dictionaries(st.sampled_from(GATES), st.sampled_from([-1_500, 0, 400, 1_000, 2_500, 100_000]), max_size=2))
     return Limited(
         rows,
         needs,
@@ -354,7 +354,7 @@ def _passed(case: Limited, mine: dict[tuple[str, int], tuple[str, int]], now: in
     for key in {key for key, _ in mine}:
         for rate in case.resources[parts_of(key)[0]].rates:
             step, room = window(rate)
-            before = min(max(case.tats.get(key, 0), now * 1000), now * 1000 + room)
+            before = kept if now * 1000 < (kept := case.tats.get(key, 0)) <= now * 1000 + room + SKEW else now * 1000
             found[key] = before + step * sum(weight for (other, _), (_, weight) in mine.items() if other == key)
     return found
 

@@ -3,71 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.places import AGES, HUBS, PLACES, Place, at_both_ends, beside, everywhere, open_place, over_http
 from tests.served import LeapingClock, ServedHub
 from tests.workers import DEADLINE, Gate, ended, in_state, until, working
-from windlass import App, AsyncApp, HeldSlot, State
+from windlass import App, AsyncApp, HeldSlot, State, cli
+from windlass.cli import codes
 from windlass.client import AsyncClient, Client, controls
 from windlass.clock import SystemClock
-from windlass.engine import turns
+from windlass.config import open_store
+from windlass.engine import Engine, turns
 from windlass.errors import BadInput, LeaseLost, NotFound, NotInTime, WindlassError
 from windlass.hub import HubSettings
 from windlass.model import Slot
 from windlass.store.base import run_sync
 
-AGES = 24 * 3600
-PLACES = ("file", "hub on file", "hub on postgres", "postgres")
-HUBS = ("hub on file", "hub on postgres")
-
-
-class Place:
-    """Where those who call and those who work meet: a store, or hubs on it."""
-
-    def __init__(self, store: str, hubs: int) -> None:
-        self.store, self._closing = store, ExitStack()
-        self.hubs = [ServedHub(store, HubSettings(longest_wait=AGES * 1000)) for _ in range(hubs)]
-        for hub in self.hubs:
-            self._closing.callback(hub.stop)
-        self.app = self.new_app()
-        self.app.resource("ollama", capacity=1)
-
-    @property
-    def address(self) -> str:
-        return self.hubs[0].url if self.hubs else self.store
-
-    def new_app(self, address: str | None = None) -> App:
-        return self._closing.enter_context(App(address or self.address))
-
-    def slots(self, state: str | None = None) -> list[Slot]:
-        return [slot for slot in run_sync(self.app.engine.slots()) if state in (None, slot.state)]
-
-    def close(self) -> None:
-        self._closing.close()
-
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    kind: str = getattr(request, "param", "file")
-    store = request.getfixturevalue("postgres_url") if kind.endswith("postgres") else str(tmp_path / "windlass.db")
-    made = Place(store, hubs=2 if kind.startswith("hub") else 0)
-    yield made
-    made.close()
-
-
-everywhere = pytest.mark.parametrize("place", PLACES, indirect=True)
-over_http = pytest.mark.parametrize("place", HUBS, indirect=True)
+    with open_place(request, tmp_path) as made:
+        made.app.resource("ollama", capacity=1)
+        yield made
 
 
 # Those who call
@@ -118,24 +87,9 @@ by_every_caller = pytest.mark.parametrize(
 )
 
 
-@contextmanager
-def beside(call: Callable[[], None]) -> Iterator[None]:
-    """Somebody who calls on another thread while the block runs, and must be through soon after it."""
-    wrong: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:
-            wrong.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    yield
-    thread.join(DEADLINE)
-    assert not thread.is_alive()
-    if wrong:
-        raise wrong[0]
+def in_line(place: Place, count: int = 1) -> None:
+    """Go on when so many wait."""
+    until(lambda: len(place.slots("waiting")) == count)
 
 
 class Bench:
@@ -186,7 +140,7 @@ def test_G17_a_direct_call_waits_for_what_runs_and_goes_before_all_that_is_queue
         bench.reached("current")
         queued = [bench.job.options(priority=n).enqueue(f"queued {n}") for n in (9, 5)]
         with beside(lambda: caller(place, lambda: bench.come("direct"))):
-            until(lambda: place.slots("waiting"))
+            in_line(place)
             assert bench.order == ["current"]  # it is not preempted
             bench.open("current")
             bench.reached("direct")
@@ -216,8 +170,8 @@ def test_G19_a_second_call_waits_and_is_served_in_its_turn(place: Place) -> None
     order: list[str] = []
     with ExitStack() as callers, place.app.slot("ollama"):
         for n in range(3):
-            callers.enter_context(beside(lambda n=n: by_app(place, lambda: order.append(f"call {n}"))))
-            until(lambda n=n: len(place.slots("waiting")) == n + 1)
+            callers.enter_context(beside(partial(by_app, place, partial(order.append, f"call {n}"))))
+            in_line(place, n + 1)
         assert len(place.slots("held")) == 1
         order.append("first")
     assert order == ["first", "call 0", "call 1", "call 2"]
@@ -294,14 +248,14 @@ def test_who_waits_hears_of_a_slot_that_was_given_back(place: Place, only_hints:
     with ExitStack() as callers, place.app.slot("ollama", lease=AGES):
         for n in range(4):
             callers.enter_context(beside(lambda: by_app(place, lambda: None, lease=AGES)))
-            until(lambda n=n: len(place.slots("waiting")) == n + 1)
+            in_line(place, n + 1)
     assert place.slots() == []
 
 
 @HEARING
 def test_who_waits_hears_of_a_larger_capacity(place: Place, only_hints: None) -> None:
     with place.app.slot("ollama", lease=AGES), beside(lambda: by_app(place, lambda: None, lease=AGES)):
-        until(lambda: place.slots("waiting"))
+        in_line(place)
         run_sync(place.app.engine.set_resource("ollama", capacity=2))
         until(lambda: len(place.slots()) == 1)
     assert place.slots() == []
@@ -319,7 +273,7 @@ def test_two_hubs_share_a_resource_and_tell_each_other(place: Place, only_hints:
 
     with ExitStack() as callers, one.slot("ollama", lease=AGES):
         callers.enter_context(beside(call))
-        until(lambda: place.slots("waiting"))
+        in_line(place)
         order.append("one")
     assert order == ["one", "other"]
 
@@ -440,7 +394,7 @@ def test_a_key_is_a_line_of_its_own(place: Place) -> None:
             pass
 
 
-@everywhere
+@at_both_ends
 def test_a_weight_takes_so_much_of_the_resource(place: Place) -> None:
     run_sync(place.app.engine.add_resource("gpu", capacity=3))
     with place.app.slot("gpu", weight=2, timeout=0):
@@ -466,7 +420,7 @@ def test_a_weight_takes_so_much_of_the_resource(place: Place) -> None:
     ],
     ids=str,
 )
-@everywhere
+@at_both_ends
 def test_a_call_that_cannot_be_read_is_refused_and_leaves_nothing(place: Place, how: dict[str, Any], kind: type[WindlassError]) -> None:
     run_sync(place.app.engine.add_resource("ollama", capacity=1))
     for caller in LIBRARY + (HTTP[:2] if place.hubs else ()):
@@ -475,7 +429,7 @@ def test_a_call_that_cannot_be_read_is_refused_and_leaves_nothing(place: Place, 
     assert place.slots() == []
 
 
-@everywhere
+@at_both_ends
 def test_a_resource_that_nobody_has_set_has_no_slots(place: Place) -> None:
     with pytest.raises(NotFound) as told, place.app.slot("none"):
         pass
@@ -558,7 +512,7 @@ def test_a_caller_that_hangs_up_is_not_kept_in_line(tmp_path: Path) -> None:
 def test_ctrl_c_while_waiting_leaves_the_line(place: Place) -> None:
     words = [sys.executable, "-c", DIES, place.address, "600"]
     with place.app.slot("ollama") as mine, subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
-        until(lambda: place.slots("waiting"))
+        in_line(place)
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE) != 0
         assert [slot.id for slot in place.slots()] == [mine.id]
@@ -575,3 +529,104 @@ def test_a_run_may_hold_a_slot_itself(place: Place) -> None:
     with working(app):
         assert asks.enqueue().wait(DEADLINE) == "had it"
     assert in_state(asks.enqueue(), State.QUEUED).attempt == 1
+
+
+# The command line
+
+
+class Slotted:
+    """`windlass slot`, as a program of its own."""
+
+    def __init__(self, place: Place, *words: str) -> None:
+        where = ["--hub" if place.hubs else "--store", place.address]
+        command = [sys.executable, "-m", "windlass", *where, "slot", *words]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def reads(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ends(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=DEADLINE)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def windlass(place: Place) -> Callable[..., Slotted]:
+    run_sync(place.app.engine.add_resource("ollama", capacity=1))
+    return partial(Slotted, place)
+
+
+NAPS = ["sh", "-c", "echo up; trap 'echo told; exit 9' TERM INT; while :; do sleep 0.05; done"]
+
+
+@at_both_ends
+def test_a_command_runs_while_it_holds_a_slot_and_its_exit_code_is_passed_on(place: Place, windlass: Callable[..., Slotted]) -> None:
+    script = "echo $0 $*; exit 7"
+    assert windlass("ollama", "--timeout", "30s", "--", "sh", "-c", script, "a", "--", "-b").ends() == (7, "a -- -b\n", "")
+    assert place.slots() == []
+    with place.app.slot("ollama"):
+        slow = windlass("ollama", "--", "sh", "-c", "echo came")
+        in_line(place)
+    assert slow.ends() == (0, "came\n", "")
+
+
+@at_both_ends
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_the_commands_once_it_runs_and_end_the_wait_before(
+    place: Place, windlass: Callable[..., Slotted], number: signal.Signals
+) -> None:
+    napping = windlass("ollama", "--", *NAPS)
+    assert napping.reads() == "up"
+    waiting = windlass("ollama", "--", "true")
+    in_line(place)
+    waiting.process.send_signal(number)
+    assert waiting.ends()[0] == 128 + number
+    assert len(place.slots()) == 1
+    napping.process.send_signal(number)
+    assert napping.ends()[:2] == (9, "told\n")
+    assert place.slots() == []
+
+
+@at_both_ends
+def test_a_command_is_told_when_its_slot_is_lost(place: Place, windlass: Callable[..., Slotted]) -> None:
+    napping = windlass("ollama", "--lease", "1s", "--", *NAPS)
+    assert napping.reads() == "up"
+    (slot,) = run_sync(Engine(store := open_store(place.store, clock := SystemClock(), blocking=True), clock).slots())
+    run_sync(store.close())
+    assert run_sync(place.app.engine.release(slot.id, slot.token))
+    code, out, err = napping.ends()
+    assert (code, out) == (codes.CONFLICT, "told\n")
+    assert "was lost" in err
+
+
+@at_both_ends
+def test_what_is_wrong_with_a_slot_at_the_command_line_is_said(place: Place, windlass: Callable[..., Slotted]) -> None:
+    with place.app.slot("ollama"):
+        for words, code, said in (
+            (["ollama"], codes.USAGE, "There is no command to run."),
+            (["none", "--", "true"], codes.NOT_FOUND, "There is no resource 'none'."),
+            (["ollama", "--weight", "2", "--", "true"], codes.USAGE, "Ask for less"),
+            (["ollama", "--timeout", "200ms", "--", "true"], codes.TIMED_OUT, "No slot of 'ollama' was free within 0.2 s."),
+            (["ollama", "--wat", "--", "true"], codes.USAGE, "unrecognized arguments: --wat"),
+        ):
+            ended_with, out, err = windlass(*words).ends()
+            assert (ended_with, out) == (code, ""), err
+            assert said in err
+        assert len(place.slots()) == 1
+    assert windlass("ollama", "--", "no-such-command-here").ends()[0] == codes.USAGE
+    assert place.slots() == []
+
+
+@at_both_ends
+def test_slots_are_listed_at_the_command_line(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--hub" if place.hubs else "--store", place.address]
+    run_sync(place.app.engine.add_resource("ollama", capacity=1))
+    assert cli.main([*where, "slots"]) == 0
+    assert "Nobody holds a slot" in capsys.readouterr().err
+    with place.app.slot("ollama", key="42") as slot:
+        assert cli.main([*where, "slots"]) == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[:5] == [slot.id, "ollama", "for", "42", "held"]
+        assert cli.main([*where, "slots", "--json"]) == 0
+        (told,) = json.loads(capsys.readouterr().out)["slots"]
+        assert (told["id"], told["resource"], told["key"], told["state"], "token" in told) == (slot.id, "ollama", "42", "held", False)

@@ -15,13 +15,13 @@ from tests.invariants import Snapshot
 from tests.test_machine import LONG
 from tests.test_stateful import (
     AHEAD,
+    DAY,
     FAIR,
     MINUTE,
     SETTINGS,
     WORKERS,
     EngineMachine,
     Process,
-    leases,
     opened,
     options,
     payloads,
@@ -34,23 +34,26 @@ from windlass.machine import Succeed
 from windlass.model import Group, Member, NewGroup, NewRun, Options, Rate, Requires, Run, Slot, Use, WorkerInfo
 from windlass.store.base import Store, run_sync
 
-HEAVIEST = 3
+HEAVIEST = 2
 uses = st.sampled_from(
     [
         (),
         (Use("gpu"),),
-        (Use("gpu", 2),),
-        (Use("gpu"), Use("disk")),
-        (Use("disk", HEAVIEST),),
+        (Use("gpu", HEAVIEST),),
+        (Use("disk"), Use("gpu")),
+        (Use("disk", HEAVIEST), Use("gpu")),
         (Use("tenant", per="x"),),
-        (Use("tenant", 2, per="x"),),
+        (Use("tenant", per="x"),),
         (Use("gpu"), Use("tenant", per="x")),
         (Use("mail"),),
+        (Use("gpu"), Use("mail")),
     ]
 )
-names = st.sampled_from(["gpu", "gpu", "disk", "tenant", "mail"])
-capacities = st.sampled_from([None, 0, 1, 1, 2, 3, 4])
-rates = st.sampled_from([(), (), (), (Rate(1, 10_000),), (Rate(2, 5_000), Rate(3, 60_000, 1)), (Rate(3, 1_000, HEAVIEST),)])
+"""What runs occupy: of one resource, of two, for each tenant, and of one with a rate."""
+RESOURCES = ("disk", "gpu", "mail", "tenant")
+capacities = st.sampled_from([1, 1, 2, 2, 3, 4, 0, None])
+rates = st.sampled_from([(), (), (Rate(1, 10_000),), (Rate(2, 5_000), Rate(3, 60_000, 1)), (Rate(3, 1_000, HEAVIEST),)])
+slot_leases = st.sampled_from([1_000, 30_000, 10 * MINUTE, DAY])
 queues = st.sampled_from(["default", "default", "other", "third"])
 scopes = st.sampled_from([("system", ""), ("queue", "default"), ("queue", "other"), ("job", "a"), ("job", "b")])
 """What is paused."""
@@ -72,11 +75,11 @@ class OrderMachine(EngineMachine):
             super().in_order(before, worker, taken, count)
 
     def _something_held(self) -> list[tuple[str, str]]:
-        for scope, name in sorted(self.model.pauses):
-            self._resume(scope, name, None)
-            self.holds()
         if not self.model.ready(FAIR, self.now):
-            self._create([NewRun("a", options=Options(uses=(), requires=Requires()))], None, None)
+            for scope, name in sorted(self.model.pauses & {("system", ""), ("job", "a")}):
+                self._resume(scope, name, None)
+                self.holds()
+            self._create([NewRun("a", options=Options(queue="free", uses=(), requires=Requires()))], None, None)
             self.holds()
         return super()._something_held()
 
@@ -93,11 +96,12 @@ class OrderMachine(EngineMachine):
 
     # Limits
 
-    @initialize(first=uses, second=uses, capacity=capacities, worker=st.sampled_from(WORKERS))
-    def limit(self, first: Any, second: Any, capacity: int | None, worker: WorkerInfo) -> None:
-        self._define("a", Options(uses=first), {}, None)
-        self._define("b", Options(uses=second), {"x": 0, "z": 0}, None)
-        self._set_resource("gpu", capacity, (), MINUTE, None)
+    @initialize(jobs=st.tuples(uses, uses), amounts=st.tuples(*[capacities] * 4), rates=rates, worker=st.sampled_from(WORKERS))
+    def limit(self, jobs: Any, amounts: Any, rates: tuple[Rate, ...], worker: WorkerInfo) -> None:
+        for name, capacity in zip(RESOURCES, amounts, strict=True):
+            self._set_resource(name, capacity, rates if name == "mail" else (), MINUTE, None)
+        self._define("a", Options(uses=jobs[0]), {}, None)
+        self._define("b", Options(uses=jobs[1]), {"x": 0, "z": 0}, None)
         self._register(worker)
         self._create([NewRun("a"), NewRun("b"), NewRun("a", {"x": 1}), NewRun("b")], None, None)
 
@@ -106,14 +110,15 @@ class OrderMachine(EngineMachine):
         self._define(job, Options(uses=uses, queue=given.queue, priority=given.priority, retry_place=given.retry_place), {}, trouble)
 
     @rule(
-        items=st.lists(st.tuples(st.sampled_from(["a", "b"]), payloads, st.none() | uses, st.sampled_from([None, 5, -1])), max_size=5),
+        items=st.lists(
+            st.tuples(st.sampled_from(["a", "b"]), payloads, st.none() | uses, st.sampled_from([None, None, 5, -1])), min_size=1, max_size=5
+        ),
     )
     def create_with_limits(self, items: list[Any]) -> None:
         news = [NewRun(job, payload, Options(uses=uses, priority=priority)) for job, payload, uses, priority in items]
-        if news:
-            self._create(news, None, None)
+        self._create(news, None, None)
 
-    @rule(name=names, capacity=capacities, rates=rates, max_wait=st.sampled_from([0, 1_000, MINUTE]), trouble=troubles)
+    @rule(name=st.sampled_from(RESOURCES), capacity=capacities, rates=rates, max_wait=st.sampled_from([0, 1_000, MINUTE]), trouble=troubles)
     def set_resource(self, name: str, capacity: int | None, rates: tuple[Rate, ...], max_wait: int, trouble: str | None) -> None:
         self._set_resource(name, capacity, rates, max_wait, trouble)
 
@@ -124,8 +129,20 @@ class OrderMachine(EngineMachine):
 
     # Direct calls
 
-    @rule(name=names, key=st.sampled_from([None, None, "0", "1"]), weight=st.sampled_from([1, 1, 2, 3]), lease=leases, trouble=troubles)
-    def reserve(self, name: str, key: str | None, weight: int, lease: int, trouble: str | None) -> None:
+    @rule(
+        name=st.sampled_from(["gpu", "gpu", "disk", "tenant"]),
+        key=st.sampled_from(["0", "1", "null"]),
+        weights=st.lists(st.sampled_from([1, 1, 1, 2, 3]), min_size=1, max_size=3),
+        lease=slot_leases,
+        trouble=troubles,
+    )
+    def reserve(self, name: str, key: str, weights: list[int], lease: int, trouble: str | None) -> None:
+        """Some call directly, one after the other."""
+        for weight in weights:
+            self._call_directly(name, key if name == "tenant" else None, weight, lease, trouble)
+            self.holds()
+
+    def _call_directly(self, name: str, key: str | None, weight: int, lease: int, trouble: str | None) -> None:
         call = self.clock.new_id(), self.clock.nonce()
         asked = Slot(0, call[0], gate(name, key), call[1], weight, "waiting", None, lease, 0, 0, None)
         self.calls.append(call)
@@ -148,7 +165,7 @@ class OrderMachine(EngineMachine):
         what=st.sampled_from(["renew", "renew", "release"]),
         number=picks,
         stale=st.sampled_from([False] * 4 + [True]),
-        lease=leases,
+        lease=slot_leases,
         trouble=troubles,
     )
     def call(self, what: str, number: int, stale: bool, lease: int, trouble: str | None) -> None:
@@ -258,7 +275,8 @@ class OrderMachine(EngineMachine):
         among = wanted or self.group_ids
         group = among[-1 - number % len(among)]
         if what == "cancel":
-            answer = self.ask(self.here.engine.cancel_group(group, reason="enough"), "cancel", trouble)
+            point = "cancel" if trouble == "drop" else "cancel_group"  # its first batch, and the one that may be repeated
+            answer = self.ask(self.here.engine.cancel_group(group, reason="enough"), point, trouble)
             expected = self.judge(answer, lambda: self.model.cancel_group(group, "enough", self.now), trouble)
             self.stale = False
             assert expected is None or answer.status == expected.status

@@ -13,6 +13,8 @@ from windlass.model import Rate, Resource, Use
 
 _BETWEEN = "\x1f"  # no name contains it, so what is before the first one is the resource
 _LONGEST_VALUE = 200
+SKEW = 60_000_000
+"""Microseconds by which the clocks of two processes may differ."""
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 _texts = msgspec.json.Decoder(tuple[str, ...]).decode
 
@@ -89,8 +91,11 @@ class Gate:
         self.key, self.resource, self.held = key, resource, held
         self.windows = [window(rate) for rate in resource.rates]
         self._micros = now * 1000
-        # Beyond a full bucket there is nothing: it was kept under another rate, or the clock was set back.
-        self._tats = [min(max(tats.get(n, 0), self._micros), self._micros + one.room) for n, one in enumerate(self.windows)]
+        self._tats = [self._tat(tats.get(n, 0), one.room) for n, one in enumerate(self.windows)]
+
+    def _tat(self, kept: int, room: int) -> int:
+        """When a bucket is empty. One that is more than full was kept under another rate, or the clock was set back: it begins anew."""
+        return kept if self._micros < kept <= self._micros + room + SKEW else self._micros
 
     def impossible(self, weight: int) -> bool:
         """Whether so much will never pass."""

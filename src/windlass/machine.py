@@ -322,7 +322,7 @@ def patch(run: Run, cmd: Patch, now: int) -> Run:
     if cmd.max_attempts is not None and cmd.max_attempts <= run.burnt:
         raise BadInput(f"Run {run.id} has used {run.burnt} of its tries already.", hint="Allow at least one more, or cancel it.")
     given = {name: value for name in _TAKEN_OVER if (value := getattr(cmd, name)) is not None}
-    if cmd.priority is not None or cmd.queue not in (None, run.queue):
+    if cmd.priority is not None or cmd.queue is not None:
         given |= _ranked(run, cmd)
     edited = replace(run, **_in_its_lane(run) | given)
     if cmd.due_at is not None:

@@ -34,8 +34,8 @@ def rate_of(said: Any) -> Rate:
 def rate_text(rate: Rate) -> str:
     """A rate as people write it."""
     word = next((word for word, period in _WORDS.items() if period == rate.period), None)
-    burst = "" if rate.burst is None else f", {rate.burst:,} at once"
-    return f"{rate.count:,}/{word or spelled(rate.period)}{burst}"
+    burst = "" if rate.burst is None else f", {rate.burst} at once"
+    return f"{rate.count}/{word or spelled(rate.period)}{burst}"
 
 
 class Declared(Struct, frozen=True):

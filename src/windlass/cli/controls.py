@@ -139,11 +139,11 @@ def _document(state: ResourceState) -> dict[str, Any]:
 
 
 def _resources(found: Sequence[ResourceState]) -> Table:
-    made = table("resource", "capacity", "rates", "occupied", "runs", "direct", "jobs", cut=("resource", "jobs"), folded=("rates",))
+    made = table("resource", "capacity", "rates", "by runs", "direct calls", "jobs", cut=("resource", "jobs"), folded=("rates",))
     for state in found:
         one = state.resource
         capacity = "any" if one.capacity is None else f"{one.capacity:,}"
-        counts = (f"{number:,}" for number in (state.held, state.runs, state.slots))
+        counts = (f"{number:,}" for number in (state.held, state.slots))
         made.add_row(cell(one.name), capacity, "; ".join(map(rate_text, one.rates)), *counts, cell(", ".join(state.jobs)))
     return made
 
@@ -160,10 +160,10 @@ def show_resource(shell: Shell) -> int:
     shell.output.console.print(_resources([state]))
     if found.runs or found.slots:
         shell.output.console.print(_occupants(found))
-    elif not state.held:
-        shell.output.note("Nobody occupies it.")
-    else:
+    elif key is None and (state.held or state.slots):
         shell.output.note("It is occupied by key: add --key.")
+    else:
+        shell.output.note("Nobody occupies it.")
     return OK
 
 

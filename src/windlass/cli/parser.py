@@ -418,7 +418,7 @@ def _add_slots(commands: _Commands) -> None:
         slots.slot,
         """
         windlass slot ollama -- curl http://127.0.0.1:11434/api/generate -d @question.json
-        windlass slot ollama --timeout 30s -- ./ask.sh
+        windlass slot --timeout 30s ollama -- ./ask.sh
         """,
     )
     parser.add_argument("resource", metavar="RESOURCE")

@@ -122,7 +122,7 @@ class Lanes:
         self.by_id: dict[int, Lane] = {}
         self.ids: dict[tuple[str, str, str], int] = {}
         self.last = 0
-        self.limited = False  # whether there is any whose runs occupy something
+        self.limited = True  # whether there is any whose runs occupy something; there may be, until they are read
         self.worked_out: tuple[tuple[int, int], dict[WorkerInfo, Open]] = (0, 0), {}  # under which lanes and controls, and for whom
         self._adding = Lock()
 
@@ -133,7 +133,7 @@ class Lanes:
                 if lane.id > self.last:
                     self.all.append(lane)
                     self.by_id[lane.id] = lane
-                    self.limited = self.limited or bool(lane.requires.uses)
+                    self.limited = bool(lane.requires.uses) or (self.limited and self.last > 0)
                     self.ids[lane.queue, lane.job, needs_text(lane.requires)] = self.last = lane.id
 
 

@@ -254,6 +254,10 @@ class Reading(Looking):
                 return [Reason("ended", f"It has ended: {run.state}.", {"state": run.state, "reason": run.reason})]
 
     async def _why_waiting(self, run: Run) -> list[Reason]:
+        if (group := await self.records.callback_group(run.id)) is not None:
+            left = group.total - group.succeeded - group.failed - group.cancelled
+            text = f"It is called at the end of group {group.id}, of which {left} of {group.total} have not ended."
+            return [Reason("waits_for_group", text, {"group": group.id, "left": left, "total": group.total})]
         before = await self.records.predecessors(run.seq, 100)
         return [
             Reason("waits_for", f"It waits for run {other}, which is {state}.", {"run": other, "state": state})

@@ -517,8 +517,9 @@ class Records(OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRec
 
     async def next_times(self, now: int) -> list[int]:
         """When the next run is due, a lease wants a look, a gate opens, a direct call ends, a schedule fires: as far as there are any."""
-        asked = [Statement(name) for name in ("next_due", "next_look", "next_gate", "next_slot_end")]
-        found = await self._batch("read", *asked, Statement("next_schedule", {"now": now}))
+        asked = [Statement(name) for name in ("next_due", "next_gate")]
+        later = [Statement(name, {"now": now}) for name in ("next_look", "next_slot_end", "next_schedule")]  # an overdue one hides none
+        found = await self._batch("read", *asked, *later)
         return [rows[0][0] for rows in found if rows[0][0] is not None]
 
     # Reading

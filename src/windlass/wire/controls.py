@@ -73,7 +73,7 @@ class Queues(Struct, frozen=True):
 class PutResource(Struct, frozen=True, forbid_unknown_fields=True):
     """How much there is of a resource, and how often it may be used; null: any number."""
 
-    capacity: int | None = None
+    capacity: int | None
     rates: tuple[Rate, ...] = ()
     max_wait: int = MAX_WAIT
     new: bool = False  # one that is there stays as it was set

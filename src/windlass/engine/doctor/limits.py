@@ -37,7 +37,7 @@ def _too_heavy(lane: Lane, use: Use, resource: Resource, number: int) -> Finding
         "too_heavy",
         f"Waiting in queue {lane.queue!r} for ever: {runs(number, COUNTED)} of job {lane.job!r}, "
         f"each of which needs {use.weight:,} of resource {use.resource!r}, more than {most}.",
-        "Raise the resource's capacity, or the burst of its rates; or give the job a smaller weight and create its runs again.",
+        f"Let there be more of it (windlass resources set {use.resource} ...), or give the job a smaller weight and create its runs again.",
         job=lane.job,
         queue=lane.queue,
         resource=use.resource,
@@ -57,13 +57,14 @@ async def paused(core: Core) -> list[Finding]:
 
 
 def _paused(pause: Pause, number: int, now: int) -> Finding:
-    what = "Everything" if pause.scope == "system" else f"{pause.scope.capitalize()} {pause.name!r}"
+    system = pause.scope == "system"
+    what = "Everything" if system else f"{pause.scope.capitalize()} {pause.name!r}"
     by = f" by {pause.who}" if pause.who else ""
     why = f" ({pause.reason})" if pause.reason else ""
     return note(
         "paused",
         f"{what} has been paused{by} for {span(now - pause.at)}{why}; waiting for it: {runs(number, COUNTED)}.",
-        f"When it is time: windlass resume {f'{pause.scope} {pause.name}'.strip()}",
+        f"When it is time: windlass resume {'--all' if system else f'--{pause.scope} {pause.name}'}",
         scope=pause.scope,
         name=pause.name,
         runs=number,

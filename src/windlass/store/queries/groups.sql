@@ -61,7 +61,7 @@ select {group_columns} from job_groups where id = :id
 select {group_columns} from job_groups where seq < :before order by seq desc limit :count
 
 -- name: groups_in
-select {group_columns} from job_groups where status = :status and seq < :before order by seq desc limit :count
+select {group_columns} from job_groups where status = :status and seq + 0 < :before order by seq + 0 desc limit :count
 
 -- The ids of a group's members are in the order of the call that made them.
 -- name: members
@@ -71,23 +71,29 @@ select {run} from job_runs where grouped = :seq and id || '' > :after order by i
 -- name: members_to_cancel
 select seq from job_runs where grouped = :seq and finished_at is null and state <> 'cancelling' order by position desc, seq desc
 
+-- fragment: its_members
+select m.seq from job_runs m where m.grouped = :seq
+
 -- name: group_waits
-select n.id, p.id from job_runs n cross join job_waits w cross join job_runs p
-where n.grouped = :seq and w.run {probe: n.seq} and p.seq {probe: w.predecessor}
+select (select n.id from job_runs n where n.seq = w.run), (select p.id from job_runs p where p.seq = w.predecessor)
+from job_waits w where w.run {among: its_members}
 
 -- name: callback_group
 select {group_columns} from job_groups where callback = :run
+
+-- fragment: its_group
+select g.seq from job_groups g where g.callback = :id
 
 -- What a run may read of others: of those it waited for, and of a group's members if it is called at their end.
 -- name: results
 select id, job, state, output from (
   select p.id, p.job, p.state, p.output from job_waits w cross join job_runs p where w.run = :seq and p.seq {probe: w.predecessor}
   union all
-  select m.id, m.job, m.state, m.output from job_groups g cross join job_runs m where g.callback = :id and m.grouped {probe: g.seq}) as r
+  select m.id, m.job, m.state, m.output from job_runs m where m.grouped {among: its_group}) as r
 where id || '' > :after order by id || '' limit :count
 
 -- A group goes with the last of its members.
 -- name: prune_groups
 delete from job_groups
 where seq {among: groups_of} and finished_at is not null
-  and not exists (select 1 from job_runs m where m.grouped = job_groups.seq and not m.seq {in: ids})
+  and (select m.seq from job_runs m where m.grouped = job_groups.seq and not m.seq {in: ids} limit 1) is null

@@ -93,9 +93,9 @@ on conflict (key) do update set used_at = :now where job_gates.used_at < :now - 
 with g as (select distinct n.key from {rows: n: seq int, key text, weight int, upto int, capacity int}),
 occupied as materialized (select g.key, {counting} as weight from g)
 
--- When a bucket is empty. Beyond a full one there is nothing: it was kept under another rate, or the clock was set back.
+-- When a bucket is empty, as `Gate` reads it: one that is more than full begins anew.
 -- fragment: filled
-{least}({greatest}(coalesce((select t.tat from job_rates t where t.key = w.key and t.n = w.n), 0), :now * 1000), :now * 1000 + w.room)
+coalesce((select t.tat from job_rates t where t.key = w.key and t.n = w.n and t.tat > :now * 1000 and t.tat <= :now * 1000 + w.room + 60000000), :now * 1000)
 
 -- fragment: fitting
 select j.seq from {rows: c: seq int, lane int} join job_runs j on j.seq {probe: c.seq}
@@ -134,18 +134,16 @@ from {rows: w: key text, n int, step int, room int} join (
 where true
 on conflict (key, n) do update set tat = excluded.tat
 
--- fragment: full_for
-select j.seq from {rows: p: seq int, lane int, key text, capacity int} join occupied f on f.key = p.key join job_runs j on j.seq {probe: p.seq}
-where j.lane = p.lane and j.state || '' {from: claim} and (p.capacity is null or f.weight >= p.capacity)
-order by j.seq {skip_locked: j}
-
 -- Their lane becomes negative, so that no claim reads over them.
 -- name: park
 with g as (select distinct p.key from {rows: p: seq int, lane int, key text, capacity int}),
-occupied as materialized (select g.key, {counting} as weight from g)
-update job_runs set lane = -job_runs.lane, parked = p.key
-from {rows: p: seq int, lane int, key text, capacity int}
-where job_runs.seq {probe: p.seq} and job_runs.seq {among: full_for}
+occupied as materialized (select g.key, {counting} as weight from g),
+kept_out as materialized (
+  select j.seq, p.key from {rows: p: seq int, lane int, key text, capacity int} join job_runs j on j.seq {probe: p.seq}
+  where j.lane = p.lane and j.state || '' {from: claim}
+    and (p.capacity is null or (select f.weight from occupied f where f.key = p.key) >= p.capacity)
+  order by j.seq {skip_locked: j})
+update job_runs set lane = -job_runs.lane, parked = kept_out.key from kept_out where job_runs.seq {probe: kept_out.seq}
 
 -- name: wake_gates
 insert into job_gates (key, resource, wake_at, used_at)
@@ -209,7 +207,7 @@ returning queue
 
 -- name: free
 delete from job_holds where run {in: ids}
-  and not exists (select 1 from job_runs o where o.seq = job_holds.run and o.token = job_holds.token and o.state in ({live}))
+  and not exists (select 1 from job_runs o where o.seq {probe: job_holds.run} and o.token = job_holds.token and o.state in ({live}))
 returning key
 
 -- What time and faults have left behind ------------------------------------------------------------------------------
@@ -221,30 +219,30 @@ select key, resource from job_gates where wake_at <= :now order by wake_at limit
 select key from job_gates where key {in_texts: names} order by key for update
 
 -- name: open_gates
-update job_gates set wake_at = null where key {in_texts: names} and wake_at + 0 <= :now
+update job_gates set wake_at = null where key {in_texts: names} and coalesce(wake_at, :now + 1) <= :now
 
 -- name: next_gate
 select (select wake_at from job_gates where wake_at is not null order by wake_at limit 1)
 
 -- name: parked_keys
 with recursive found(key, n) as (
-  select (select min(parked) from job_runs where parked is not null and parked > :after), 1
+  select (select parked from job_runs where parked is not null and parked > :after order by parked limit 1), 1
   union all
-  select (select min(parked) from job_runs where parked is not null and parked > f.key), f.n + 1 from found f where f.key is not null and f.n < :count)
+  select (select parked from job_runs where parked is not null and parked > f.key order by parked limit 1), f.n + 1 from found f where f.key is not null and f.n < :count)
 select key from found where key is not null
 
 -- name: stale_holds
 select h.run from job_holds h where h.run > :after
-  and not exists (select 1 from job_runs o where o.seq = h.run and o.token = h.token and o.state in ({live}))
+  and not exists (select 1 from job_runs o where o.seq {probe: h.run} and o.token = h.token and o.state in ({live}))
 order by h.run limit :count
 
 -- Gates of keys that nobody has used for a while, and what their rates remember.
 -- name: idle_gates
 select key from job_gates g where used_at < :before and wake_at is null
-  and not exists (select 1 from job_holds h where h.key = g.key)
-  and not exists (select 1 from job_runs j where j.parked = g.key)
-  and not exists (select 1 from job_slots s where s.key = g.key)
-  and not exists (select 1 from job_rates t where t.key = g.key and t.tat > :now * 1000)
+  and not exists (select 1 from job_holds h where h.key {probe: g.key})
+  and not exists (select 1 from job_runs j where j.parked {probe: g.key})
+  and not exists (select 1 from job_slots s where s.key {probe: g.key})
+  and not exists (select 1 from job_rates t where t.key {probe: g.key} and t.tat > :now * 1000)
 limit :count
 
 -- name: drop_idle_rates
@@ -292,4 +290,4 @@ select {slot} from job_slots where lease_until <= :now order by seq limit :count
 delete from job_slots where seq {in: ids} and lease_until <= :now returning key
 
 -- name: next_slot_end
-select min(lease_until) from job_slots
+select min(lease_until) from job_slots where lease_until > :now

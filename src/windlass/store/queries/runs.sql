@@ -242,8 +242,8 @@ with recursive doomed(run) as (
 select run from job_waits where exists (select 1 from job_waits) and predecessor {in: ids} and rule <> ''
 union all select run from doomed
 union all select w.run from doomed d cross join job_waits w where w.predecessor {probe: d.run} and w.rule <> ''
-union all select c.seq from job_runs m cross join job_groups g cross join job_runs c
-  where exists (select 1 from job_groups) and m.seq {in: ids} and g.seq {probe: m.grouped} and g.finished_at is not null and c.id {probe: g.callback}
+union all select c.seq from job_groups g cross join job_runs c
+  where g.seq {among: groups_of} and g.finished_at is not null and c.id {probe: coalesce(g.callback, '')}
 
 -- fragment: doomed_runs
 select run from doomed
@@ -312,7 +312,7 @@ where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev and job_runs.state in
 select (select due_at from job_runs where state {from: dispatch} order by due_at limit 1)
 
 -- name: next_look
-select (select look_at from job_runs where look_at is not null order by look_at limit 1)
+select (select look_at from job_runs where look_at > :now order by look_at limit 1)
 
 -- Reading --------------------------------------------------------------------------------------------------------
 

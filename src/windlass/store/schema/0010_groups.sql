@@ -19,5 +19,6 @@ create table job_groups (
   retry_of text
 ) {strict};
 
-create index job_groups_status on job_groups (status, seq);
+-- `+ 0` makes this an index for lists only, and no way to a single group, whatever PostgreSQL thinks of the sizes.
+create index job_groups_status on job_groups (status, (seq + 0));
 create index job_groups_callback on job_groups (callback) where callback is not null;
