@@ -91,7 +91,7 @@ class Sender:
         self._engine, self._clock, self._egress = engine, clock, egress
         self._at_once, self._each, self._timeout = at_once, each, timeout
         self.problem: str | None = None
-        self._woken = asyncio.Event()
+        self._woken, self._needed = asyncio.Event(), False
         self._sending: dict[asyncio.Task[None], str] = {}
 
     @property
@@ -101,7 +101,13 @@ class Sender:
 
     def wake(self) -> None:
         """Look at once: something has changed, or an endpoint is new."""
+        self._needed = True
         self._woken.set()
+
+    def nudge(self) -> None:
+        """Something was written. Where there is no endpoint, nobody need look."""
+        if self._needed:
+            self._woken.set()
 
     def check(self, url: str) -> Target:
         """EgressRefused for an address to which nothing would be sent, as far as that can be told without a look-up."""
@@ -123,7 +129,8 @@ class Sender:
         """Make what can be made and begin what can be begun; the seconds to wait before the next look."""
         self._woken.clear()
         try:
-            looked = await self._engine.make_deliveries(body_of)
+            self._needed = bool(await self._engine.webhooks())
+            looked = await self._engine.make_deliveries(body_of) if self._needed else 0
             begun = await self._begin()
         except AWAY as error:
             if self.problem is None:
