@@ -160,7 +160,7 @@ def check_a_diary(harness: Harness, steps: Sequence[tuple[str, int]]) -> None:
 @pytest.fixture(autouse=True)
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices end anywhere, also between two entries of a run."""
-    monkeypatch.setattr(stats, "SLICE", 3)
+    monkeypatch.setattr(stats, "PAGE", 3)
 
 
 @given(steps=STEPS)

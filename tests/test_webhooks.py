@@ -623,7 +623,7 @@ def test_what_is_being_sent_is_not_given_up(h: Harness) -> None:
 
 
 def test_a_removed_endpoint_leaves_nothing(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verbs, "SLICE", 2)
+    monkeypatch.setattr(verbs, "REMOVED_AT_ONCE", 2)
     webhook, other = add(h), add(h)
     end(h, 5)
     make(h)

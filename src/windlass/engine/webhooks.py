@@ -36,7 +36,7 @@ LOOKS, ROOM, MOST_BYTES = 500, 1_000, 4 * 1024 * 1024
 """How many entries are looked at in one go, and about how much is made of them."""
 SMALL = 20 * 1024
 """Outputs that are longer do not fit into any body."""
-SLICE = 500
+REMOVED_AT_ONCE = 500
 
 EDITABLE = ("name", "url", "jobs", "queues", "states", "delays", "enabled")
 MARK = "whsec_"
@@ -175,7 +175,7 @@ class Telling(Reading):
         if seen.enabled:
             await self.set_webhook(webhook_id, enabled=False)
         while not await self.records.drop_webhook(webhook_id):
-            gone = await self.records.deliveries(webhook_id, None, _LAST, SLICE)
+            gone = await self.records.deliveries(webhook_id, None, _LAST, REMOVED_AT_ONCE)
             if gone:
                 await self.records.drop_deliveries(gone)
             elif await self.records.webhook(webhook_id) is None:
