@@ -221,6 +221,37 @@ def test_a_board_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert here.block([ALL_QUEUES], 0) == {ALL_QUEUES}
 
 
+def test_who_waits_is_never_forgotten_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "PLACES", 10)
+
+    async def work() -> None:
+        here = Board()
+        sets = [[A, str(n)] for n in range(20)]
+        for wake in ([A], {A: [1]}):
+            for topics in sets:
+                await here.wait(topics, 0)
+            waiting = [asyncio.create_task(here.wait(topics, LONG)) for topics in sets]
+            await asyncio.sleep(0)
+            here.wake(wake)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            here.wake([A])
+            assert [task.result() >= {A} for task in (await asyncio.wait(waiting))[0]] == [True] * 20
+
+    asyncio.run(work())
+
+
+def test_what_is_too_much_to_be_remembered_is_kept_for_those_who_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "KEPT", 10)
+    here = Board()
+    assert [here.block(topics, 0) for topics in ([A], [B])] == [{A}, {B}]
+    here.wake({A: ["first"]})
+    here.wake({B: [f"r{n}" for n in range(10)]})
+    assert len(here._news) == 10
+    here.taken([f"r{n}" for n in range(10)])
+    assert [here.block(topics, 0) for topics in ([A], [B])] == [{A}, set()]
+    assert [here.block(topics, 0) for topics in ([A], [B])] == [set(), set()]
+
+
 def test_anything_is_for_all() -> None:
     here = Board()
     assert [here.block(topics, 0) for topics in ([A], [B])] == [{A}, {B}]

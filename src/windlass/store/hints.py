@@ -58,6 +58,7 @@ class _Place:
 
     def __init__(self, wanted: frozenset[str], kept: set[str]) -> None:
         self.wanted, self.kept, self.waiters = wanted, kept, list[Waiter]()
+        self.queues = any(topic.startswith(QUEUES) for topic in wanted)
         self.most = 0  # that have waited here at once: so many hear of the same news, and no more
         self.looking: list[News] = []  # told to one who has gone to look, and may come back with nothing
 
@@ -74,6 +75,7 @@ class Board:
         self._lock = threading.Lock()
         self._places: dict[frozenset[str], _Place] = {}  # in the order of their last use
         self._asleep: dict[Waiter, None] = {}  # in event loops, who have heard nothing yet, in the order they came
+        self._blocked: dict[Waiter, None] = {}  # on threads: there are few, and no loop that could tell them later
         self._news: dict[str | int, News] = {}  # by the runs that nobody has taken, oldest first
         self.closed = False
 
@@ -103,18 +105,15 @@ class Board:
 
     def _tell(self, waiter: Waiter, topics: set[str]) -> None:
         waiter.heard |= topics
-        self._asleep.pop(waiter, None)
+        self._wake_up(waiter)
         waiter.ring()
 
     def _spread(self, news: News) -> None:
-        for place in self._places.values():
-            for waiter in place.waiters:
-                # On a thread there are few, and no loop that could tell them later.
-                if waiter.loop is None and wants(place.wanted, news.topic):
-                    self._tell_news(waiter, news)
+        for waiter in [one for one in self._blocked if self._concerns(news, one.place)]:
+            self._tell_news(waiter, news)
         self._news |= dict.fromkeys(news.runs, news)
-        for run in list(islice(self._news, max(0, len(self._news) - KEPT))):
-            self._let_go(self._news.pop(run))
+        for old in {self._news.pop(run) for run in list(islice(self._news, max(0, len(self._news) - KEPT)))}:
+            self._let_go(old)
         self._tell_more(news, len(news.runs))
 
     def _let_go(self, news: News) -> None:
@@ -173,24 +172,28 @@ class Board:
     def _enter(self, wanted: frozenset[str], ring: Callable[[], None], missed: bool, loop: asyncio.AbstractEventLoop | None) -> Waiter:
         place = self._places.pop(wanted, None) or _Place(wanted, set(wanted) if missed else set())
         self._places[wanted] = place
-        if len(self._places) > PLACES:
-            self._drop_oldest()
         looked, place.looking = place.looking, []
         self._pass_on(looked)
         waiter = Waiter(ring, loop, place)
         waiter.heard, place.kept = place.kept, set()
         place.waiters.append(waiter)
         place.most = max(place.most, len(place.waiters))
-        for news in dict.fromkeys(self._news.values()):
+        for news in dict.fromkeys(self._news.values()) if place.queues else ():
             if not (news.spreading and loop) and self._concerns(news, place):
                 self._tell_news(waiter, news)
-        if not waiter.heard and loop is not None:
-            self._asleep[waiter] = None
+        if not waiter.heard:
+            (self._blocked if loop is None else self._asleep)[waiter] = None
+        if len(self._places) > PLACES:
+            self._drop_oldest()
         return waiter
 
     def _leave(self, waiter: Waiter) -> None:
         waiter.place.waiters.remove(waiter)
+        self._wake_up(waiter)
+
+    def _wake_up(self, waiter: Waiter) -> None:
         self._asleep.pop(waiter, None)
+        self._blocked.pop(waiter, None)
 
     def _pass_on(self, told: Collection[News]) -> None:
         """One who was told has not taken it: somebody else may."""
