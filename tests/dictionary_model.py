@@ -380,7 +380,7 @@ class Model:
         for key, weight in self.wants(doc):
             supply, gone = self.supplies[key.partition("\x1f")[0]], (taken or {}).get(key, 0)
             capacity, rates = supply.capacity, [_bucket(rate) for rate in supply.rates]
-            ends = [max(self.full_at.get((key, n), 0), now * 1000) + (gone + weight) * step for n, (step, _) in enumerate(rates)]
+            ends = [self._full_at(key, n, room, now) + (gone + weight) * step for n, (step, room) in enumerate(rates)]
             if (capacity is not None and weight > capacity) or any(weight * step > room for step, room in rates):
                 found.append(Lacking(key, "impossible"))
             elif capacity is not None and self.occupied(key) + gone + weight > capacity:
@@ -391,6 +391,11 @@ class Model:
             elif key in kept:
                 found.append(Lacking(key, "kept"))
         return found
+
+    def _full_at(self, key: str, n: int, room: int, now: int) -> int:
+        """Until when a bucket is used up; one that could not be for so long is of another time, and empty."""
+        full_at = self.full_at.get((key, n), 0)
+        return full_at if now * 1000 < full_at <= now * 1000 + room + 60_000_000 else now * 1000
 
     def set_resource(self, name: str, capacity: int | None, rates: tuple[Rate, ...], max_wait: int) -> None:
         self.supplies[name] = Supply(capacity, rates, max_wait)
@@ -501,7 +506,8 @@ class Model:
         for doc in taken:
             for key, weight in self.wants(doc):
                 for n, rate in enumerate(self.supplies[key.partition("\x1f")[0]].rates):
-                    self.full_at[key, n] = max(self.full_at.get((key, n), 0), now * 1000) + weight * _bucket(rate)[0]
+                    step, room = _bucket(rate)
+                    self.full_at[key, n] = self._full_at(key, n, room, now) + weight * step
         for doc in taken:
             doc.state, doc.token, doc.worker, doc.alone, doc.lease = "claimed", token, worker.name, worker.slots == 1, lease
             doc.claimed_at, doc.lease_until = max(now, doc.created_at), now + lease

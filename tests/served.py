@@ -82,7 +82,8 @@ class ServedHub:
         try:
             self.hub = Hub(Engine(store, self.clock), self.clock, self._settings)
             app: Any = HubApp(self.hub)
-            self._server = server(Starlette(routes=[Mount(self._mounted, app)]) if self._mounted else app)
+            served = Starlette(routes=[Mount(self._mounted, app)]) if self._mounted else app
+            self._server = server(served, connections=self.hub.settings.connections)
             await self._server.serve(sockets=[sock])
             await self.hub.stop()  # where it is mounted, nobody else tells it
         finally:

@@ -13,7 +13,7 @@ from windlass.store.base import run_sync
 
 
 def count(kind: str, where: str) -> None:
-    stats.SLICE = 7  # so that all of them have something to do
+    stats.PAGE = 7  # so that all of them have something to do
     clock = ManualClock()
     store = open_store(kind, where, clock)
     engine = Engine(store, clock)

@@ -1,8 +1,9 @@
-"""Groups through every door: the library, a handler's context, HTTP, the client."""
+"""Groups through every door: the library, a handler's context, HTTP, the client, the command line."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from tests import group_app
 from tests.served import LeapingClock, ServedHub
-from windlass import App, AsyncApp, Context
+from windlass import App, AsyncApp, Context, cli
 from windlass.client import AsyncClient, Client, RemotePort
 from windlass.engine import Outcome
 from windlass.errors import BadInput, NotFound, UnknownJob, WrongState
@@ -315,3 +316,38 @@ def test_an_app_makes_groups_through_a_hub(hub: ServedHub, client: Client) -> No
         work(hub)
         assert chain.wait(timeout=30).status == "completed"
         assert [run.output for run in chain.members()] == ['"mail"'] * 2
+
+
+# The command line
+
+
+def test_groups_at_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WINDLASS_STORE", str(tmp_path / "windlass.db"))
+
+    def call(*words: str, exits: int = 0) -> str:
+        assert cli.main(list(words)) == exits
+        return capsys.readouterr().out
+
+    call("migrate")
+    assert call("groups", "list") == ""
+    with App() as app:
+        double = app.job(name="double")(_double)
+        first = app.chain([double.new(1), double.new(2)], name="steps", callback=double.new(3))
+        second = app.parallel([double.new(1)])
+    listed = call("groups", "list").splitlines()
+    assert listed[0].split() == ["id", "status", "name", "kind", "ended", "when"]
+    assert [line.split()[0] for line in listed[1:]] == [second.id, first.id]
+    assert listed[2].split()[1:5] == ["running", "steps", "sequential", "0/2"]
+    shown = call("groups", "show", first.id)
+    assert "sequential, on failure stop" in shown
+    assert "0/2: 0 succeeded, 0 failed, 0 cancelled" in shown
+    assert (shown.count("queued"), shown.count("waiting")) == (1, 1)
+    assert call("groups", "cancel", first.id, "--reason", "wrong input") == "cancelled\n"
+    found = json.loads(call("groups", "show", first.id, "--json"))
+    assert (found["status"], found["reason"], [run["state"] for run in found["runs"]]) == ("cancelled", "wrong input", ["cancelled"] * 2)
+    assert "seq" not in found
+    again = call("groups", "rerun", first.id).strip()
+    assert json.loads(call("groups", "list", "--status", "running", "--limit", "1", "--json"))["groups"][0]["id"] == again
+    assert call("groups", "cancel", first.id, exits=4) == ""
+    assert call("groups", "show", "nobody", exits=3) == ""

@@ -221,6 +221,37 @@ def test_a_board_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert here.block([ALL_QUEUES], 0) == {ALL_QUEUES}
 
 
+def test_who_waits_is_never_forgotten_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "PLACES", 10)
+
+    async def work() -> None:
+        here = Board()
+        sets = [[A, str(n)] for n in range(20)]
+        for wake in ([A], {A: [1]}):
+            for topics in sets:
+                await here.wait(topics, 0)
+            waiting = [asyncio.create_task(here.wait(topics, LONG)) for topics in sets]
+            await asyncio.sleep(0)
+            here.wake(wake)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            here.wake([A])
+            assert [task.result() >= {A} for task in (await asyncio.wait(waiting))[0]] == [True] * 20
+
+    asyncio.run(work())
+
+
+def test_what_is_too_much_to_be_remembered_is_kept_for_those_who_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "KEPT", 10)
+    here = Board()
+    assert [here.block(topics, 0) for topics in ([A], [B])] == [{A}, {B}]
+    here.wake({A: ["first"]})
+    here.wake({B: [f"r{n}" for n in range(10)]})
+    assert len(here._news) == 10
+    here.taken([f"r{n}" for n in range(10)])
+    assert [here.block(topics, 0) for topics in ([A], [B])] == [{A}, set()]
+    assert [here.block(topics, 0) for topics in ([A], [B])] == [set(), set()]
+
+
 def test_anything_is_for_all() -> None:
     here = Board()
     assert [here.block(topics, 0) for topics in ([A], [B])] == [{A}, {B}]
@@ -698,18 +729,44 @@ def test_who_is_told_and_never_heard_of_again_costs_a_moment_only(monkeypatch: p
     with_fleet(20, work)
 
 
-def test_who_was_not_told_hears_at_the_end_of_its_wait_what_nobody_has_taken() -> None:
+def test_who_was_not_told_hears_when_it_comes_back_while_nobody_has_taken_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "MORE_AFTER", 0.1)
+
     async def work() -> None:
         here = Board()
-        for n in range(4):
-            assert await here.wait([A, str(n)], 0) == {A, str(n)}
-        waiting = [asyncio.create_task(here.wait([A, str(n)], time)) for n, time in enumerate((LONG, 0.05, 0.5))]
+        sets = [[A, str(n)] for n in range(4)]
+        for topics in sets:
+            assert await here.wait(topics, 0) == set(topics)
+        waiting = [asyncio.create_task(here.wait(topics, time)) for topics, time in zip(sets, (LONG, 0.01, 60), strict=False)]
         await asyncio.sleep(0)
         here.wake({A: ["r1"]})
-        assert [await waiting[n] for n in (0, 1)] == [{A}, {A}]
+        assert [await waiting[n] for n in (0, 1)] == [{A}, set()]
+        assert await waiting[2] == {A}  # a little later
+        assert await here.wait(sets[1], LONG) == {A}  # nobody else is left to be told
         here.taken(["r1"])
-        assert await waiting[2] == set()
-        assert await here.wait([A, "3"], 0) == set()  # it was said while nobody waited so, and is over
+        assert [await here.wait(topics, 0.01) for topics in sets] == [set()] * 4
+
+    asyncio.run(work())
+
+
+def test_those_who_wait_for_the_same_are_told_one_by_one_too() -> None:
+    async def work() -> None:
+        here = Board()
+        await here.wait([A], 0)
+        waiting = [asyncio.create_task(here.wait([A], LONG)) for _ in range(5)]
+        await asyncio.sleep(0)
+        for run in range(2):
+            here.wake({A: [run]})
+        assert await asyncio.gather(*waiting[:2]) == [{A}] * 2
+        here.taken([0])
+        waiting.append(asyncio.create_task(here.wait([A], LONG)))  # one comes back with nothing, for the other run
+        assert await waiting[2] == {A}
+        here.taken([1])
+        done, asleep = await asyncio.wait(waiting[3:], timeout=3 * board.MORE_AFTER)
+        assert (len(done), len(asleep)) == (0, 3)
+        for task in asleep:
+            task.cancel()
+        await asyncio.wait(asleep)
 
     asyncio.run(work())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ import pytest
 
 from tests.served import LeapingClock, ServedHub
 from tests.workers import until
+from windlass.engine import Swept, Watch
 from windlass.hub import HubSettings
 from windlass.machine import ENDED
 from windlass.store.base import SWEEP
@@ -404,17 +406,25 @@ def test_F11_F12_three_tries_are_three_and_then_it_is_quarantined(desk: Desk) ->
 
 def watched(desk: Desk, seconds: int) -> Iterator[None]:
     """So many seconds pass while the hub watches: never more than it takes for a pause of its own between two sweeps."""
-    hub = desk.served.hub
+    engine, done = desk.served.hub.engine, Counter[str]()
+    sweep = engine.sweep
+
+    async def counted(watch: Watch | None = None) -> Swept:
+        found = await sweep(watch)
+        done["sweeps"] += 1
+        return found
+
+    setattr(engine, "sweep", counted)  # noqa: B010 - mypy refuses the assignment
     for _ in range(0, seconds, 4):
         desk.clock.leap(4_000)
-        sweeps = hub.house.sweeps
 
-        def swept(sweeps: int = sweeps) -> bool:
-            desk.served.loop.call_soon_threadsafe(hub.engine.hints.wake, {SWEEP})
-            return hub.house.sweeps > sweeps
+        def swept(before: int = done["sweeps"]) -> bool:
+            desk.served.loop.call_soon_threadsafe(engine.hints.wake, {SWEEP})
+            return done["sweeps"] > before
 
         until(swept)
         yield
+    setattr(engine, "sweep", sweep)  # noqa: B010
 
 
 def lost(desk: Desk, run: dict[str, Any]) -> dict[str, Any]:

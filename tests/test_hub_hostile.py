@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
 from tests.served import ServedHub
+from tests.workers import DEADLINE, until
 from windlass.errors import StoreBroken
 from windlass.hub import HubSettings, connections
 from windlass.hub.description import operations
@@ -239,6 +241,37 @@ def test_a_request_that_is_answered_before_its_body_came_is_not_waited_for(serve
         except ConnectionResetError:
             pass
     assert answer.startswith(b"HTTP/1.1 404")
+
+
+def test_a_connection_too_many_is_told_so_and_closed(tmp_path: Path) -> None:
+    hub = ServedHub(tmp_path / "hub.db", HubSettings(connections=3))
+    ask = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    with ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            made = stack.enter_context(socket.create_connection(("127.0.0.1", hub.port), timeout=DEADLINE))
+            made.sendall(ask)
+            return made
+
+        def served(one: socket.socket) -> bool:
+            said = b""
+            while not said.endswith(b"}"):
+                said += one.recv(65_536)
+            return said.startswith(b"HTTP/1.1 200")
+
+        there = [connect() for _ in range(3)]
+        assert all(map(served, there))
+        for _ in range(20):
+            more = connect()
+            said = more.makefile("rb").read()  # until it is closed
+            assert said.startswith(b"HTTP/1.1 503")
+            assert json.loads(said.partition(b"\r\n\r\n")[2])["code"] == "limit_reached"
+        for one in there:
+            one.sendall(ask)
+            assert served(one)
+        there[0].close()
+        until(lambda: served(connect()))
+    hub.stop()
 
 
 def test_a_store_that_fails_is_told_without_a_word_of_where_it_is(served: ServedHub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.harness import LEASE, Harness, token
+from windlass.clock import ManualClock
 from windlass.engine import Outcome
 from windlass.errors import BadInput, LeaseLost, LimitReached, NotFound, WrongState
 from windlass.gates import gate_key
 from windlass.machine import LIVE, GiveBack, Snooze, Succeed
-from windlass.model import Limits, NewRun, Options, Rate, Run, Slot, State, Use, WorkerInfo
+from windlass.model import Limits, NewRun, Options, Rate, Requires, Run, Slot, State, Use, WorkerInfo
+from windlass.store.base import run_sync
 from windlass.store.records import Held
+from windlass.store.sqlite import BlockingSqlite
 
 GPU = (Use("gpu"),)
 CUSTOMER = (Use("customer", per="customer"),)
@@ -669,3 +675,136 @@ def test_keys_that_nobody_uses_are_forgotten(h: Harness) -> None:
     h.clock.advance(3_600_001)
     h(h.engine.tidy_gates())
     assert h(h.engine.records.usage([gate_key("customer", "0")]))[gate_key("customer", "0")].tats == {}
+
+
+# Why
+
+
+def told(h: Harness, run_id: str) -> dict[str, str]:
+    return {reason.code: reason.text for reason in h(h.engine.why(run_id))}
+
+
+def seen(h: Harness, **can: Any) -> None:
+    h(h.engine.register(WorkerInfo("w1", **{"slots": 1_000} | can)))
+
+
+def test_why_says_in_words_what_holds_a_run_back(h: Harness) -> None:
+    limit(h, "gpu", 2)
+    limit(h, "api", None, Rate(1, 1_000))
+    limit(h, "customer", 1)
+    h.define("light", uses=GPU)
+    h.define("heavy", uses=(Use("gpu", weight=2),))
+    h.define("huge", uses=(Use("gpu", weight=3),))
+    h.define("rated", uses=(Use("api"),))
+    h.define("keyed", uses=CUSTOMER)
+    for job in ("light", "rated"):
+        h.create(job)
+    of(h, 1, "keyed")
+    seen(h)
+    light, _, keyed = h.claim(3)
+    runs = {job: h.create(job) for job in ("heavy", "huge", "rated")} | {"keyed": of(h, 1, "keyed"), "light": h.create("light")}
+    assert h.claim(9) == []
+    assert told(h, runs["heavy"]) == {"full": f"1 of 2 of 'gpu' are occupied, by run {light.id}."}
+    assert told(h, runs["huge"]) == {"impossible": "It needs 3 of 'gpu', which never has that much."}
+    assert told(h, runs["rated"]) == {"rate": f"The rate of 'api' lets the next one in at {h.clock.now() + 1_000}."}
+    assert told(h, runs["keyed"]) == {"full": f"1 of 1 of 'customer' for '1' are occupied, by run {keyed.id}."}
+    assert told(h, runs["light"]) == {"kept": "'gpu' is kept for a run ahead of it that needs more than is free."}
+    stranger = h.another()
+    stranger.engine.lanes.limited = False
+    stranger.succeed(keyed)
+    assert told(h, runs["keyed"]) == {"parked": "It was put aside until its key is free, and will be put back at once."}
+    slot = h(h.engine.reserve("gpu", who="ann"))
+    assert told(h, runs["light"])["reserved"] == f"'gpu' is kept for run {light.id}, a direct call of ann."
+    h(h.engine.release(slot.id, slot.token))
+    h(h.engine.pause("job", "light", reason="broken", by="ann"))
+    assert told(h, runs["light"])["paused"] == "The job 'light' is paused by ann: broken."
+    assert told(h, light.id) == {"held": "Worker w1 has it."}
+    assert told(h, keyed.id) == {"ended": "It has ended: succeeded."}
+
+
+def test_why_says_who_is_ahead(h: Harness) -> None:
+    seen(h)
+    made = [h.create() for _ in range(3)]
+    assert [told(h, run_id) for run_id in made] == [{}, {"behind": "1 are ahead of it."}, {"behind": "2 are ahead of it."}]
+
+
+JOBS: dict[str, dict[str, Any]] = {
+    "free": {},
+    "gpu": {"uses": GPU},
+    "heavy": {"uses": (Use("gpu", weight=2),)},
+    "keyed": {"uses": CUSTOMER},
+    "both": {"uses": (Use("cpu"), Use("gpu"), *CUSTOMER)},
+    "tagged": {"requires": Requires(tags=("big",))},
+    "rated": {"uses": (Use("api"),)},
+}
+WORKERS = {
+    "all": WorkerInfo("all", tags=("big",), slots=1_000),
+    "plain": WorkerInfo("plain", queues=("one",), slots=1_000),
+    "keyed": WorkerInfo("keyed", jobs=("keyed", "both", "free"), slots=1_000),
+}
+WAYS: list[tuple[Any, ...]] = [
+    *(("create", job, queue, customer, priority) for job in JOBS for queue in ("one", "two") for customer in (1, 2) for priority in (0, 1)),
+    *(("claim", worker, count) for worker in WORKERS for count in (1, 2, 4)),
+    *(("end", nth) for nth in (0, 1)),
+    *(("set", name, capacity) for name in ("gpu", "cpu", "customer") for capacity in (None, 0, 1, 2, 3)),
+    *(("pause", scope, name) for scope, name in (("queue", "one"), ("job", "gpu"), ("system", ""))),
+    *(("resume", scope, name) for scope, name in (("queue", "one"), ("job", "gpu"), ("system", ""))),
+    ("reserve", "gpu", None),
+    ("reserve", "customer", "1"),
+    ("release",),
+    ("advance", 400),
+    ("advance", 60_000),
+    ("sweep",),
+]
+
+
+def played(ways: list[tuple[Any, ...]]) -> Harness:
+    """The same story again, from an empty store."""
+    clock = ManualClock(seed=7)
+    h = Harness(BlockingSqlite(":memory:", clock), clock)
+    for job, options in JOBS.items():
+        h.define(job, **options)
+    limit(h, "api", None, Rate(2, 1_000, 1))
+    for way in ways:
+        match way:
+            case ("create", job, queue, customer, priority):
+                of(h, customer, job, options=Options(queue=queue, priority=priority))
+            case ("claim", worker, count):
+                h(h.engine.claim(WORKERS[worker], count=count, lease=10_000_000))
+            case ("end", nth):
+                for run in h(h.engine.runs(state="claimed")).runs[nth : nth + 1]:
+                    h.succeed(run)
+            case ("set", name, capacity):
+                limit(h, name, capacity)
+            case ("pause", scope, name):
+                h(h.engine.pause(scope, name))
+            case ("resume", scope, name):
+                h(h.engine.resume(scope, name))
+            case ("reserve", name, key):
+                with suppress(BadInput):
+                    h(h.engine.reserve(name, key=key, lease=10_000_000))
+            case ("release",):
+                for slot in h(h.engine.slots())[:1]:
+                    h(h.engine.release(slot.id, slot.token))
+            case ("advance", by):
+                h.clock.advance(by)
+            case ("sweep",):
+                h.sweep()
+    return h
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(WAYS), min_size=5, max_size=40), st.sets(st.sampled_from(sorted(WORKERS)), min_size=1))
+def test_why_is_empty_exactly_for_what_a_live_worker_would_get(ways: list[tuple[Any, ...]], alive: set[str]) -> None:
+    h = played(ways)
+    for name in sorted(alive):
+        h(h.engine.register(WORKERS[name]))
+    queued = h(h.engine.runs(state="queued", count=1_000)).runs
+    reasons = {run.id: h(h.engine.why(run.id)) for run in queued}
+    run_sync(h.store.close())
+    got = set()
+    for name in sorted(alive):
+        again = played(ways)
+        got |= set(ids(again(again.engine.claim(WORKERS[name]))))
+        run_sync(again.store.close())
+    assert {run_id for run_id, found in reasons.items() if not found} == got, reasons

@@ -20,7 +20,7 @@ from tests.harness import LEASE, Harness
 from windlass import cron, payload
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine, Watch, schedules
-from windlass.engine.schedules import SLICE
+from windlass.engine.schedules import FIRED_AT_ONCE
 from windlass.errors import BadInput, NotFound, WindlassError
 from windlass.faults import FAULTS
 from windlass.firing import ON_TIME, Skip, plan, rule_of
@@ -282,7 +282,7 @@ def test_one_that_waits_for_another_machine_does_not_keep_this_one_busy(h: Harne
 
 
 def test_R6_however_many_cannot_be_followed_here_the_others_fire_and_together(memory: Harness) -> None:
-    for number in range(SLICE + 1):
+    for number in range(FIRED_AT_ONCE + 1):
         schedule(memory, f"far {number}", cron="0 * * * *", zone="Asia/Tokyo")
     for number in range(10):
         schedule(memory, f"near {number}", every="1h")
@@ -295,11 +295,11 @@ def test_R6_however_many_cannot_be_followed_here_the_others_fire_and_together(me
         assert h(h.engine.fire()) == 10
     assert batches.count("fire") == 2
     h.clock.advance(HOUR)
-    assert h(h.engine.sweep()).fired == SLICE + 11
+    assert h(h.engine.sweep()).fired == FIRED_AT_ONCE + 11
 
 
 def test_R6_those_that_are_far_behind_leave_the_others_their_turn(memory: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "SLICE", 3)
+    monkeypatch.setattr(schedules, "FIRED_AT_ONCE", 3)
     monkeypatch.setattr(schedules, "PASSES", 3)  # the second one finds the same schedules again, one instant further
     for number in range(3):
         schedule(memory, f"behind {number}", missed="all", every="1m")

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from tests.places import AGES, HUBS, PLACES, Place, at_both_ends, beside, everywhere, open_place, over_http
+from tests.proxies import Proxy, What
 from tests.served import LeapingClock, ServedHub
 from tests.workers import DEADLINE, Gate, ended, in_state, until, working
 from windlass import App, AsyncApp, HeldSlot, State, cli
@@ -215,6 +216,21 @@ def test_G19_a_caller_that_lives_keeps_its_slot_for_longer_than_its_lease(place:
         with pytest.raises(NotInTime), place.app.slot("ollama", timeout=3):
             pass
         assert len(place.slots("held")) == 1
+
+
+@pytest.mark.parametrize("caller", LIBRARY + HTTP[:2])
+@pytest.mark.parametrize("place", ["hub on file"], indirect=True)
+def test_G19_every_caller_keeps_its_slot_while_its_block_runs(place: Place, caller: Caller) -> None:
+    run_sync(place.app.engine.add_resource("ollama", capacity=1))
+    clock = SystemClock()
+    began = clock.monotonic()
+
+    def inside() -> None:
+        (slot,) = place.slots("held")
+        until(lambda: clock.monotonic() - began > 2_500)
+        assert [found.id for found in place.slots("held")] == [slot.id]
+
+    caller(place, inside, lease=1)
 
 
 @over_http
@@ -472,6 +488,24 @@ def test_an_ask_that_is_repeated_is_the_same_slot(place: Place, http: httpx.Clie
     first, again = (http.post("slots", json=asked).json() for _ in range(2))
     assert first == again
     assert len(place.slots()) == 1
+
+
+@pytest.mark.parametrize("path", ["release", "renew", "slots"])
+@pytest.mark.parametrize("what", ["cut", "refuse", "replay"])
+def test_N1_a_bad_network_changes_nothing_for_a_direct_call(tmp_path: Path, path: str, what: What) -> None:
+    served = ServedHub(tmp_path / "proxy.db")
+    proxy = Proxy(served.port)
+    with Client(proxy.url) as client:
+        client.set_resource("ollama", capacity=1)
+        proxy.once(path, what)
+        with client.slot("ollama", lease=1, timeout=0) as slot:
+            until(lambda: [asked for _, asked, _ in proxy.seen if asked.endswith("renew")])
+            assert not slot.lost
+            assert [found.id for found in client.slots()] == [slot.id]
+        assert client.slots() == []
+    assert what in [done for _, _, done in proxy.seen]
+    proxy.close()
+    served.stop()
 
 
 def test_slots_are_listed_in_pages(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import stat
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -668,6 +670,22 @@ def test_a_slow_download_holds_up_no_other_program(cache: Path, files: Files) ->
         assert result(ran(loopback(cache), other)) == "hello"
         gate.open()
         waiting.result()
+
+
+def test_one_at_a_time_has_the_lock_of_a_program(tmp_path: Path) -> None:
+    inside, most, folder = Counter[str](), list[int](), os.open(tmp_path, os.O_RDONLY)
+
+    def enter(_: int) -> None:
+        with solvers._locked(folder, "a" * 64, threading.Event()):
+            inside["now"] += 1
+            most.append(inside["now"])
+            time.sleep(0.001)
+            inside["now"] -= 1
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(enter, range(100)))
+    os.close(folder)
+    assert (set(most), len(most), os.listdir(tmp_path)) == ({1}, 100, [])
 
 
 def test_what_workers_that_were_killed_have_begun_is_removed(cache: Path, files: Files) -> None:

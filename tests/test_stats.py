@@ -28,9 +28,10 @@ from tests.served import ServedHub
 from tests.workers import until
 from windlass import cli
 from windlass.clock import ManualClock, SystemClock
-from windlass.engine import stats
+from windlass.engine import claims, stats
+from windlass.engine.reading import _encoded
 from windlass.engine.stats import MINUTE
-from windlass.errors import BadInput, Cancelled, Conflict, NotFound, StoreUnreachable, TooLarge, WrongState
+from windlass.errors import BadInput, Cancelled, Conflict, LimitReached, NotFound, StoreUnreachable, TooLarge, WrongState
 from windlass.hub import metrics
 from windlass.machine import ENDED, LIVE, GiveBack, Snooze
 from windlass.model import Counts, NewRun, Run, State, WorkerInfo
@@ -159,7 +160,7 @@ def check_a_diary(harness: Harness, steps: Sequence[tuple[str, int]]) -> None:
 @pytest.fixture(autouse=True)
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices end anywhere, also between two entries of a run."""
-    monkeypatch.setattr(stats, "SLICE", 3)
+    monkeypatch.setattr(stats, "PAGE", 3)
 
 
 @given(steps=STEPS)
@@ -272,6 +273,25 @@ def test_a_minute_says_what_happened_in_it(h: Harness) -> None:
     assert (job.queue, job.job, job.lately, job.counts) == ("default", "mail", found.counts, found.counts)
     assert job.states == found.states
     assert h(h.engine.stats(minutes=1)).jobs[0].lately == after
+
+
+def test_a_question_reads_whole_minutes_and_no_more_rows_than_it_may(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        h.define(name)
+    for _ in range(5):
+        for name in ("a", "b", "c"):
+            h.create(name)
+        h.clock.advance(MINUTE)
+    h(h.engine.roll_up())
+    now = h.clock.now() // MINUTE * MINUTE
+    for rows, whole in ((15, 5), (14, 4), (12, 4), (7, 2), (3, 1), (2, 0)):
+        monkeypatch.setattr(stats, "ROWS", rows)
+        found = h(h.engine.stats(minutes=60))
+        assert sum(point.counts.created for point in found.minutes) == 3 * whole
+        assert len(found.minutes) == (60 if whole == 5 else whole + 1)  # the current one is empty
+        assert found.minutes[-1].at == now
+        assert {job.job: job.lately.created for job in found.jobs} == dict.fromkeys("abc", whole)
+        assert found.counts.created == 15
 
 
 def test_a_lost_attempt_counts_as_lapsed(h: Harness) -> None:
@@ -397,6 +417,36 @@ def test_a_look_at_the_end_of_a_long_journal_reads_little(emptied_postgres: str)
     assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 20
 
 
+def test_a_copy_restored_on_another_server_is_followed_from_then_on(emptied_postgres: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What pg_dump copies are entries and places of another server's transactions, which may be far ahead of this one's."""
+    clock = ManualClock()
+    h = Harness(open_where("postgres", emptied_postgres, clock), clock)
+    h.define()
+    old = [h.create() for _ in range(3)]
+    h(h.engine.roll_up())
+    seen = []
+    with psycopg.connect(emptied_postgres, autocommit=True) as db:
+        (far,) = db.execute("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint + 500").fetchone() or (0,)
+        db.execute("update job_journal set xid = (%s::bigint - 5 + entry %% 3)::text::xid8", (far,))
+        db.execute("update job_followers set cursor = %s", (_encoded(["tail", f"{far}:{far}:", "", 0, 0]),))
+        h(h.engine.roll_up())
+        assert caplog.text.count("a copy of another server's") == 1
+        new = h.create()
+        h(h.engine.roll_up())
+        assert counted(h) == {("default", "mail", State.QUEUED): 4}
+        for _ in range(600):
+            db.execute("select pg_current_xact_id()")  # until this server has counted as far
+        h(h.engine.roll_up())
+    assert counted(h) == {("default", "mail", State.QUEUED): 4}
+    cursor = None
+    while (tail := h(h.engine.tail(cursor))).entries:
+        seen += [entry.run for entry in tail.entries]
+        cursor = tail.cursor
+    assert sorted(seen) == sorted([*old, new])
+    assert caplog.text.count("a copy of another server's") == 1
+    run_sync(h.store.close())
+
+
 @pytest.fixture(params=["file", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     """A store that other processes can open: its kind, and where it is."""
@@ -499,6 +549,18 @@ def test_what_workers_tell_is_bounded(h: Harness) -> None:
     with pytest.raises(BadInput):
         h(h.engine.stats(minutes=1_441))
     assert h(h.engine.workers()) == []
+
+
+def test_there_are_so_many_workers_and_no_more(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "WORKERS", 2)
+    for name in ("w1", "w2", "w1"):
+        h(h.engine.register(WorkerInfo(name)))
+    with pytest.raises(LimitReached):
+        h(h.engine.register(WorkerInfo("w3")))
+    assert [worker.info.name for worker in h(h.engine.workers())] == ["w1", "w2"]
+    h.clock.advance(h.engine.limits.keep_workers + 1)
+    h(h.engine.prune_workers())
+    h(h.engine.register(WorkerInfo("w3")))
 
 
 def test_F28_a_worker_shows_what_it_holds_and_nothing_else(h: Harness) -> None:

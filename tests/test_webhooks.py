@@ -83,7 +83,7 @@ def claim(h: Harness, count: int = 100, each: int = 4, **how: Any) -> list[Parce
 
 
 def refuse(h: Harness, parcel: Parcel, **how: Any) -> None:
-    h(h.engine.not_delivered(parcel.delivery.id, parcel.delivery.token or "", "no", **{"answer": 500} | how))
+    h(h.engine.not_delivered(parcel.delivery.id, parcel.delivery.token or "", how.pop("error", "no"), **{"answer": 500} | how))
 
 
 def take(h: Harness, parcel: Parcel) -> None:
@@ -331,7 +331,7 @@ def test_W1_410_disables_the_endpoint(h: Harness) -> None:
     end(h, 2)
     make(h)
     gone = next(parcel for parcel in claim(h, each=1) if parcel.webhook.id == webhook.id)
-    refuse(h, gone, answer=410)
+    refuse(h, gone, answer=410, error="It answered 410 Gone.", gone=True)
     found = read(h, webhook)
     assert (found.enabled, found.reason) == (False, "It answered 410 Gone.")
     assert counts(h, webhook) == {"failed": 1, "pending": 1}
@@ -554,7 +554,7 @@ def test_nothing_is_sent_again_to_a_disabled_endpoint(h: Harness) -> None:
     webhook = add(h, delays=())
     end(h)
     make(h)
-    refuse(h, claim(h)[0], answer=410)
+    refuse(h, claim(h)[0], answer=410, error="It answered 410 Gone.", gone=True)
     with pytest.raises(WrongState, match="410"):
         h(h.engine.resend(told(h, webhook)[0].id))
 
@@ -625,7 +625,7 @@ def test_what_is_being_sent_is_not_given_up(h: Harness) -> None:
 
 
 def test_a_removed_endpoint_leaves_nothing(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verbs, "SLICE", 2)
+    monkeypatch.setattr(verbs, "REMOVED_AT_ONCE", 2)
     webhook, other = add(h), add(h)
     end(h, 5)
     make(h)

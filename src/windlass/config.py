@@ -61,6 +61,7 @@ class Settings(Struct, frozen=True):
     spool: str | None = None
     host: str | None = None
     port: int | None = None
+    connections: int | None = None
     allow: tuple[str, ...] | None = None
     plain_http: bool | None = None
     solvers: bool | None = None
@@ -190,6 +191,7 @@ FIELDS: Mapping[str, Field] = {
     "log_level": Field(_same, _level, "how much the worker says"),
     "host": Field(_same, _text, "the address a hub listens on"),
     "port": Field(_whole, _count(0, 65_535), "the port a hub listens on; 0: any free one"),
+    "connections": Field(_whole, _count(1, 2**20), "how many connections a hub has at most"),
     "plain_http": Field(_flag, _yes_or_no, "whether a hub may send webhooks without encryption"),
     "allow": Field(_split, _names, "networks and hosts inside the network that a hub may send webhooks to"),
     "spool": Field(_same, _text, "the folder where a worker keeps reports that the hub has not taken yet"),

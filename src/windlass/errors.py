@@ -254,3 +254,7 @@ class NotJson(BadInput):
     """The body is not said to be JSON; nothing was changed."""
 
     code, status = "not_json", 415
+
+
+AWAY = (StoreUnreachable, StoreBusy, StoreFull, OutcomeUnknown)
+"""What passes by itself. Any other error of a store ends whoever meets it: going on would only hide it."""

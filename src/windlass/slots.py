@@ -147,7 +147,11 @@ def on_thread(line: Line, call: Call) -> Iterator[HeldSlot]:
     def keep() -> None:
         pause = call.lease / 3_000
         while not over.wait(pause) and not slot.lost:
-            pause = run_sync(slot.renew())
+            try:
+                pause = run_sync(slot.renew())
+            except Exception:
+                if not over.is_set():  # else whoever had it is done, and may have closed the connection
+                    raise
 
     try:
         threading.Thread(target=keep, name="windlass-slot", daemon=True).start()

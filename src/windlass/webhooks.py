@@ -21,11 +21,11 @@ from windlass.clock import Clock
 from windlass.egress import Answer, Egress, Target
 from windlass.engine import Engine
 from windlass.engine.webhooks import Parcel, signing_key, type_of
-from windlass.errors import BadInput, EgressFailed, LeaseLost, NotFound
+from windlass.errors import AWAY, BadInput, EgressFailed, LeaseLost, NotFound
 from windlass.faults import FAULTS
+from windlass.loops import Loop
 from windlass.model import Entry, Secret
 from windlass.store.webhooks import End
-from windlass.worker.housekeeping import AWAY
 
 _LOG = logging.getLogger("windlass.webhooks")
 
@@ -84,14 +84,16 @@ def _reach(point: str) -> None:
         FAULTS.hit(f"webhook.{point}")
 
 
-class Sender:
+class Sender(Loop):
     """Makes deliveries and sends them, until it is cancelled. Any number of them may run on one store."""
 
+    log, complaint = _LOG, "Webhooks wait for the store"
+
     def __init__(self, engine: Engine, clock: Clock, egress: Egress, *, at_once: int = 32, each: int = 4, timeout: float = TIMEOUT) -> None:
+        super().__init__(clock)
         self._engine, self._clock, self._egress = engine, clock, egress
         self._at_once, self._each, self._timeout = at_once, each, timeout
-        self.problem: str | None = None
-        self._woken = asyncio.Event()
+        self._woken, self._needed = asyncio.Event(), False
         self._sending: dict[asyncio.Task[None], str] = {}
 
     @property
@@ -101,7 +103,13 @@ class Sender:
 
     def wake(self) -> None:
         """Look at once: something has changed, or an endpoint is new."""
+        self._needed = True
         self._woken.set()
+
+    def nudge(self) -> None:
+        """Something was written. Where there is no endpoint, nobody need look."""
+        if self._needed:
+            self._woken.set()
 
     def check(self, url: str) -> Target:
         """EgressRefused for an address to which nothing would be sent, as far as that can be told without a look-up."""
@@ -122,21 +130,12 @@ class Sender:
     async def tick(self) -> float:
         """Make what can be made and begin what can be begun; the seconds to wait before the next look."""
         self._woken.clear()
-        try:
-            looked = await self._engine.make_deliveries(body_of)
-            begun = await self._begin()
-        except AWAY as error:
-            if self.problem is None:
-                _LOG.warning("Webhooks wait for the store: %s", error)
-            self.problem = str(error)
-            return EVERY * (0.5 + self._clock.chance())
-        self.problem = None
-        return 0 if looked or begun else EVERY
+        return await self.once(self._look)
 
-    async def finish(self) -> None:
-        """Wait for what is being sent."""
-        while self._sending:
-            await asyncio.wait(self._sending)
+    async def _look(self) -> float:
+        self._needed = bool(await self._engine.webhooks())
+        looked = await self._engine.make_deliveries(body_of) if self._needed else 0
+        return 0.0 if await self._begin() or looked else EVERY
 
     async def _begin(self) -> int:
         """Begin to send as many as there is room for."""
@@ -178,8 +177,9 @@ class Sender:
             _reach("after_2xx")
             await self._mark(lambda: self._engine.delivered(delivery.id, token, answer.status))
             return _reach("after_mark")
-        said, wish = _refusal(answer), _wish(answer, self._clock.now())
-        return await self._mark(lambda: self._engine.not_delivered(delivery.id, token, said, answer=answer.status, wish=wish))
+        gone = answer.status == 410
+        said, wish = "It answered 410 Gone." if gone else _refusal(answer), _wish(answer, self._clock.now())
+        return await self._mark(lambda: self._engine.not_delivered(delivery.id, token, said, answer=answer.status, wish=wish, gone=gone))
 
     async def _post(self, parcel: Parcel) -> Answer:
         now, body = self._clock.now(), parcel.body.encode()

@@ -56,6 +56,7 @@ def _run(shell: Shell, *, link: bool) -> int:
     settings = HubSettings(
         host=said.host or "127.0.0.1",
         port=8080 if said.port is None else said.port,
+        connections=said.connections or HubSettings().connections,
         allow=said.allow or (),
         plain_http=said.plain_http or False,
         tokens_required=link,
@@ -98,7 +99,7 @@ async def _serve(shell: Shell, settings: HubSettings, sock: socket.socket, worke
         if not link:
             auth.refuse_open(settings.host, await engine.any_token())
         hub = Hub(engine, shell.clock, settings)
-        serving = server(HubApp(hub))
+        serving = server(HubApp(hub), connections=settings.connections)
         address = _address(settings.host, sock.getsockname()[1])
         _tell(
             shell, address, f"{address}#ticket={await engine.by(who(), 'invite', LINK_FOR).invite(LINK_FOR, ('admin',))}" if link else None

@@ -30,6 +30,7 @@ NOT_THE_WORKERS = (
     "log_level",
     "host",
     "port",
+    "connections",
     "allow",
     "plain_http",
     *(name for name in Settings.__struct_fields__ if name.startswith("solver")),

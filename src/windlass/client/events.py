@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from windlass.client.problems import refusal
 from windlass.client.transport import Refused, Transport
-from windlass.client.verbs import AWAY, FIRST_PAUSE, LONGEST_PAUSE
+from windlass.client.verbs import FIRST_PAUSE, LONGEST_PAUSE
 from windlass.clock import Clock
-from windlass.errors import HubFailed
+from windlass.errors import AWAY, HubFailed
 from windlass.machine import ENDED
 
 SILENCE = 60.0  # seconds without even a comment, after which the connection counts as dead

@@ -20,13 +20,12 @@ from windlass.engine.edits import PATCHABLE
 from windlass.engine.schedules import EDITABLE, MOST, Preview, outage_of
 from windlass.engine.stats import Stats
 from windlass.errors import (
+    AWAY,
     BadInput,
     Frozen,
     HubFailed,
     NotFound,
     OutcomeUnknown,
-    StoreBusy,
-    StoreUnreachable,
     UnknownJob,
     WrongState,
 )
@@ -58,7 +57,6 @@ API = "/api/v1"
 TIMEOUT = 30.0  # seconds for an answer
 PATIENCE = 10.0  # seconds in which what can safely be asked again is asked again
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-AWAY = (StoreUnreachable, StoreBusy, OutcomeUnknown)
 
 
 def place(*parts: str) -> str:

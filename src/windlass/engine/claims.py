@@ -10,7 +10,7 @@ from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import Open
 from windlass.engine.looking import Looking
-from windlass.errors import BadInput, Conflict, OutcomeUnknown
+from windlass.errors import BadInput, Conflict, LimitReached, OutcomeUnknown
 from windlass.gates import Choice
 from windlass.machine import LIVE, Start, cancelled, lease_lost, step
 from windlass.model import LogLine, Run, State, WorkerInfo
@@ -18,6 +18,7 @@ from windlass.store.order import within
 from windlass.store.records import FIRST, Grab, Head, Held
 
 LEASE = 30_000
+WORKERS = 10_000  # that are known, the living and those seen within a day
 WIDEST = 1_024
 
 
@@ -27,6 +28,10 @@ class Claiming(Looking):
     async def register(self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None) -> None:
         """Make a worker known, and seen now; what it says replaces what it said before, unless it says nothing about itself."""
         self._check_worker(worker)
+        if await self.records.workers_besides(worker.name) >= WORKERS:
+            raise LimitReached(
+                f"There are {WORKERS:,} workers already.", hint="Start them under names that last; silent ones are forgotten after a day."
+            )
         text = None if about is None else json.encode(dict(about), most=self.limits.about, what="What the worker tells about itself")
         await self.records.register(worker, text, self.clock.now())
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from windlass.engine import checks
-from windlass.engine.core import MAX_WAIT, Core
-from windlass.errors import BadInput, LimitReached, NotFound, WrongState
+from windlass.engine.core import MAX_WAIT, PATIENCE, Core
+from windlass.errors import BadInput, Conflict, LimitReached, NotFound, WrongState
 from windlass.gates import parts_of, window
 from windlass.model import Lane, Pause, PauseScope, Queue, Rate, Resource, Slot
 from windlass.store.base import queue_topic
@@ -46,11 +46,14 @@ class Controlling(Core):
         self._check_scope(scope, name)
         said = None if reason is None else checks.reason(reason)
         pause = Pause(scope, name, self.clock.now(), said, None if by is None else checks.name(by, "Who did it"))
-        done = await self.records.add_pause(pause, self.limits.pauses)
-        await self.refresh_controls()
-        if not done and (scope, name) not in self.controls.pauses:
-            raise LimitReached(f"{self.limits.pauses:,} things are paused already.", hint="Resume some, or pause the whole system.")
-        return self.controls.pauses.get((scope, name), pause)
+        for _ in range(PATIENCE):
+            done = await self.records.add_pause(pause, self.limits.pauses)
+            await self.refresh_controls()
+            if done or (scope, name) in self.controls.pauses:
+                return self.controls.pauses.get((scope, name), pause)
+            if len(self.controls.pauses) >= self.limits.pauses:
+                raise LimitReached(f"{self.limits.pauses:,} things are paused already.", hint="Resume some, or pause the whole system.")
+        raise Conflict("It was paused and resumed again and again.", hint="Try again.")
 
     async def resume(self, scope: PauseScope, name: str = "") -> bool:
         """Hand out again; False when it was not paused."""

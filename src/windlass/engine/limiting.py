@@ -65,7 +65,8 @@ class Limiting(Controlling):
         checks.integer(lease, "lease", 1, self.limits.lease)
         for _ in range(PATIENCE):
             before = await self._own(slot_id, token)
-            resource = await self._resource(parts_of(before.key)[0], before.weight)
+            weight = before.weight if before.state == "waiting" else 0  # what is held stays, however little there is by now
+            resource = await self._resource(parts_of(before.key)[0], weight)
             slot = await self.records.renew_slot(before, lease, resource.capacity, self.controls.rev, self.clock.now())
             if slot is None:
                 raise _slot_lost(slot_id)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,13 +17,16 @@ from msgspec import Struct
 from windlass.engine import checks
 from windlass.engine.core import Open, open_to, pruned
 from windlass.engine.looking import Looking
-from windlass.errors import BadInput, NotFound
+from windlass.errors import BadInput, Conflict, NotFound
 from windlass.gates import Choice, Lack, Need, lacks, needs, parts_of
 from windlass.machine import ENDED, LIVE
 from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Pause, Run, State
 from windlass.store.records import FIRST
 
+_LOG = logging.getLogger("windlass.journal")
+
 _LAST = 2**63 - 1
+SETTLED = 1_000  # entries in one batch
 _AHEAD = 1_000
 _VIEWS = 8  # kinds of workers that are asked
 _LONGEST_CURSOR = 200_000
@@ -194,7 +199,18 @@ class Reading(Looking):
             await self.records.begin_tail(name, *begins)
             place = await self.records.follower(name)
         cursor, rev = place or ("", 0)
-        return await self.tail(cursor, count=count), rev
+        tail = await self.tail(cursor, count=count)
+        if not tail.entries and ahead(cursor, tail.cursor):
+            await self._begin_again(name, rev, tail.cursor)
+        return tail, rev
+
+    async def _begin_again(self, name: str, rev: int, end: str) -> None:
+        """A logical copy that was restored on another server: its transactions count from elsewhere, and nothing would ever seem new."""
+        _LOG.warning("The journal is a copy of another server's. %s goes on from now; what was not read there yet is left out.", name)
+        while await self.records.settle_journal(SETTLED):
+            pass  # else its entries would seem new when this server has counted as far
+        with suppress(Conflict):  # another process was first
+            await self.records.advance_tail("begin_again", name, (rev, end, self.clock.now()), ())
 
     async def runs(
         self,

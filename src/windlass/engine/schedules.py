@@ -24,7 +24,7 @@ from windlass.store.records import Advance, KeyRow
 
 _LOG = logging.getLogger("windlass.schedules")
 
-SLICE, PASSES, TOGETHER = 500, 200, 5
+FIRED_AT_ONCE, PASSES, TOGETHER = 500, 200, 5
 KEEP_FIRES = 30 * 24 * 3600 * 1000
 """Milliseconds for which a fire is remembered by its key. That a schedule moves on from one instant only once protects longer."""
 
@@ -189,7 +189,7 @@ class Scheduling(Creating, Editing):
         """
         fired, turn, place = 0, set[int](), _FIRST
         for _ in range(PASSES):
-            look = await self._fire(SLICE, place, turn)
+            look = await self._fire(FIRED_AT_ONCE, place, turn)
             fired, place = fired + look.made, look.end or _FIRST
             turn |= look.moved
             if look.end is None:
@@ -198,7 +198,7 @@ class Scheduling(Creating, Editing):
                 turn = set()
         return fired, True
 
-    async def fire(self, count: int = SLICE) -> int:
+    async def fire(self, count: int = FIRED_AT_ONCE) -> int:
         """Look at the schedules that are due once: each makes at most one run, the oldest that is due; how many runs were made."""
         look = await self._fire(count, _FIRST)
         while look.end is not None and not look.moved:
@@ -206,7 +206,7 @@ class Scheduling(Creating, Editing):
         return look.made
 
     async def _fire(self, count: int, after: _Place, but: Set[int] = frozenset()) -> _Look:
-        now, count = self.clock.now(), min(count, SLICE)
+        now, count = self.clock.now(), min(count, FIRED_AT_ONCE)
         plans: list[_Plan] = []
         end: _Place | None = None
         for _ in range(TOGETHER):

@@ -17,12 +17,13 @@ from windlass.model import Counts, Entry, State, Worker, WorkerInfo
 from windlass.store.stats import FOLLOWER, Total
 
 MINUTE = 60_000
-SLICE = 1_000
-SLICES = 100
-"""How many slices one call counts before it lets others have the store."""
+PAGE = 1_000
+PAGES = 100
+"""How many pages of the journal one call counts before it lets others have the store."""
 
 DROP_EVERY, DROPPED_AT_ONCE = 60_000, 1_000
 FEW = 5
+ROWS = 100_000  # that one question may read
 
 
 class Minute(Struct, frozen=True):
@@ -89,15 +90,15 @@ class Counting(Reading):
 
     # How much there was
 
-    async def roll_up(self, slices: int = SLICES) -> bool:
+    async def roll_up(self, pages: int = PAGES) -> bool:
         """Count the entries of the journal that nobody has counted; whether all of them are counted then.
 
         Any process may do this, any number at once: the place in the journal moves on together with what was counted, so every entry
         counts once. A store that has never been counted is counted from its first entry on, which is exact, because a run's entries
         are kept for as long as the run, and no run is pruned before it is counted.
         """
-        for _ in range(slices):
-            tail, rev = await self.follow(FOLLOWER, count=min(SLICE, self.limits.page), whole=True)
+        for _ in range(pages):
+            tail, rev = await self.follow(FOLLOWER, count=min(PAGE, self.limits.page), whole=True)
             if not tail.entries or (await self._add(tail, rev) and tail.ended):  # what came meanwhile can wait for the next call
                 return True
         return False
@@ -126,10 +127,16 @@ class Counting(Reading):
         return await self.records.totals(count)
 
     async def stats(self, *, minutes: int = 60) -> Stats:
-        """The totals, and what there was in the last so many minutes, the current one included."""
+        """The totals, and what there was in the last so many minutes, the current one included.
+
+        Where there are very many queues and jobs the minutes are fewer: no question may keep the store from those who work.
+        """
         checks.integer(minutes, "minutes", 1, self.limits.minutes)
         now = self.clock.now()
         first = now // MINUTE * MINUTE - (minutes - 1) * MINUTE
+        behind = await self.records.minute_behind(first, ROWS)
+        if behind is not None:
+            first = behind + MINUTE
         whole, by_job = await self.totals()
         series, lately = await self.records.minutes(first)
         return Stats(

@@ -36,7 +36,7 @@ LOOKS, ROOM, MOST_BYTES = 500, 1_000, 4 * 1024 * 1024
 """How many entries are looked at in one go, and about how much is made of them."""
 SMALL = 20 * 1024
 """Outputs that are longer do not fit into any body."""
-SLICE = 500
+REMOVED_AT_ONCE = 500
 
 EDITABLE = ("name", "url", "jobs", "queues", "states", "delays", "enabled")
 MARK = "whsec_"
@@ -175,7 +175,7 @@ class Telling(Reading):
         if seen.enabled:
             await self.set_webhook(webhook_id, enabled=False)
         while not await self.records.drop_webhook(webhook_id):
-            gone = await self.records.deliveries(webhook_id, None, _LAST, SLICE)
+            gone = await self.records.deliveries(webhook_id, None, _LAST, REMOVED_AT_ONCE)
             if gone:
                 await self.records.drop_deliveries(gone)
             elif await self.records.webhook(webhook_id) is None:
@@ -272,14 +272,17 @@ class Telling(Reading):
         now = self.clock.now()
         await self._settle_delivery(delivery_id, token, Verdict("delivered", answer, until=now + self.limits.keep_deliveries), now)
 
-    async def not_delivered(self, delivery_id: str, token: str, error: str, *, answer: int | None = None, wish: int | None = None) -> None:
-        """A try has failed: the next one is planned, or the delivery has failed. `wish` is how long the endpoint wants to be left alone."""
+    async def not_delivered(
+        self, delivery_id: str, token: str, error: str, *, answer: int | None = None, wish: int | None = None, gone: bool = False
+    ) -> None:
+        """A try has failed: the next one is planned, or the delivery has failed. `wish` is how long the endpoint wants to be left alone;
+        one that is `gone` is told nothing any more."""
         now, delivery = self.clock.now(), await self.get_delivery(delivery_id)
         webhook = await self.get_webhook(delivery.webhook)
         pause = max(min(wish or 0, LONGEST_WISH), _break(webhook.failures + 1, self.clock.chance()))
         verdict = Verdict("failed", answer, checks.line(error, _ERROR), paused_until=now + pause if pause else 0)
-        if answer == 410:
-            verdict = verdict._replace(disabled="It answered 410 Gone.")
+        if gone:
+            verdict = verdict._replace(disabled=error)
         elif delivery.tries < len(webhook.delays):
             delay = _spread(webhook.delays[delivery.tries], self.clock.chance())
             verdict = verdict._replace(status="pending", next_at=now + delay)

@@ -24,9 +24,23 @@ HEAD, HEAD_WITHIN = 64 * 1024, 20.0
 LINGER = 10.0
 """Seconds for the rest of a body that nobody waits for any more."""
 
+_BODY = (
+    b'{"type":"urn:windlass:error:limit_reached","title":"Limit reached","status":503,"code":"limit_reached",'
+    b'"detail":"The hub has as many connections as it may.","hint":"Try again in a few seconds, or add another hub."}'
+)
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 2\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
+)
+PARTING = 1.0
+"""Seconds in which a connection that is one too many may read that it is."""
+
 
 class Connection(HttpToolsProtocol):
-    """For `uvicorn.Config(http=Connection)`."""
+    """For `uvicorn.Config(http=bounded(...))`."""
+
+    most: int
+    _refused = False
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -37,10 +51,18 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.set_write_buffer_limits(high=BUFFER)
+        self._refused = len(self.connections) >= self.most
         super().connection_made(transport)
-        self._expect_head()
+        if self._refused:
+            self.connections.discard(self)
+            transport.write(FULL)
+            self.loop.call_later(PARTING, transport.abort)  # to close at once could take the answer away from who has asked already
+        else:
+            self._expect_head()
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         super().data_received(data)
         if self._head_late is not None:  # it is not whole yet, so all of this belongs to it
             self._head_size += len(data)
@@ -88,7 +110,18 @@ class Connection(HttpToolsProtocol):
             self._lingering.cancel()
             self._lingering = None
 
+    def eof_received(self) -> None:
+        if self._refused:
+            self.transport.close()
+        else:
+            super().eof_received()
+
     def shutdown(self) -> None:
         super().shutdown()
         for end in tuple(self._at_shutdown):
             end()
+
+
+def bounded(most: int) -> type[Connection]:
+    """Connections of a server that has at most so many; one more is told so, and closed."""
+    return type("Connection", (Connection,), {"most": most})

@@ -14,7 +14,8 @@ import uvicorn
 
 from windlass.app.apps import SWITCH_INTERVAL
 from windlass.errors import BadInput
-from windlass.hub.connections import Connection
+from windlass.hub.connections import bounded
+from windlass.hub.core import HubSettings
 
 GRACE = 5  # seconds for answers that are under way when the server is told to stop
 KEEP_ALIVE = 75
@@ -52,12 +53,12 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def server(app: Any) -> uvicorn.Server:
+def server(app: Any, *, connections: int = HubSettings().connections) -> uvicorn.Server:
     """A server that is not started yet."""
     return Server(
         uvicorn.Config(
             app,
-            http=Connection,
+            http=bounded(connections),
             log_config=None,
             access_log=False,
             server_header=False,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
@@ -17,7 +18,7 @@ ANYTHING = "*"
 PLACES = 1_000  # sets of topics that are remembered although nobody waits for them now
 KEPT = 1_000  # topics kept for one of them, and runs that nobody has taken yet
 MANY = 100  # runs said at once that are worth the attention of all
-MORE_AFTER, MORE = 0.1, 4  # seconds until more are told of what nobody has taken, and how many times as many
+MORE_AFTER, MORE = 0.5, 2  # seconds until more are told of what nobody has taken, and how many times as many
 
 
 def heard(wanted: frozenset[str], said: Collection[str]) -> set[str]:
@@ -37,42 +38,34 @@ def wants(wanted: frozenset[str], topic: str) -> bool:
 class News:
     """Some runs in a queue. Only as many are told as there are runs, and more for as long as nobody has taken them."""
 
-    def __init__(self, topic: str, runs: Runs, before: int) -> None:
+    def __init__(self, topic: str, runs: Runs) -> None:
         self.topic, self.runs = topic, set(runs)
-        self.before = before  # those who come later are not waited for: what they missed is kept for them
+        self.told: Counter[_Place] = Counter()
+        self.spreading = False  # more will be told in a while
 
 
 class Waiter:
     """One who waits: what it has heard, and how to wake it."""
 
-    def __init__(self, wanted: frozenset[str], number: int, ring: Callable[[], None], loop: asyncio.AbstractEventLoop | None) -> None:
-        self.wanted, self.number, self.ring, self.loop = wanted, number, ring, loop
+    def __init__(self, ring: Callable[[], None], loop: asyncio.AbstractEventLoop | None, place: _Place) -> None:
+        self.ring, self.loop, self.place = ring, loop, place
         self.heard: set[str] = set()
         self.news: list[News] = []
-
-
-def _concerns(news: News, waiter: Waiter) -> bool:
-    return waiter.number <= news.before and wants(waiter.wanted, news.topic)
 
 
 class _Place:
     """Those who wait for the same topics, and what is kept for them while none of them does."""
 
-    def __init__(self, kept: set[str]) -> None:
-        self.kept, self.waiters = kept, list[Waiter]()
-        self.news: list[News] = []  # kept as well
-        self.told: list[News] = []  # to one who has gone to look, and may come back with nothing
+    def __init__(self, wanted: frozenset[str], kept: set[str]) -> None:
+        self.wanted, self.kept, self.waiters = wanted, kept, list[Waiter]()
+        self.queues = any(topic.startswith(QUEUES) for topic in wanted)
+        self.most = 0  # that have waited here at once: so many hear of the same news, and no more
+        self.looking: list[News] = []  # told to one who has gone to look, and may come back with nothing
 
-    def keep(self, news: Iterable[News], wanted: frozenset[str]) -> None:
-        self.news += news
-        if len(self.news) > KEPT:
-            self.news, self.kept = [], set(wanted)
-
-    def taken_out(self) -> set[str]:
-        """All that was kept and is still of interest."""
-        kept = self.kept.union(news.topic for news in self.news if news.runs)
-        self.kept, self.news = set(), []
-        return kept
+    def keep(self, topics: set[str]) -> None:
+        self.kept |= topics
+        if len(self.kept) > KEPT:
+            self.kept = set(self.wanted)
 
 
 class Board:
@@ -82,7 +75,7 @@ class Board:
         self._lock = threading.Lock()
         self._places: dict[frozenset[str], _Place] = {}  # in the order of their last use
         self._asleep: dict[Waiter, None] = {}  # in event loops, who have heard nothing yet, in the order they came
-        self._came = 0
+        self._blocked: dict[Waiter, None] = {}  # on threads: there are few, and no loop that could tell them later
         self._news: dict[str | int, News] = {}  # by the runs that nobody has taken, oldest first
         self.closed = False
 
@@ -93,7 +86,7 @@ class Board:
             if said := [topic for topic in topics if topic not in runs]:
                 self._tell_all(said)
             for topic, some in runs.items():
-                self._spread(News(topic, some, self._came))
+                self._spread(News(topic, some))
 
     def taken(self, runs: Runs) -> None:
         """These need not be told to anybody else. See `Hints`."""
@@ -108,33 +101,34 @@ class Board:
                 for waiter in place.waiters:
                     self._tell(waiter, topics)
                 if not place.waiters:
-                    place.kept |= topics
-                    if len(place.kept) > KEPT:
-                        place.kept = set(wanted)
+                    place.keep(topics)
 
     def _tell(self, waiter: Waiter, topics: set[str]) -> None:
         waiter.heard |= topics
-        self._asleep.pop(waiter, None)
+        self._wake_up(waiter)
         waiter.ring()
 
     def _spread(self, news: News) -> None:
-        for wanted, place in self._places.items():
-            if wants(wanted, news.topic):
-                if not place.waiters:
-                    place.keep([news], wanted)
-                for waiter in place.waiters:
-                    if waiter.loop is None:  # it waits on a thread: there are few of these, and no loop that could tell them later
-                        self._tell(waiter, {news.topic})
+        for waiter in [one for one in self._blocked if self._concerns(news, one.place)]:
+            self._tell_news(waiter, news)
         self._news |= dict.fromkeys(news.runs, news)
-        for run in list(islice(self._news, max(0, len(self._news) - KEPT))):
-            del self._news[run]
+        for old in {self._news.pop(run) for run in list(islice(self._news, max(0, len(self._news) - KEPT)))}:
+            self._let_go(old)
         self._tell_more(news, len(news.runs))
+
+    def _let_go(self, news: News) -> None:
+        """There is too much of it. Those who are not here hear of it when they come back, whether it is still of interest or not."""
+        for place in self._places.values():
+            if not place.waiters and self._concerns(news, place):
+                place.keep({news.topic})
 
     def _tell_more(self, news: News, number: int) -> None:
         """Tell so many more, and look again in a while."""
-        if (left := self._tell_some(news, number)) is not None:
+        left, news.spreading = self._tell_some(news, number), False
+        if left is not None:
             with suppress(RuntimeError):  # its loop is closed: the process ends
                 left.call_soon_threadsafe(left.call_later, MORE_AFTER, self._untaken, news, MORE * number)
+                news.spreading = True
 
     def _untaken(self, news: News, number: int) -> None:
         with self._lock:
@@ -142,54 +136,64 @@ class Board:
                 self._tell_more(news, number)
 
     def _tell_some(self, news: News, number: int) -> asyncio.AbstractEventLoop | None:
-        """Tell those who wait for longest; the loop of the next one, if there is one."""
-        concerned = list(islice((one for one in self._asleep if _concerns(news, one)), number + 1))
+        """Tell those who wait for longest and have not looked for it; the loop of the next one, if there is one."""
+        concerned = list(islice((one for one in self._asleep if self._concerns(news, one.place)), number + 1))
         for waiter in concerned[:number]:
-            waiter.news.append(news)
-            self._tell(waiter, {news.topic})
+            self._tell_news(waiter, news)
         return concerned[number].loop if len(concerned) > number else None
+
+    def _concerns(self, news: News, place: _Place) -> bool:
+        return news.told[place] < place.most and wants(place.wanted, news.topic)
+
+    def _tell_news(self, waiter: Waiter, news: News) -> None:
+        news.told[waiter.place] += 1
+        waiter.news.append(news)
+        self._tell(waiter, {news.topic})
 
     @contextmanager
     def waiting(
         self, topics: Collection[str], ring: Callable[[], None], *, missed: bool = True, loop: asyncio.AbstractEventLoop | None = None
     ) -> Iterator[Waiter]:
         """Be one who waits, with what was kept. One who comes for the first time may have missed anything, unless told otherwise."""
-        wanted = frozenset(topics)
         with self._lock:
-            self._came += 1
-            waiter = Waiter(wanted, self._came, ring, loop)
-            place = self._enter(wanted, waiter, missed)
+            waiter = self._enter(frozenset(topics), ring, missed, loop)
         try:
             yield waiter
         except BaseException:
             with self._lock:  # it heard, but it cannot say so
-                self._leave(place, waiter)
-                place.kept |= waiter.heard
+                self._leave(waiter)
+                waiter.place.keep(waiter.heard)
                 self._pass_on(waiter.news)
             raise
         with self._lock:
-            self._leave(place, waiter)
-            place.told += waiter.news
+            self._leave(waiter)
+            waiter.place.looking += waiter.news
 
-    def _enter(self, wanted: frozenset[str], waiter: Waiter, missed: bool) -> _Place:
-        place = self._places.pop(wanted, None) or _Place(set(wanted) if missed else set())
+    def _enter(self, wanted: frozenset[str], ring: Callable[[], None], missed: bool, loop: asyncio.AbstractEventLoop | None) -> Waiter:
+        place = self._places.pop(wanted, None) or _Place(wanted, set(wanted) if missed else set())
         self._places[wanted] = place
-        waiter.heard = place.taken_out()
+        looked, place.looking = place.looking, []
+        self._pass_on(looked)
+        waiter = Waiter(ring, loop, place)
+        waiter.heard, place.kept = place.kept, set()
         place.waiters.append(waiter)
-        told, place.told = place.told, []
-        self._pass_on(told)
-        if not waiter.heard and waiter.loop is not None:
-            self._asleep[waiter] = None
+        place.most = max(place.most, len(place.waiters))
+        for news in dict.fromkeys(self._news.values()) if place.queues else ():
+            if not (news.spreading and loop) and self._concerns(news, place):
+                self._tell_news(waiter, news)
+        if not waiter.heard:
+            (self._blocked if loop is None else self._asleep)[waiter] = None
         if len(self._places) > PLACES:
             self._drop_oldest()
-        return place
+        return waiter
 
-    def _leave(self, place: _Place, waiter: Waiter) -> None:
-        """What others were told in its stead, it hears at the end if nobody has taken it."""
-        place.waiters.remove(waiter)
-        if waiter in self._asleep:
-            del self._asleep[waiter]
-            waiter.heard |= {news.topic for news in self._news.values() if _concerns(news, waiter)}
+    def _leave(self, waiter: Waiter) -> None:
+        waiter.place.waiters.remove(waiter)
+        self._wake_up(waiter)
+
+    def _wake_up(self, waiter: Waiter) -> None:
+        self._asleep.pop(waiter, None)
+        self._blocked.pop(waiter, None)
 
     def _pass_on(self, told: Collection[News]) -> None:
         """One who was told has not taken it: somebody else may."""

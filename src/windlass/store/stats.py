@@ -77,6 +77,10 @@ class StatRecords(Tails):
         """Whether there is such a worker."""
         return bool((await self._batch("metrics", Statement("keep_metrics", {"name": worker, "metrics": pack(metrics), "now": now})))[0])
 
+    async def workers_besides(self, name: str) -> int:
+        """How many others there are."""
+        return int((await self._read("workers_besides", name=name))[0][0])
+
     async def workers_after(self, name: str, count: int) -> list[Seen]:
         return [_seen(row) for row in await self._read("workers_after", after=name, count=count)]
 
@@ -115,6 +119,11 @@ class StatRecords(Tails):
         """All of it together, and for each queue and job; those that came first, if there are too many."""
         whole, rows = await self._batch("read", Statement("whole_totals"), Statement("totals", {"count": count}))
         return _total(whole[0]), {(queue, job): _total(numbers) for queue, job, *numbers in rows}
+
+    async def minute_behind(self, since: int, rows: int) -> int | None:
+        """The minute from one on in which, counted from the newest, there are more rows than these; None when there are not."""
+        found = await self._read("minute_behind", since=since, rows=rows)
+        return found[0][0] if found else None
 
     async def minutes(self, since: int) -> tuple[dict[int, Counts], dict[tuple[str, str], Counts]]:
         """What there was in each minute from one on, and in all of them for each queue and job."""

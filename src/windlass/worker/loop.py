@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from windlass.clock import Clock
 from windlass.engine import Outcome, Watch
-from windlass.errors import BadInput, Cancelled, Conflict, StoreError, WindlassError
+from windlass.errors import AWAY, BadInput, Cancelled, Conflict, StoreError, WindlassError
 from windlass.machine import Fail, GiveBack, Report, Succeed
 from windlass.model import SOLVER, Failure, Limits, Run, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
@@ -26,7 +26,7 @@ from windlass.worker.context import capture_logs, enter
 from windlass.worker.crew import Crew
 from windlass.worker.executions import Execution, Why
 from windlass.worker.handlers import Handler, UnknownHandler
-from windlass.worker.housekeeping import AWAY, Housekeeping
+from windlass.worker.housekeeping import Housekeeping
 from windlass.worker.lag import Lag
 from windlass.worker.outcomes import Stopped, failure_of, paced, returned
 from windlass.worker.port import House, Port, Spool

@@ -11,16 +11,14 @@ from typing import TypeVar
 
 from windlass.clock import Clock
 from windlass.engine import Engine, Tail
-from windlass.errors import LimitReached, NotFound
+from windlass.errors import AWAY, LimitReached, NotFound
 from windlass.hub.auth import Caller
 from windlass.hub.events.frames import Place, Wanted, entry_frame, passed_by
 from windlass.hub.events.pipes import Pipe
-from windlass.worker.housekeeping import AWAY
+from windlass.loops import Loop
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-_LOG = logging.getLogger("windlass.events")
 
 PAGE = 500
 BACKLOG = 8 * 1024 * 1024
@@ -32,7 +30,6 @@ READS = 4
 LOOK_EVERY = 0.2
 GATHER, GATHER_EACH = 0.02, 0.0004
 """Seconds between two looks at least: the more listen, the more is gathered for one write to each."""
-AGAIN = 1.0
 CHECK_EVERY = 10.0
 """Seconds for which a stream may outlive its token."""
 
@@ -71,12 +68,14 @@ class Follower:
         return b"".join(taken)
 
 
-class Events:
+class Events(Loop):
     """Who listens to this hub, and the one reader that tells them."""
 
+    log, complaint = logging.getLogger("windlass.events"), "The journal could not be read"
+
     def __init__(self, engine: Engine, clock: Clock, streams: int, still: Callable[[Caller], Awaitable[bool]]) -> None:
-        self.engine, self.clock, self._still = engine, clock, still
-        self.problem: str | None = None
+        super().__init__(clock)
+        self.engine, self._still = engine, still
         self.reads = asyncio.Semaphore(READS)
         self.place = Place(0, "")
         """Where the reader stands: whatever is before it was told to all followers."""
@@ -147,19 +146,15 @@ class Events:
         """Read for as long as somebody listens; until cancelled."""
         checking = asyncio.ensure_future(self._check())
         try:
-            while True:
-                await self._listeners()
-                try:
-                    await self._rest(found=await self._pass())
-                    self.problem = None
-                except AWAY as error:
-                    if self.problem is None:
-                        _LOG.warning("The journal could not be read: %s", error)
-                    self.problem = str(error)
-                    await asyncio.sleep(AGAIN * (0.5 + self.clock.chance()))
+            await self.every(self._look)
         finally:
             checking.cancel()
             self.close()
+
+    async def _look(self) -> float:
+        await self._listeners()
+        await self._rest(found=await self._pass())
+        return 0.0
 
     async def _check(self) -> None:
         """Let those go, now and then, whose token has ended meanwhile."""

@@ -35,6 +35,7 @@ async def add_webhook(request: HubRequest, data: JSONBody[wire.AddWebhook]) -> w
         secret=data.secret,
         enabled=data.enabled,
     )
+    request.hub.sender.wake()
     return wire.MadeWebhook(_view(request, made), made.secrets[0].key)
 
 

@@ -3,6 +3,9 @@
 -- name: keep_metrics
 update workers set metrics = :metrics, metrics_at = :now, seen_at = {greatest}(seen_at, :now) where name = :name returning name
 
+-- name: workers_besides
+select count(*) from workers where name <> :name
+
 -- name: workers_after
 select name, queues, jobs, tags, cores, memory, slots, about, metrics, metrics_at, registered_at, seen_at
 from workers where name > :after order by name limit :count
@@ -74,6 +77,10 @@ select sum(waiting), sum(scheduled), sum(queued), sum(claimed), sum(running), su
 -- In an order that does not change: what is listed stays listed.
 -- name: totals
 select queue, job, {unfinished_states}, {counts} from job_totals order by since, queue, job limit :count
+
+-- The minute in which the rows that may be read come to their end. The key has it, so this reads no rows.
+-- name: minute_behind
+select minute from job_minutes where minute >= :since order by minute desc limit 1 offset :rows
 
 -- name: minutes_since
 select minute, {sums} from job_minutes where minute >= :since group by minute order by minute

@@ -24,6 +24,12 @@ where (e.xid, e.entry) > (greatest(:xid::text::xid8, pg_snapshot_xmin(:seen::pg_
   and not pg_visible_in_snapshot(e.xid, :seen::pg_snapshot) and pg_visible_in_snapshot(e.xid, :upto::pg_snapshot)
 order by e.xid, e.entry limit :count
 
+-- Only a restored copy has entries of transactions that this server has not begun.
+-- name: settle_journal postgres
+update job_journal set xid = '1' where entry in (
+  select entry from job_journal where xid >= pg_snapshot_xmax(pg_current_snapshot()) order by xid limit :count)
+returning entry
+
 -- name: last_entry sqlite
 select seq from sqlite_sequence where name = 'job_journal'
 
