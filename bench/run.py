@@ -10,12 +10,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench import engine, hub, remote, schedules, sse, worker
+from bench import engine, hub, moves, remote, schedules, sse, worker
 from bench.figures import RESULTS, Figures, machine, say
 
 PARTS: dict[str, Callable[..., None]] = {
     "engine": engine.measure,
     "hub": hub.measure,
+    "moves": moves.measure,
     "remote": remote.measure,
     "schedules": schedules.measure,
     "sse": sse.measure,

@@ -7,12 +7,14 @@ error that it must raise.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from tests.invariants import Snapshot
 from windlass.errors import (
@@ -28,7 +30,7 @@ from windlass.errors import (
     WrongState,
 )
 from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
-from windlass.model import Created, NewRun, Options, Policy, WorkerInfo
+from windlass.model import Created, Group, NewGroup, NewRun, Options, Policy, Rate, Slot, Use, WorkerInfo
 
 LIVE = {"claimed", "running", "cancelling"}
 PENDING = {"waiting", "scheduled", "queued"}
@@ -65,6 +67,7 @@ class Doc:
     job: str
     queue: str
     needs: frozenset[str]
+    uses: tuple[Use, ...]
     state: str
     band: int
     position: int
@@ -77,7 +80,11 @@ class Doc:
     retry_of: str | None = None
     ids: list[str] = field(default_factory=list)  # of all attempts so far, as the store has them
     after: list[str] = field(default_factory=list)
-    any_end: bool = False
+    rule: str = "success"  # what it asks of their ends; "skip" is "success", but it is left out and not cancelled
+    group: str | None = None
+    calls: str | None = None  # the group at whose end it begins
+    aged: int | None = None  # its priority, where waiting counts
+    parked: bool = False
     attempt: int = 1
     burnt: int = 0
     returns: int = 0
@@ -107,6 +114,10 @@ class Doc:
         return self.band, self.position, self.number
 
     @property
+    def head_start(self) -> int:
+        return (self.aged or 0) * (self.policy.ageing or 0)
+
+    @property
     def ended(self) -> bool:
         return self.finished_at is not None
 
@@ -125,8 +136,46 @@ class Holder:
     until: int | None
 
 
+@dataclass
+class Bunch:
+    """A group: how many of its members have ended, and how."""
+
+    id: str
+    kind: str
+    on_failure: str
+    total: int
+    callback: str | None
+    created_at: int
+    retry_of: str | None = None
+    ends: Counter[str] = field(default_factory=Counter)
+    finished_at: int | None = None
+    reason: str | None = None
+
+    @property
+    def status(self) -> str:
+        if self.finished_at is None:
+            return "running"
+        return {self.ends["succeeded"]: "completed", self.ends["cancelled"]: "cancelled"}.get(self.total, "partial")
+
+
+@dataclass
+class Supply:
+    """How much there is of a resource, and how often it may be used."""
+
+    capacity: int | None = 1
+    rates: tuple[Rate, ...] = ()
+    max_wait: int = 60_000
+
+
+class Lacking(NamedTuple):
+    """What keeps a run from passing a gate."""
+
+    key: str
+    why: str
+
+
 def position(at: int, index: int = 0) -> int:
-    return at * 2**20 + index
+    return at * 2**20 + index * 64
 
 
 class Model:
@@ -138,6 +187,13 @@ class Model:
         self.keys: dict[str, Holder] = {}
         self.nonces: dict[str, int] = {}
         self.workers: dict[str, tuple[WorkerInfo, int]] = {}
+        self.groups: dict[str, Bunch] = {}
+        self.pauses: set[tuple[str, str]] = set()
+        self.ageing: dict[str, int] = {}
+        self.supplies: dict[str, Supply] = {}
+        self.slots: dict[str, Slot] = {}  # direct calls, in their order
+        self.full_at: dict[tuple[str, int], int] = {}  # by gate and rate: until when it is used up, in microseconds
+        self.asked_order: tuple[str, list[str]] | None = None  # a run that was moved, and how its queue stands now
         self.created = 0
 
     def get(self, run: str) -> Doc:
@@ -161,7 +217,7 @@ class Model:
                 expected.append(Created(holder.run, created=False, pruned=holder.run not in self.runs))
                 continue
             expected.append(Created(answer.id, created=True))
-            self._make(answer.id, new, now, index)
+            self._add(self._made(answer.id, new, now, index))
             if new.key:
                 until = None if new.key.period is None else now + new.key.period
                 self.keys[new.key.name] = Holder(answer.id, _content(new), new.key.lasts == "unfinished", until)
@@ -193,7 +249,7 @@ class Model:
         over = holder.until is not None and holder.until <= now
         return over or (holder.unfinished and (holder.run not in self.runs or self.runs[holder.run].ended))
 
-    def _make(self, run: str, new: NewRun, now: int, index: int) -> None:
+    def _made(self, run: str, new: NewRun, now: int, index: int) -> Doc:
         job = self.jobs[new.job]
         options = job.options | _said(new.options)
         due_at = now if new.due_at is None else new.due_at
@@ -201,31 +257,41 @@ class Model:
         if job.payload and isinstance(new.payload, dict):
             payload = {**job.payload, **new.payload}
         requires = options.get("requires")
-        self._add(
-            Doc(
-                id=run,
-                number=0,
-                job=new.job,
-                queue=options.get("queue", "default"),
-                needs=frozenset(requires.tags if requires else ()),
-                state="waiting" if new.after else "scheduled" if due_at > now else "queued",
-                band=-options.get("priority", 0),
-                position=position(max(now, due_at), index),
-                payload=payload,
-                due_at=due_at,
-                created_at=now,
-                max_attempts=options.get("max_attempts", 3),
-                max_runtime=options.get("max_runtime"),
-                policy=Policy(**{name: options[name] for name in Policy.__struct_fields__ if name in options}),
-                after=sorted(set(new.after)),
-                any_end=new.after_end == "any",
-            )
+        doc = Doc(
+            id=run,
+            number=0,
+            job=new.job,
+            queue=options.get("queue", "default"),
+            needs=frozenset(requires.tags if requires else ()),
+            uses=tuple(sorted(options.get("uses", ()), key=lambda use: (use.resource, use.per or ""))),
+            state="waiting" if new.after else "scheduled" if due_at > now else "queued",
+            band=-options.get("priority", 0),
+            position=position(max(now, due_at), index),
+            payload=payload,
+            due_at=due_at,
+            created_at=now,
+            max_attempts=options.get("max_attempts", 3),
+            max_runtime=options.get("max_runtime"),
+            policy=Policy(**{name: options[name] for name in Policy.__struct_fields__ if name in options}),
+            after=sorted(set(new.after)),
+            rule=new.after_end,
         )
+        self._rank(doc, -doc.band, self.ageing.get(doc.queue))
+        return doc
+
+    def _rank(self, doc: Doc, priority: int, ageing: int | None) -> None:
+        """Where waiting counts, a priority is a head start; else it is a band of its own."""
+        doc.position += position(doc.head_start)
+        doc.policy = replace(doc.policy, ageing=ageing)
+        doc.band, doc.aged = (-priority, None) if ageing is None else (0, priority)
+        doc.position -= position(doc.head_start)
 
     def _add(self, doc: Doc) -> None:
         self.created += 1
         doc.number = UNSEEN + self.created
         self.runs[doc.id] = doc
+        for use in doc.uses:
+            self.supplies.setdefault(use.resource, Supply())  # one at a time, until somebody says otherwise
         self._note(doc, "create")
 
     def rerun(self, run: str, answer: Created | None, now: int) -> Created:
@@ -233,18 +299,196 @@ class Model:
         if not old.ended:
             raise Refused(WrongState)
         assert answer is not None, "the engine refused what it must rerun"
-        kept = {name: getattr(old, name) for name in ("job", "queue", "needs", "band", "payload", "max_attempts", "max_runtime", "policy")}
-        kept |= {"position": position(now), "due_at": now, "created_at": now}
-        self._add(Doc(id=answer.id, number=0, state="queued", retry_of=old.ids[-1], **kept))
+        self._add(self._again_from(old, answer.id, now, 0))
         return Created(answer.id, created=True)
+
+    def _again_from(self, old: Doc, run: str, now: int, index: int) -> Doc:
+        names = ("job", "queue", "needs", "uses", "band", "payload", "max_attempts", "max_runtime", "policy", "aged")
+        kept = {name: getattr(old, name) for name in names}
+        place = position(now - old.head_start, index)
+        return Doc(id=run, number=0, state="queued", retry_of=old.ids[-1], position=place, due_at=now, created_at=now, **kept)
+
+    # Groups
+
+    def create_group(self, new: NewGroup, answer: Group | None, ids: Sequence[str], now: int) -> Bunch:
+        """All or nothing. The ids are the engine's, the callback's being the last one."""
+        asked = [member.run for member in new.members] + ([] if new.callback is None else [new.callback])
+        self._refuse(asked, now)
+        assert answer is not None, "the engine refused what it must create"
+        docs = [self._made(run, one, now, index) for index, (run, one) in enumerate(zip(ids, asked, strict=True))]
+        places = {member.name: run for member, run in zip(new.members, ids, strict=False)}
+        for index, (member, doc) in enumerate(zip(new.members, docs, strict=False)):
+            doc.after = sorted(places[name] for name in member.after)
+            if new.kind == "sequential" and index:
+                doc.after = [ids[index - 1]]
+        return self._add_group(Bunch(answer.id, new.kind, new.on_failure, len(new.members), answer.callback, now), docs)
+
+    def _add_group(self, group: Bunch, docs: Sequence[Doc]) -> Bunch:
+        self.groups[group.id] = group
+        for index, doc in enumerate(docs):
+            doc.group, doc.calls = (group.id, None) if index < group.total else (None, group.id)
+            doc.rule = {"stop": "success", "continue": "any", "skip": "skip"}[group.on_failure]
+            doc.state = "waiting" if doc.after or doc.calls else doc.state
+            self._add(doc)
+        return group
+
+    def members(self, group: str) -> list[Doc]:
+        return [doc for doc in self.runs.values() if doc.group == group]
+
+    def cancel_group(self, group: str, reason: str | None, now: int) -> Bunch:
+        if group not in self.groups:
+            raise Refused(NotFound)
+        if self.groups[group].finished_at is not None:
+            raise Refused(WrongState)
+        self.groups[group].reason = reason
+        for doc in self.members(group):
+            if not doc.ended and doc.state != "cancelling":
+                self._cancel(doc, reason, now)
+        self.settle(now)
+        return self.groups[group]
+
+    def rerun_group(self, group: str, answer: Group | None, ids: Sequence[str], now: int) -> Bunch:
+        if group not in self.groups:
+            raise Refused(NotFound)
+        old, olds = self.groups[group], sorted(self.members(group), key=lambda doc: doc.id)
+        if old.finished_at is None:
+            raise Refused(WrongState)
+        if len(olds) < old.total:
+            raise Refused(BadInput)  # retention has taken some
+        olds += [] if old.callback is None else [self.get(old.callback)]
+        assert answer is not None, "the engine refused what it must rerun"
+        docs = [self._again_from(doc, run, now, index) for index, (doc, run) in enumerate(zip(olds, ids, strict=True))]
+        new_ids = {doc.id: run for doc, run in zip(olds, ids, strict=True)}
+        for before, doc in zip(olds, docs, strict=True):
+            doc.after = sorted(new_ids[run] for run in before.after) if before.group == group else []
+        return self._add_group(Bunch(answer.id, old.kind, old.on_failure, old.total, answer.callback, now, old.id), docs)
+
+    # Limits
+
+    def wants(self, doc: Doc) -> list[tuple[str, int]]:
+        """The gates that a run must pass, and how much it takes of each."""
+        return [(gate(use.resource, None if use.per is None else _key(doc.payload, use.per)), use.weight) for use in doc.uses]
+
+    def occupied(self, key: str, *, slots: bool = True) -> int:
+        """What live runs take of a gate; and direct calls, also those that wait for their turn."""
+        runs = sum(weight for doc in self.runs.values() if doc.state in LIVE for other, weight in self.wants(doc) if other == key)
+        return runs + sum(slot.weight for slot in self.slots.values() if slots and slot.key == key)
+
+    def lacks(self, doc: Doc, now: int, taken: Mapping[str, int] | None = None, kept: Iterable[str] = ()) -> list[Lacking]:
+        """Everything that keeps a run from passing now, where a claim has given away so much and keeps some gates."""
+        found = []
+        for key, weight in self.wants(doc):
+            supply, gone = self.supplies[key.partition("\x1f")[0]], (taken or {}).get(key, 0)
+            capacity, rates = supply.capacity, [_bucket(rate) for rate in supply.rates]
+            ends = [max(self.full_at.get((key, n), 0), now * 1000) + (gone + weight) * step for n, (step, _) in enumerate(rates)]
+            if (capacity is not None and weight > capacity) or any(weight * step > room for step, room in rates):
+                found.append(Lacking(key, "impossible"))
+            elif capacity is not None and self.occupied(key) + gone + weight > capacity:
+                alone = self.occupied(key, slots=False) + gone + weight > capacity
+                found.append(Lacking(key, "full" if alone else "reserved"))
+            elif any(end > now * 1000 + room for end, (_, room) in zip(ends, rates, strict=True)):
+                found.append(Lacking(key, "rate"))
+            elif key in kept:
+                found.append(Lacking(key, "kept"))
+        return found
+
+    def set_resource(self, name: str, capacity: int | None, rates: tuple[Rate, ...], max_wait: int) -> None:
+        self.supplies[name] = Supply(capacity, rates, max_wait)
+
+    # Direct calls
+
+    def reserve(self, asked: Slot, now: int) -> Slot:
+        resource = asked.key.partition("\x1f")[0]
+        if resource not in self.supplies:
+            raise Refused(NotFound)
+        if not self._possible(asked):
+            raise Refused(BadInput)
+        if asked.id not in self.slots:
+            self.slots[asked.id] = replace(asked, lease_until=now + asked.lease, created_at=now)
+        self._grant(asked.key, now)
+        return self.slots[asked.id]
+
+    def renew(self, slot: str, token: str, lease: int, now: int) -> Slot:
+        old = self.slots.get(slot)
+        if old is None or old.token != token:
+            raise Refused(LeaseLost)
+        if old.state == "waiting" and not self._possible(old):
+            raise Refused(BadInput)
+        self.slots[slot] = replace(old, lease=max(old.lease, lease), lease_until=max(old.lease_until, now + lease))
+        self._grant(old.key, now)
+        return self.slots[slot]
+
+    def release(self, slot: str, token: str) -> bool:
+        mine = slot in self.slots and self.slots[slot].token == token
+        if mine:
+            del self.slots[slot]
+        return mine
+
+    def _possible(self, slot: Slot) -> bool:
+        capacity = self.supplies[slot.key.partition("\x1f")[0]].capacity
+        return capacity is None or slot.weight <= capacity
+
+    def _grant(self, key: str, now: int) -> None:
+        """Those who call are served in their order, behind what runs."""
+        capacity, used = self.supplies[key.partition("\x1f")[0]].capacity, self.occupied(key, slots=False)
+        for slot in [slot for slot in self.slots.values() if slot.key == key]:
+            used += slot.weight
+            if slot.state == "waiting" and (capacity is None or used <= capacity):
+                self.slots[slot.id] = replace(slot, state="held", held_at=now)
+
+    def lapse_slots(self, now: int, steady: int | None) -> None:
+        gone = [slot.id for slot in self.slots.values() if slot.lease_until <= now and (steady is None or steady >= slot.lease)]
+        for slot in gone:
+            del self.slots[slot]
 
     # Handing out
 
-    def ready(self, worker: WorkerInfo) -> list[Doc]:
-        """What a worker could take, in order; nothing for a worker whose one slot is taken."""
+    def ready(self, worker: WorkerInfo, now: int, count: int = 1_000) -> list[Doc]:
+        """What a worker gets, in order; nothing for a worker whose one slot is taken."""
         if worker.slots == 1 and any(doc.alone and doc.worker == worker.name and doc.state in LIVE for doc in self.runs.values()):
             return []
-        return sorted((doc for doc in self.runs.values() if doc.state == "queued" and able(worker, doc)), key=lambda doc: doc.place)
+        return self.first(worker, now, count)
+
+    def first(self, worker: WorkerInfo, now: int, count: int) -> list[Doc]:
+        """The first runs that a worker may take and that may pass.
+
+        A run that may not is not waited for, but for two cases: where it lacks one resource only, that is kept for it; and where
+        it has waited for long, all that it needs. The first run of a lane that lacks something speaks for the lane. A key is no resource
+        in this sense: those who lack their key are put aside.
+        """
+        chosen: list[Doc] = []
+        taken: Counter[str] = Counter()
+        kept: set[str] = set()
+        shut = set()
+        for doc in sorted(self.runs.values(), key=lambda doc: doc.place):
+            if (
+                doc.state != "queued"
+                or doc.parked
+                or self.paused(doc)
+                or not able(worker, doc)
+                or _lane(doc) in shut
+                or len(chosen) == count
+            ):
+                continue
+            if missing := self.lacks(doc, now, taken, kept):
+                if any("\x1f" not in lacking.key for lacking in missing):
+                    shut.add(_lane(doc))
+                kept |= self._kept_for(doc, missing, now)
+            else:
+                chosen.append(doc)
+                taken.update(dict(self.wants(doc)))
+        return chosen
+
+    def _kept_for(self, doc: Doc, missing: Sequence[Lacking], now: int) -> set[str]:
+        if any("\x1f" in lacking.key or lacking.why == "impossible" for lacking in missing):
+            return set()
+        if any(now - doc.due_at >= self.supplies[lacking.key].max_wait for lacking in missing):
+            return {key for key, _ in self.wants(doc) if "\x1f" not in key}
+        return {missing[0].key} if len(missing) == 1 else set()
+
+    def paused(self, doc: Doc) -> list[str]:
+        """By what a run is held back until somebody resumes it."""
+        return [scope for scope, name in (("system", ""), ("queue", doc.queue), ("job", doc.job)) if (scope, name) in self.pauses]
 
     def claim(self, worker: WorkerInfo, count: int, lease: int, nonce: str | None, token: str | None, saw: bool, now: int) -> list[str]:
         """The ids that a claim must give. `saw`: there was something to take when it looked."""
@@ -253,7 +497,11 @@ class Model:
             return [doc.id for doc in sorted(mine, key=lambda doc: doc.place)]
         if nonce is not None and saw:
             self.nonces[nonce] = now + KEEP_NONCES
-        taken = self.ready(worker)[: 1 if worker.slots == 1 else count]
+        taken = self.ready(worker, now, 1 if worker.slots == 1 else count)
+        for doc in taken:
+            for key, weight in self.wants(doc):
+                for n, rate in enumerate(self.supplies[key.partition("\x1f")[0]].rates):
+                    self.full_at[key, n] = max(self.full_at.get((key, n), 0), now * 1000) + weight * _bucket(rate)[0]
         for doc in taken:
             doc.state, doc.token, doc.worker, doc.alone, doc.lease = "claimed", token, worker.name, worker.slots == 1, lease
             doc.claimed_at, doc.lease_until = max(now, doc.created_at), now + lease
@@ -340,7 +588,7 @@ class Model:
             return
         self._again(doc, now, delays, "lapsed" if move == "lapse" else "failed", move)
         if doc.policy.retry_place == "tail":
-            doc.position = position(doc.due_at)
+            doc.position = position(doc.due_at - doc.head_start)
 
     def _return(self, doc: Doc, now: int, delay: int, move: str) -> None:
         if doc.returns == doc.policy.max_returns:
@@ -365,12 +613,19 @@ class Model:
         doc.alone = False
 
     def _end(self, doc: Doc, state: str, now: int, move: str) -> None:
+        self._finish(doc, state, now, move)
+        self.settle(now)
+
+    def _finish(self, doc: Doc, state: str, now: int, move: str) -> None:
         doc.state = state
         doc.finished_at = max(now, doc.created_at, doc.claimed_at or 0, doc.started_at or 0)
         doc.lease_until = doc.look_at = None
-        doc.alone = False
+        doc.alone = doc.parked = False
         self._note(doc, move)
-        self.settle(now)
+        if doc.group is not None:
+            group = self.groups[doc.group]
+            group.ends[{"quarantined": "failed", "skipped": "cancelled"}.get(state, state)] += 1
+            group.finished_at = max(now, group.created_at) if group.ends.total() == group.total else None
 
     def settle(self, now: int) -> None:
         """Whatever waits for something that has ended is released, or can no longer be."""
@@ -378,10 +633,10 @@ class Model:
             if doc.state != "waiting":
                 continue
             ends = [self.runs[run].state for run in doc.after if self.runs[run].ended]
-            if not doc.any_end and any(state != "succeeded" for state in ends):
-                doc.cancel_asked_at, doc.reason = now, "predecessor failed"
-                self._end(doc, "cancelled", now, "cancel")
-            elif len(ends) == len(doc.after):
+            if doc.rule != "any" and any(state != "succeeded" for state in ends):
+                doc.cancel_asked_at, doc.reason = None if doc.rule == "skip" else now, "predecessor failed"
+                self._end(doc, *(("skipped", now, "skip") if doc.rule == "skip" else ("cancelled", now, "cancel")))
+            elif len(ends) == len(doc.after) and (doc.calls is None or self.groups[doc.calls].finished_at is not None):
                 doc.state = "scheduled" if doc.due_at > now else "queued"
                 self._note(doc, "release")
 
@@ -392,13 +647,17 @@ class Model:
         if doc.ended:
             raise Refused(WrongState)
         if doc.state != "cancelling":
-            doc.cancel_asked_at, doc.reason = now, reason
-            if doc.state in PENDING:
-                self._end(doc, "cancelled", now, "cancel")
-            else:
-                doc.state, doc.look_at = "cancelling", min(doc.look_at or 0, now + doc.policy.grace)
-                self._note(doc, "cancel")
+            self._cancel(doc, reason, now)
+            self.settle(now)
         return doc.state
+
+    def _cancel(self, doc: Doc, reason: str | None, now: int) -> None:
+        doc.cancel_asked_at, doc.reason = now, reason
+        if doc.state in PENDING:
+            self._finish(doc, "cancelled", now, "cancel")
+        else:
+            doc.state, doc.look_at = "cancelling", min(doc.look_at or 0, now + doc.policy.grace)
+            self._note(doc, "cancel")
 
     def skip(self, run: str, reason: str, now: int) -> str:
         doc = self.get(run)
@@ -414,15 +673,46 @@ class Model:
             raise Refused(Frozen)
         if given.get("max_attempts", doc.max_attempts) <= doc.burnt:
             raise Refused(BadInput)
-        doc.payload, doc.queue = given.get("payload", doc.payload), given.get("queue", doc.queue)
-        doc.max_attempts, doc.band = given.get("max_attempts", doc.max_attempts), -given.get("priority", -doc.band)
+        doc.payload, doc.max_attempts = given.get("payload", doc.payload), given.get("max_attempts", doc.max_attempts)
+        queue, priority = given.get("queue", doc.queue), given.get("priority", -doc.band if doc.aged is None else doc.aged)
+        if queue != doc.queue:
+            self._rank(doc, priority, self.ageing.get(queue))
+        elif "priority" in given:
+            self._rank(doc, priority, None if doc.aged is None else doc.policy.ageing)
+        doc.queue, doc.parked = queue, False
         if "due_at" in given:
             doc.due_at = given["due_at"]
-            doc.position = position(max(doc.created_at, doc.due_at))
+            doc.position = position(max(doc.created_at, doc.due_at) - doc.head_start)
             if doc.state != "waiting":
                 doc.state = "scheduled" if doc.due_at > now else "queued"
         self._note(doc, "patch")
         return doc.state
+
+    def move(self, run: str, aim: Mapping[str, Any], now: int) -> str:
+        """The queue stands in a new order; positions are the engine's business."""
+        doc = self.get(run)
+        if doc.state not in PENDING:
+            raise Refused(Frozen)
+        line = [other for other in self.listed(None, doc.queue, "queued") if other != run]
+        index = self._aimed(doc, line, aim)
+        low, high = ([self.runs[other].band for other in part] for part in (line[:index], line[index:]))
+        band = min([max([doc.band, *low[-1:]]), *high[:1]])
+        doc.aged, doc.band = doc.aged if band == doc.band else None, band
+        self.asked_order = run, [*line[:index], run, *line[index:]]
+        self._note(doc, "move")
+        return doc.state
+
+    def _aimed(self, doc: Doc, line: Sequence[str], aim: Mapping[str, Any]) -> int:
+        if "place" in aim:
+            return min(aim["place"], len(line))
+        if "to" in aim:
+            return 0 if aim["to"] == "top" else len(line)
+        other = self.get(aim.get("before") or aim["after"])
+        if other is doc or other.queue != doc.queue:
+            raise Refused(BadInput)
+        if other.state != "queued":
+            raise Refused(WrongState)
+        return line.index(other.id) + ("after" in aim)
 
     # What time does
 
@@ -481,6 +771,7 @@ class Model:
             if not (key.unfinished and key.run in old) and not (key.until is not None and key.until <= now)
         }
         self.nonces = {nonce: until for nonce, until in self.nonces.items() if until > now}
+        self.groups = {name: group for name, group in self.groups.items() if self.members(name)}
         return len(old)
 
     # Looking
@@ -504,28 +795,38 @@ class Model:
         return [doc.id for doc in docs]
 
     def why(self, run: str, now: int) -> list[str]:
-        """The codes of all that holds a run back."""
+        """The codes of all that holds a run back, but for those runs that come before it."""
         doc = self.get(run)
+        if doc.ended or doc.state in LIVE:
+            return ["ended" if doc.ended else "held"]
+        paused = ["paused"] * len(self.paused(doc))
         if doc.state == "waiting":
-            return ["waits_for"] * sum(not self.runs[before].ended for before in doc.after)
+            called = doc.calls is not None and self.groups[doc.calls].finished_at is None
+            return ["waits_for"] * sum(not self.runs[before].ended for before in doc.after) + ["waits_for_group"] * called + paused
         if doc.state == "scheduled":
-            return ["not_due"]
-        if doc.state != "queued":
-            return ["held" if doc.state in LIVE else "ended"]
-        alive = [worker for worker, seen in self.workers.values() if seen >= now - SILENCE]
-        same = [other for other in self.runs.values() if other.state == "queued" and _lane(other) == _lane(doc)]
-        ahead = any(other.place < doc.place for other in same)
-        return ["no_worker"] * (not any(able(worker, doc) for worker in alive)) + ["behind"] * ahead
+            return ["not_due", *paused]
+        lacking = [lacking.why for lacking in self.lacks(doc, now)]
+        unknown = ["no_worker"] * (not any(able(worker, doc) for worker in self._alive(now)))
+        return [*paused, *unknown, *lacking, *["parked"] * (doc.parked and not lacking)]
+
+    def next_ones(self, now: int) -> set[str]:
+        """The runs that a live worker would get if it asked for one, and had nothing to do."""
+        return {doc.id for worker in self._alive(now) for doc in self.first(worker, now, 1)}
+
+    def _alive(self, now: int) -> list[WorkerInfo]:
+        return [worker for worker, seen in self.workers.values() if seen >= now - SILENCE]
 
     # The store must say the same
 
-    def compare(self, found: Snapshot) -> None:
+    def compare(self, found: Snapshot, now: int) -> None:
         """Every row of the store is as the model has it; drawn times and new ids are taken over from it."""
         rows = found.by_id()
+        self._adopt_order(rows)
         assert rows.keys() == self.runs.keys(), f"only one of the two has {rows.keys() ^ self.runs.keys()}"
         for run, doc in self.runs.items():
             row = rows[run]
             self._adopt(doc, row.due_at)
+            doc.parked = row.parked is not None
             doc.ids = [item.id for item in found.attempts.get(row.seq, [])] + [row.current_attempt]
             assert doc.attempt > 1 or row.retry_of == doc.retry_of, f"the first attempt of a rerun names the last of the old run: {row}"
             assert _row(row) == _expected(doc), f"store and model differ on {run}"
@@ -539,6 +840,40 @@ class Model:
         assert {name: (key.run, key.unfinished, key.until) for name, key in found.keys.items() if name[0] == "key"} == keys
         assert {name[1]: key.until for name, key in found.keys.items() if name[0] == "claim"} == self.nonces
         self._compare_order(found)
+        self._compare_controls(found, now)
+
+    def _adopt_order(self, rows: Mapping[str, Any]) -> None:
+        """Of a queue in which one was moved, the positions are the engine's; the order is not."""
+        if self.asked_order is None:
+            return
+        run, line = self.asked_order
+        self.asked_order = None
+        assert sorted(line, key=lambda one: (rows[one].band, rows[one].position, rows[one].seq)) == line, (
+            f"S14: {run} is not where it was put"
+        )
+        for one in line:
+            self.runs[one].position = rows[one].position
+
+    def _compare_controls(self, found: Snapshot, now: int) -> None:
+        assert {(pause.scope, pause.name) for pause in found.pauses} == self.pauses
+        assert {queue.name: queue.ageing for queue in found.queues} == self.ageing
+        supplies = {name: Supply(one.capacity, one.rates, one.max_wait) for name, one in found.resources.items()}
+        for name in supplies.keys() - self.supplies.keys():
+            self.supplies[name] = Supply()  # of a creation that was refused
+        assert supplies == self.supplies
+        assert [replace(slot, seq=0) for slot in found.slots] == list(self.slots.values())
+        gone = [key for key, full_at in self.full_at.items() if key not in found.rates and full_at <= now * 1000]
+        for key in gone:
+            del self.full_at[key]  # it would let everything pass
+        assert found.rates == self.full_at
+        groups = {
+            group.id: (group.status, group.finished_at, group.reason, group.retry_of, group.callback) for group in found.groups.values()
+        }
+        assert groups == {one.id: (one.status, one.finished_at, one.reason, one.retry_of, one.callback) for one in self.groups.values()}
+        counts = {group.id: (group.total, group.succeeded, group.failed, group.cancelled) for group in found.groups.values()}
+        assert counts == {
+            one.id: (one.total, one.ends["succeeded"], one.ends["failed"], one.ends["cancelled"]) for one in self.groups.values()
+        }
 
     def _compare_order(self, found: Snapshot) -> None:
         seen = max((doc.number for doc in self.runs.values() if doc.number < UNSEEN), default=0)
@@ -553,7 +888,7 @@ class Model:
             assert low <= due_at <= high, f"the retry of {doc.id} is due at {due_at}, not within {doc.drawn}"
             doc.due_at, doc.drawn = due_at, None
             if doc.policy.retry_place == "tail":
-                doc.position = position(due_at)
+                doc.position = position(due_at - doc.head_start)
 
     def _note(self, doc: Doc, move: str) -> None:
         doc.entries.append((move, doc.state, doc.attempt, doc.worker))
@@ -576,7 +911,23 @@ def _content(new: NewRun) -> Any:
 
 
 def _lane(doc: Doc) -> Any:
-    return doc.queue, doc.job, doc.needs
+    return doc.queue, doc.job, doc.needs, doc.uses
+
+
+def gate(resource: str, key: str | None = None) -> str:
+    """The name of what is counted together."""
+    return resource if key is None else f"{resource}\x1f{key}"
+
+
+def _key(payload: Any, name: str) -> str:
+    value = payload.get(name) if isinstance(payload, dict) else None
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _bucket(rate: Rate) -> tuple[int, int]:
+    """How many microseconds one use fills, and how many there is room for."""
+    step = -(-rate.period * 1000 // rate.count)
+    return step, step * (rate.burst or rate.count)
 
 
 def _delays(doc: Doc) -> int | tuple[int, int]:
@@ -599,7 +950,7 @@ def _equal(doc: Doc, report: Succeed) -> bool:
 _COMPARED = (
     "job", "queue", "band", "position", "due_at", "created_at", "max_attempts", "max_runtime", "policy", "attempt", "burnt", "returns",
     "token", "worker", "lease", "claimed_at", "started_at", "lease_until", "look_at", "cancel_asked_at", "finished_at", "reason", "output",
-    "progress",
+    "progress", "aged",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from windlass.machine import ENDED, LIVE, MOVES
-from windlass.model import Lane, Limits, Requires, Run, State
+from windlass.model import Group, Lane, Limits, Needs, Pause, Queue, Rate, Resource, Run, Slot, State
 from windlass.store import sql
 from windlass.store.base import Row, Statement, Store, run_sync
 from windlass.store.records import run_of
@@ -23,8 +23,9 @@ from windlass.store.sql import Query
 
 PENDING = (State.WAITING, State.SCHEDULED, State.QUEUED)
 HELD_FIELDS = ("token", "worker", "lease", "claimed_at", "lease_until", "look_at")
-NEVER_CHANGED = ("seq", "id", "job", "created_at", "max_runtime", "policy")
-PATCHED = ("payload", "queue", "lane", "band", "max_attempts")
+NEVER_CHANGED = ("seq", "id", "job", "created_at", "max_runtime", "grouped")
+PATCHED = ("payload", "queue", "lane", "band", "max_attempts", "policy", "aged", "keys")
+MOVED = ("band", "aged")
 
 
 class Closed(NamedTuple):
@@ -86,6 +87,15 @@ class Line(NamedTuple):
     text: str
 
 
+class Occupied(NamedTuple):
+    """A row of `job_holds`."""
+
+    key: str
+    run: int
+    token: str
+    weight: int
+
+
 TABLES = {
     "runs": f"select {', '.join(Run.__struct_fields__)} from job_runs order by seq",
     "attempts": f"select {', '.join(Closed._fields)} from job_attempts order by run, n",
@@ -94,6 +104,13 @@ TABLES = {
     "waits": f"select {', '.join(Wait._fields)} from job_waits order by run, predecessor",
     "lines": f"select {', '.join(Line._fields)} from job_logs order by run, attempt, n",
     "lanes": "select id, queue, job, requires from job_lanes order by id",
+    "groups": f"select {', '.join(Group.__struct_fields__)} from job_groups order by seq",
+    "pauses": f"select {', '.join(Pause.__struct_fields__)} from job_pauses order by scope, name",
+    "queues": f"select {', '.join(Queue.__struct_fields__)} from job_queues order by name",
+    "resources": f"select {', '.join(Resource.__struct_fields__)} from job_resources order by name",
+    "rates": "select key, n, tat from job_rates order by key, n",
+    "holds": f"select {', '.join(Occupied._fields)} from job_holds order by key, run",
+    "slots": f"select {', '.join(Slot.__struct_fields__)} from job_slots order by seq",
 }
 
 
@@ -110,12 +127,19 @@ class Snapshot(NamedTuple):
     waits: list[Wait]
     lines: list[Line]
     lanes: dict[int, Lane]
+    groups: dict[int, Group]
+    pauses: list[Pause]
+    queues: list[Queue]
+    resources: dict[str, Resource]
+    rates: dict[tuple[str, int], int]
+    holds: list[Occupied]
+    slots: list[Slot]
 
     def by_id(self) -> dict[str, Run]:
         return {run.id: run for run in self.runs.values()}
 
 
-EMPTY = Snapshot({}, {}, {}, {}, [], [], {})
+EMPTY = Snapshot({}, {}, {}, {}, [], [], {}, {}, [], [], {}, {}, [], [])
 
 
 def with_tables(dialect: str, **more: str) -> dict[str, Query]:
@@ -133,12 +157,29 @@ CLEAR = {
         "job_journal",
         "job_logs",
         "job_keys",
+        "job_holds",
+        "job_holds",
+        "job_rates",
+        "job_gates",
+        "job_slots",
+        "job_resources",
+        "job_queues",
+        "job_pauses",
+        "job_controls",
         "job_runs",
+        "job_groups",
         "job_lanes",
         "jobs",
         "workers",
         "job_skips",
         "job_schedules",
+        "job_controls",
+        "job_pauses",
+        "job_queues",
+        "job_resources",
+        "job_gates",
+        "job_rates",
+        "job_slots",
     )
 }
 """Statements that empty a store, for tests that use one for many examples."""
@@ -156,7 +197,7 @@ def read(store: Store) -> Snapshot:
 
 def parsed(tables: Sequence[Sequence[Row]]) -> Snapshot:
     """A snapshot from the rows of `TABLES`, however they were read."""
-    runs, attempts, journal, keys, waits, lines, lanes = tables
+    runs, attempts, journal, keys, waits, lines, lanes, groups, pauses, queues, resources, rates, holds, slots = tables
     return Snapshot(
         runs={run.seq: run for run in map(run_of, runs)},
         attempts=_grouped(Closed(*row) for row in attempts),
@@ -165,11 +206,18 @@ def parsed(tables: Sequence[Sequence[Row]]) -> Snapshot:
         waits=[Wait(*row) for row in waits],
         lines=[Line(*row) for row in lines],
         lanes={row[0]: Lane(row[0], row[1], row[2], _requires(row[3])) for row in lanes},
+        groups={row[-1]: Group(*row) for row in groups},
+        pauses=[Pause(*row) for row in pauses],
+        queues=[Queue(*row) for row in queues],
+        resources={row[0]: Resource(row[0], row[1], msgspec.json.decode(row[2], type=tuple[Rate, ...]), *row[3:]) for row in resources},
+        rates={(key, n): tat for key, n, tat in rates},
+        holds=[Occupied(*row) for row in holds],
+        slots=[Slot(*row) for row in slots],
     )
 
 
-def _requires(text: str) -> Requires:
-    return msgspec.json.decode(text, type=Requires) if text else Requires()
+def _requires(text: str) -> Needs:
+    return msgspec.json.decode(text, type=Needs) if text else Needs()
 
 
 def _grouped(rows: Iterable[Any]) -> dict[int, list[Any]]:
@@ -192,6 +240,8 @@ def whole(run: Run) -> None:
         assert run.slot is run.started_at is run.cancel_asked_at is None, f"S5: traces of a worker: {run}"
     else:
         assert run.lease_until is run.look_at is run.slot is None, f"S5: an ended run with a lease: {run}"
+    assert (run.parked is not None) == (run.lane < 0), f"parked, and still offered, or the other way round: {run}"
+    assert run.parked is None or run.state is State.QUEUED, f"put aside, though it is not queued: {run}"
     _state_is_told(run)
     _tries_are_counted(run)
     _times_are_ordered(run)
@@ -299,11 +349,73 @@ def nobody_waits_in_vain(now: Snapshot) -> None:
         before = now.runs[wait.predecessor]
         if before.finished_at is None:
             unfinished[wait.run].add(before.id)
-        spoilt = before.finished_at is not None and before.state is not State.SUCCEEDED and wait.rule == "success"
+        spoilt = before.finished_at is not None and before.state is not State.SUCCEEDED and wait.rule != "any"
         assert not (spoilt and now.runs[wait.run].state is State.WAITING), f"waits for a run that did not succeed: {now.runs[wait.run]}"
+    called = {group.callback for group in now.groups.values() if group.finished_at is None}
     for run in now.runs.values():
-        assert run.state is not State.WAITING or unfinished[run.seq], f"waits for nothing: {run}"
+        assert run.state is not State.WAITING or unfinished[run.seq] or run.id in called, f"waits for nothing: {run}"
         assert run.state in (State.WAITING, State.CANCELLED, State.SKIPPED) or not unfinished[run.seq], f"did not wait: {run}"
+
+
+def groups_are_counted(now: Snapshot) -> None:
+    """A5: a group knows how its runs have ended, as if they were counted. It ends when all have, and then its callback is let go."""
+    members = defaultdict(list)
+    for run in now.runs.values():
+        if run.grouped is not None:
+            members[run.grouped].append(run)
+    callbacks = {run.id: run for run in now.runs.values()}
+    assert members.keys() <= now.groups.keys(), "A5: a member without its group"
+    for seq, group in now.groups.items():
+        ends = Counter(_END[run.state] for run in members[seq] if run.state in ENDED)
+        pruned = group.total - len(members[seq])
+        counted = {"succeeded": group.succeeded, "failed": group.failed, "cancelled": group.cancelled}
+        over = {name: number - ends[name] for name, number in counted.items()}
+        assert min(over.values()) >= 0, f"A5: counted {counted}, there are {ends}: {group}"
+        assert sum(over.values()) == pruned, f"A5: counted {counted}, there are {ends}, pruned {pruned}: {group}"
+        assert group.status == _status(group), f"A5: {group}"
+        assert (group.finished_at is None) == (group.status == "running"), f"A5: {group}"
+        callback = callbacks.get(group.callback or "")
+        if callback is not None and callback.state is State.WAITING:
+            assert group.status == "running", f"A5: nobody calls {callback} at the end of {group}"
+        if callback is not None and callback.state not in (State.WAITING, State.CANCELLED, State.SKIPPED):
+            assert group.status != "running", f"A5: {callback} was called before the end of {group}"
+
+
+_END = dict.fromkeys((State.FAILED, State.QUARANTINED), "failed") | dict.fromkeys((State.CANCELLED, State.SKIPPED), "cancelled")
+_END[State.SUCCEEDED] = "succeeded"
+
+
+def _status(group: Group) -> str:
+    if group.succeeded + group.failed + group.cancelled < group.total:
+        return "running"
+    return {group.succeeded: "completed", group.cancelled: "cancelled"}.get(group.total, "partial")
+
+
+def live_holds(now: Snapshot) -> list[Occupied]:
+    """What counts as occupied: the holds of runs that are live under the very token."""
+    return [one for one in now.holds if now.runs[one.run].state in LIVE and now.runs[one.run].token == one.token]
+
+
+def occupied_is_recounted(now: Snapshot) -> None:
+    """S11: what is occupied is what the live runs use, no more and no less."""
+    recounted = set()
+    for run in now.runs.values():
+        if run.state in LIVE:
+            values = iter(msgspec.json.decode(run.keys or "[]"))
+            for use in now.lanes[run.lane].requires.uses:
+                key = use.resource if use.per is None else f"{use.resource}\x1f{next(values)}"
+                recounted.add(Occupied(key, run.seq, run.token or "", use.weight))
+    found = live_holds(now)
+    assert set(found) == recounted, f"S11: occupied {found}, recounted {recounted}"
+
+
+def direct_calls_wait_in_line(now: Snapshot) -> None:
+    """Nobody who calls directly is served before those who called earlier."""
+    waiting = set()
+    for slot in now.slots:
+        assert slot.state == "waiting" or slot.key not in waiting, f"served before its turn: {slot} of {now.slots}"
+        if slot.state == "waiting":
+            waiting.add(slot.key)
 
 
 CHECKS: tuple[Callable[[Snapshot], None], ...] = (
@@ -314,6 +426,9 @@ CHECKS: tuple[Callable[[Snapshot], None], ...] = (
     attempts_are_chained,
     lines_belong,
     nobody_waits_in_vain,
+    groups_are_counted,
+    occupied_is_recounted,
+    direct_calls_wait_in_line,
 )
 
 
@@ -339,10 +454,15 @@ def identity_stays(before: Snapshot, after: Snapshot) -> None:
         now = after.runs.get(seq, run)
         assert _values(run, NEVER_CHANGED) == _values(now, NEVER_CHANGED), f"S13: {run} -> {now}"
         assert now.rev >= run.rev, f"A4: a revision went back: {run} -> {now}"
-        if _values(run, PATCHED) != _values(now, PATCHED):
-            entries = after.journal[seq][run.rev :]
-            assert any(entry.move == "patch" for entry in entries), f"S13: changed without a patch: {run} -> {now}"
+        if changed := {name for name in PATCHED if _patched(run, name) != _patched(now, name)}:
+            edits = {entry.move for entry in after.journal[seq][run.rev :]}
+            by_move = "move" in edits and changed <= set(MOVED)
+            assert by_move or "patch" in edits, f"S13: changed without a patch or a move: {run} -> {now}"
             assert run.state in PENDING, f"S13: changed once claimed: {run} -> {now}"
+
+
+def _patched(run: Run, name: str) -> Any:
+    return abs(run.lane) if name == "lane" else getattr(run, name)  # one that is parked is still of its lane
 
 
 def _values(run: Run, names: Sequence[str]) -> list[Any]:
@@ -357,6 +477,32 @@ def only_appended(before: Snapshot, after: Snapshot) -> None:
         assert seq not in after.runs or after.attempts.get(seq, [])[: len(closed)] == closed, f"a closed attempt was changed: {closed}"
     lost = {line for line in set(before.lines) - set(after.lines) if line.run in after.runs}
     assert not lost, f"log lines were lost or changed: {lost}"
+
+
+def groups_end_once(before: Snapshot, after: Snapshot) -> None:
+    """A5: the end of a group is written once."""
+    for seq, group in before.groups.items():
+        if group.finished_at is not None and seq in after.groups:
+            assert after.groups[seq] == group, f"A5: an end was changed: {group} -> {after.groups[seq]}"
+
+
+def capacity_is_kept(before: Snapshot, after: Snapshot) -> None:
+    """S11: what is handed out fits beside what is occupied; the queue behind all who call directly, these in their order."""
+    old_holds, old_slots = set(live_holds(before)), {slot.id for slot in before.slots if slot.state == "held"}
+    held = live_holds(after)
+    for key in {one.key for one in held if one not in old_holds}:
+        total = sum(one.weight for one in held if one.key == key) + sum(slot.weight for slot in after.slots if slot.key == key)
+        assert total <= _capacity(after, key), f"S11: {total} of {key!r} are given away: {held}, {after.slots}"
+    for slot in after.slots:
+        if slot.state == "held" and slot.id not in old_slots:
+            ahead = sum(other.weight for other in after.slots if other.key == slot.key and other.seq <= slot.seq)
+            total = ahead + sum(one.weight for one in held if one.key == slot.key)
+            assert total <= _capacity(after, slot.key), f"S11: {total} of {slot.key!r} are given away: {held}, {after.slots}"
+
+
+def _capacity(now: Snapshot, key: str) -> float:
+    capacity = now.resources[key.partition("\x1f")[0]].capacity
+    return float("inf") if capacity is None else capacity
 
 
 def leases_last(before: Snapshot, after: Snapshot, now: int) -> None:
@@ -426,8 +572,10 @@ class Observer:
         before, after = self.last, read(self.store)
         check(after)
         ends_absorb(before, after)
+        groups_end_once(before, after)
         identity_stays(before, after)
         only_appended(before, after)
+        capacity_is_kept(before, after)
         leases_last(before, after, now)
         only_old_ends_go(before, after, now, self.limits)
         keys_change_hands_when_free(before, after, now)

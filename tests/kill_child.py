@@ -22,7 +22,7 @@ from windlass.engine.webhooks import BROKEN
 from windlass.errors import Cancelled
 from windlass.faults import FAULTS
 from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
-from windlass.model import Failure, Key, Limits, NewRun, Options, Run, WorkerInfo
+from windlass.model import Failure, Group, GroupKind, Key, Limits, Member, NewGroup, NewRun, Options, Rate, Run, Use, WorkerInfo
 from windlass.store.base import Store, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.records import Held
@@ -33,6 +33,8 @@ T = TypeVar("T")
 HOUR, DAY = 3600 * 1000, 24 * 3600 * 1000
 BOOM = Failure("boom", "it broke")
 WORKER = WorkerInfo("child", slots=100)
+TOGETHER = WorkerInfo("together", queues=("together",), slots=100)
+LIMITED = WorkerInfo("limited", queues=("limited",), slots=100)
 
 
 def open_store(kind: str, where: str, clock: ManualClock, **how: Any) -> Store:
@@ -82,11 +84,14 @@ def scenario(life: Life) -> None:
     life(life.engine.register(WORKER))
     life(life.engine.worker_metrics(WORKER.name, {"load": 1}))
     let_old_runs_go(life)
+    work_in_groups(life)
     use_keys(life)
     report_in_every_way(life)
     edit(life)
+    rearrange(life)
     let_time_pass(life)
     follow_a_schedule(life)
+    keep_within_limits(life)
     let_people_in(life)
     tell_a_receiver(life)
 
@@ -150,6 +155,57 @@ def edit(life: Life) -> None:
     life.succeed(runs[1])
 
 
+def rearrange(life: Life) -> None:
+    """Moves, one of which needs a neighbour to make room."""
+    first, second, third = [life.create(options=Options(queue="line")) for _ in range(3)]
+    life(life.engine.move(third, before=second))
+    life(life.engine.move(first, to="bottom"))
+    for run_id in (first, second, third):
+        life.cancel(run_id)
+
+
+def work_in_groups(life: Life) -> None:
+    """A chain whose first run fails, a diamond that goes well, one that is cancelled, and a rerun of it; all of them called at the end."""
+    job = NewRun("job", options=Options(queue="together", max_attempts=1))
+
+    groups: list[Group] = []
+
+    def group(kind: GroupKind, *after: tuple[str, ...], **how: Any) -> Group:
+        members = tuple(Member(job, str(n), names) for n, names in enumerate(after))
+        made = life(life.engine.create_group(NewGroup(members, kind, callback=job, **how)))
+        groups.append(made)
+        for run in life(life.engine.members(made.id)):
+            life.ledger.write("E", run.id)
+        return made
+
+    def take(count: int) -> list[Run]:
+        runs = life(life.engine.claim(TOGETHER, count=count, nonce=life.clock.nonce()))
+        assert len(runs) == count, f"{len(runs)} of {count} runs"
+        return runs
+
+    group("sequential", (), (), (), key=Key("chain", lasts="forever"))
+    (first,) = take(1)
+    life.report(first, Fail(token=first.token, error=BOOM))
+    life.succeed(*take(1))
+    group("graph", (), ("0",), ("0",), ("1", "2"), on_failure="skip")
+    for count in (1, 2, 1, 1):
+        for run in take(count):
+            life.succeed(run)
+    unwanted = group("graph", (), ("0",), on_failure="continue")
+    life(life.engine.cancel_group(unwanted.id, reason="not wanted"))
+    life.succeed(*take(1))
+    again = life(life.engine.rerun_group(unwanted.id))
+    for _ in range(3):
+        life.succeed(*take(1))
+    assert life(life.engine.get_group(again.id)).status == "completed"
+    for one in groups:
+        for run in life(life.engine.members(one.id)):
+            life.ledger.write("O", run.id)
+    life(life.engine.roll_up())
+    life.clock.advance(31 * DAY)
+    life(life.engine.prune())
+
+
 def let_time_pass(life: Life) -> None:
     life.create(options=Options(max_attempts=1))
     life.create(options=Options(max_runtime=2_000))
@@ -198,6 +254,50 @@ def tell_a_receiver(life: Life) -> None:
     life(life.engine.make_deliveries(lambda entry, end: f'"{entry.run}"'))
     life(life.engine.remove_webhook(taker.id))
     life(life.engine.remove_webhook(gone.id))
+
+
+def keep_within_limits(life: Life) -> None:
+    """Runs that are parked for a key or for a rate and come back by an end, a lapse, a sweep; direct calls; and what people control."""
+    engine = life.engine
+    life(engine.define("keyed", options=Options(queue="limited", uses=(Use("gpu"), Use("customer", per="customer")), backoff=(0,))))
+    life(engine.set_resource("gpu", capacity=2))
+    life(engine.set_resource("api", rates=(Rate(1, 1_000),)))
+    life(engine.define("rated", options=Options(queue="limited", uses=(Use("api", per="customer"),))))
+    life(engine.set_resource("spare", capacity=1))
+    life(engine.drop_resource("spare"))
+
+    def take(count: int, lease: int = 30_000) -> list[Run]:
+        runs = life(engine.claim(LIMITED, count=10, lease=lease, nonce=life.clock.nonce()))
+        assert len(runs) == count, f"{len(runs)} of {count} runs"
+        return runs
+
+    for job in ("keyed", "keyed", "keyed", "rated", "rated"):
+        life.create(job, payload={"customer": 1})
+    keyed, rated = take(2)  # the others are parked
+    life.succeed(rated)
+    life.succeed(keyed)
+    take(1, lease=1_000)
+    life.clock.advance(1_000)
+    life(engine.sweep())  # the lease lapses, and the rate lets the next one in
+    again, rated = take(2)
+    life.succeed(rated)
+    engine.lanes.limited = False  # as in a process that has not heard of limits yet: a hold is left behind, and one stays parked
+    life.succeed(again)
+    engine.lanes.limited = True
+    life(engine.tidy_gates())
+    life(engine.sweep())
+    slot = life(engine.reserve("gpu", lease=1_000))
+    life(engine.renew(slot.id, slot.token, lease=1_000))
+    life.succeed(*take(1))
+    life(engine.release(slot.id, slot.token))
+    life(engine.reserve("gpu", weight=2, lease=1_000))
+    life.clock.advance(2 * HOUR)
+    life(engine.sweep())
+    life(engine.tidy_gates())
+    life(engine.pause("queue", "nobody's"))
+    life(engine.resume("queue", "nobody's"))
+    life(engine.set_queue("nobody's", ageing=1_000))
+    life(engine.set_queue("nobody's", ageing=None))
 
 
 def let_people_in(life: Life) -> None:

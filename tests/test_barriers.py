@@ -21,7 +21,7 @@ from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.errors import Cancelled, Frozen, LeaseLost, NotFound, WindlassError, WrongState
 from windlass.machine import Fail, Succeed
-from windlass.model import Created, Entry, Failure, Key, NewRun, Options, Receipt, Run, State, WorkerInfo
+from windlass.model import Created, Entry, Failure, Group, Key, Member, NewGroup, NewRun, Options, Receipt, Run, State, WorkerInfo
 from windlass.store.base import Row, Statement, Store, run_sync
 from windlass.store.postgres import BlockingPostgres
 from windlass.store.records import Held
@@ -42,6 +42,7 @@ create trigger linger after insert or update on job_keys for each statement exec
 create trigger linger_at_each after delete on job_keys for each row execute function linger();
 create trigger linger after insert or update on job_journal for each statement execute function linger();
 create trigger linger after insert on job_waits for each statement execute function linger();
+create trigger linger after insert or update on job_groups for each statement execute function linger();
 create trigger linger after insert on job_lanes for each statement execute function linger();
 create trigger linger after insert or update on jobs for each statement execute function linger();
 """
@@ -676,3 +677,112 @@ def test_a_claim_goes_round_a_run_that_somebody_holds(post: Arena, gate: Gate) -
     assert [run.id for run in post.claim()] == [free]
     gate.open_when(0, [])
     assert [run.id for run in post.claim()] == [held]
+
+
+# Groups
+
+
+def group_of(arena: Arena, *after: str, kind: Any = "graph", on_failure: Any = "stop") -> tuple[Group, list[Run]]:
+    """A group of members 0, 1, ..., each with the numbers of those it waits for, and a callback; and its runs."""
+    members = tuple(Member(NewRun("job"), str(n), tuple(others.split())) for n, others in enumerate(after))
+    group: Group = arena(arena.engine.create_group(NewGroup(members, kind, on_failure, NewRun("job"))))
+    return group, arena(arena.engine.members(group.id))
+
+
+def ended(arena: Arena, group: Group) -> Group:
+    """The group, which must have ended and have called its callback once."""
+    found: Group = arena(arena.engine.get_group(group.id))
+    assert found.finished_at is not None, f"a stuck group: {found}"
+    assert arena.moves(group.callback or "")[:2] == ["create", "release"]
+    assert found.succeeded + found.failed + found.cancelled == found.total
+    arena.finish(group.callback or "")
+    return found
+
+
+def cancel_group(group: Group) -> Verb:
+    return lambda engine: engine.cancel_group(group.id)
+
+
+@pytest.mark.parametrize("last", ["ss", "sf", "ff", "ssss"])
+def test_the_last_members_that_end_together_end_their_group(arena: Arena, last: str) -> None:
+    for _ in range(ROUNDS):
+        group, _ = group_of(arena, *("" for _ in last))
+        runs = arena.claim(len(last))
+        arena.race(*(succeed(run) if end == "s" else fail(run) for end, run in zip(last, runs, strict=True)))
+        found = ended(arena, group)
+        assert (found.succeeded, found.failed) == (last.count("s"), last.count("f"))
+        assert found.status == ("partial" if "f" in last else "completed")
+
+
+@pytest.mark.parametrize("on_failure", ["stop", "continue", "skip"])
+@pytest.mark.parametrize("sides", ["ss", "sf"])
+def test_the_two_sides_of_a_diamond_that_end_together_decide_over_its_end_once(arena: Arena, sides: str, on_failure: Any) -> None:
+    for _ in range(ROUNDS):
+        # The end is made first, so that the order of creation is not that of the waits.
+        group, (end, _, _, _) = group_of(arena, "1 2", "3", "3", "", on_failure=on_failure)
+        arena(succeed(*arena.claim(1))(arena.engine))
+        runs = arena.claim(2)
+        arena.race(*(succeed(run) if side == "s" else fail(run) for side, run in zip(sides, runs, strict=True)))
+        if sides == "ss" or on_failure == "continue":
+            assert arena.moves(end.id) == ["create", "release"]
+            arena(succeed(*arena.claim(1))(arena.engine))
+            assert ended(arena, group).succeeded == 2 + sides.count("s")
+        else:
+            assert arena.moves(end.id) == ["create", "cancel" if on_failure == "stop" else "skip"]
+            assert ended(arena, group).cancelled == 1
+
+
+@pytest.mark.parametrize("on_failure", ["stop", "continue", "skip"])
+def test_a_failure_and_a_cancel_of_the_whole_group_meet(arena: Arena, on_failure: Any) -> None:
+    for _ in range(ROUNDS):
+        # Each waits for one that was made after it, so that the failure goes through the runs against their order.
+        group, members = group_of(arena, "1", "2", "3", "", on_failure=on_failure)
+        (run,) = arena.claim(1)
+        arena.race(fail(run), cancel_group(group), cancel(members[0].id), cancel_group(group))
+        arena(arena.engine.cancel_group(group.id)) if not arena(arena.engine.get_group(group.id)).finished_at else None
+        arena.finish(run.id)
+        found = ended(arena, group)
+        assert found.cancelled == 4 - found.failed
+        assert {arena.get(member.id).rev for member in members[:2]} == {2}  # each was ended once
+
+
+def test_a_release_and_a_cancel_of_the_whole_group_leave_nothing_behind(arena: Arena) -> None:
+    for _ in range(ROUNDS):
+        group, members = group_of(arena, "", "0", "1", on_failure="continue")
+        (run,) = arena.claim(1)
+        arena.race(succeed(run), cancel_group(group), claim(count=5))
+        for member in members:
+            arena.finish(member.id)
+        found = ended(arena, group)
+        assert found.succeeded + found.cancelled == 3
+
+
+def create_group(new: NewGroup) -> Verb:
+    return lambda engine: engine.create_group(new)
+
+
+def rerun_group(group: Group, key: Key) -> Verb:
+    return lambda engine: engine.rerun_group(group.id, key=key)
+
+
+def test_a_group_that_is_asked_for_twice_at_once_is_made_once(arena: Arena) -> None:
+    for turn in range(ROUNDS):
+        key = Key(f"{turn}", lasts="forever", on_duplicate="compare")
+        new = NewGroup((Member(NewRun("job")), Member(NewRun("job"))), "sequential", key=key)
+        made = arena.race(*[create_group(new)] * 3)
+        assert len({group.id for group in made}) == 1
+        arena(arena.engine.cancel_group(made[0].id))
+        again = arena.race(*[rerun_group(made[0], Key(f"again {turn}", lasts="forever"))] * 3)
+        assert len({group.id for group in again}) == 1
+        arena(arena.engine.cancel_group(again[0].id))
+    assert len(arena(arena.engine.groups(count=1_000))) == 2 * ROUNDS
+    assert len(arena(arena.engine.runs(count=1_000)).runs) == 4 * ROUNDS
+
+
+def test_two_who_prune_the_last_members_of_a_group_remove_it(arena: Arena) -> None:
+    for _ in range(ROUNDS):
+        group, members = group_of(arena, "", "")
+        arena(arena.engine.cancel_group(group.id))
+        arena.finish(group.callback or "")
+        arena.race(*(lambda engine, seq=member.seq: engine.records.prune([seq]) for member in members))
+        assert arena(arena.engine.records.group(group.id)) is None

@@ -361,6 +361,7 @@ def _subject(client: Client, name: str) -> str:
 
 UNSAFE: dict[str, tuple[str, Callable[[Client, str], Any]]] = {
     "patch": ("/runs/{run}", lambda client, run: client.patch(run, priority=5)),
+    "move": ("/runs/{run}/move", lambda client, run: client.move(run, to="top")),
     "create with a key that is free again": ("/runs/batch", lambda client, run: client.create([NewRun("mail", key=Key("again"))])),
     "a schedule that must be new": ("/schedules/new", lambda client, run: client.schedule("new", "mail", every="1h", new=True)),
     "edit a schedule": ("/schedules/s", lambda client, run: client.set_schedule("s", jitter=1)),

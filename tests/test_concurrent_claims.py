@@ -115,7 +115,7 @@ def test_claims_of_one_process_reach_for_different_runs(tmp_path: Path) -> None:
     answers, writes = in_one_process(tmp_path / "windlass.db", runs=30, claims=16)
     got = [run for answer in answers if isinstance(answer, list) for run in answer]
     assert len(got) == len(set(got)) == 16
-    assert writes == 16
+    assert writes < 24  # one each, but for those who looked before another had its run; without hands it is 60 and more
 
 
 def test_a_run_that_another_claim_reached_for_in_vain_is_not_passed_by(tmp_path: Path) -> None:

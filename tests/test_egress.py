@@ -8,6 +8,8 @@ import shutil
 import ssl
 import subprocess
 import sys
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -355,6 +357,37 @@ def test_the_system_is_asked_when_nobody_else_is(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(EgressRefused):
         sent(Egress(plain_http=True, connect=net.connect), "http://public.example/")
     assert (asked, net.reached) == ([("public.example", 80)], [])
+
+
+def test_a_name_server_that_does_not_answer_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, go_on = Counter[str](), threading.Event()
+    threads: set[threading.Thread] = set()
+
+    def getaddrinfo(host: str, port: int, **how: Any) -> list[Any]:
+        asked[host] += 1
+        threads.add(threading.current_thread())
+        if host.startswith("dead"):
+            assert go_on.wait(60)
+        return [(2, 1, 6, "", (PUBLIC, port))]
+
+    net = Net()
+    monkeypatch.setattr("socket.getaddrinfo", getaddrinfo)
+    egress = Egress(plain_http=True, connect=net.connect)
+
+    async def work() -> None:
+        late = [asyncio.create_task(egress.send("GET", f"http://dead{n % 20}.example/", timeout=0.2)) for n in range(80)]
+        for answer in await asyncio.gather(*late, return_exceptions=True):
+            assert isinstance(answer, EgressTimeout)
+        with pytest.raises(EgressFailed):  # it was reached, where nobody answers
+            await egress.send("GET", "http://alive.example/", timeout=30)
+
+    try:
+        asyncio.run(work())
+    finally:
+        go_on.set()
+    assert net.reached == [(PUBLIC, 80)]
+    assert asked == Counter({f"dead{n}.example": 1 for n in range(20)}) + Counter({"alive.example": 1})  # one look-up for all who ask
+    assert all(thread.daemon for thread in threads)  # no process waits for them
 
 
 # Real servers, on loopback

@@ -20,7 +20,7 @@ import pytest
 from tests.workers import until
 from windlass import App, Context, Fail, Snooze
 from windlass.machine import LIVE
-from windlass.worker.context import Call
+from windlass.worker.context import Call, Nowhere
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PATIENCE = 120  # seconds; only a hang takes that long
@@ -43,7 +43,7 @@ def shop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType
 # The shop
 
 
-class _Ear:
+class _Ear(Nowhere):
     """Hears what a handler tells."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from windlass.machine import Fail, Report, Snooze, Succeed
 from windlass.model import Failure, Limits
 from windlass.worker import Handler, Stopped, current
 from windlass.worker.commands import AsCommand
-from windlass.worker.context import Call
+from windlass.worker.context import Call, Nowhere
 from windlass.worker.handlers import Place
 from windlass.worker.processes import Begin, Child, InProcess, Nursery
 from windlass.worker.works import InThread, Work
@@ -38,7 +38,7 @@ WHEN = "2026-01-01T03:00:00.250+00:00"
 app = App(":memory:")
 
 
-class Heard:
+class Heard(Nowhere):
     """A sink that remembers what it was told."""
 
     def __init__(self) -> None:

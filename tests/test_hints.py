@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import itertools
 import os
 import signal
 import socket
@@ -17,16 +19,18 @@ from typing import Any
 
 import psycopg
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.harness import Harness
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
 from windlass.errors import OutcomeUnknown, StoreError, WrongProcess
 from windlass.machine import GiveBack, Snooze
-from windlass.model import NewRun
+from windlass.model import Key, NewRun, Run, WorkerInfo
 from windlass.store import hints as board
-from windlass.store.base import ALL_QUEUES, SWEEP, Hints, NoHints, Store, queue_topic, run_sync, worker_topic
-from windlass.store.hints import ANYTHING, Board
+from windlass.store.base import ALL_QUEUES, SWEEP, Hints, NoHints, Runs, Store, queue_topic, run_sync, worker_topic
+from windlass.store.hints import ANYTHING, Board, Waiter
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres, BorrowedPostgres
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
 
@@ -568,6 +572,245 @@ def test_no_descriptor_is_left_open(tmp_path: Path, one: BlockingSqlite) -> None
     assert used() == before
 
 
+# As many as there are runs
+
+
+async def soon(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LONG / 2):
+        while not condition():  # noqa: ASYNC110 - nobody says so
+            await asyncio.sleep(0)
+
+
+class Fleet:
+    """Workers as a hub sees them: they look, and wait until they hear; what they take keeps them busy for ever."""
+
+    def __init__(self, engine: Engine, count: int, jobs: Callable[[int], tuple[str, ...] | None] = lambda _: None) -> None:
+        self.engine, self.looks, self.taken = engine, 0, list[str]()
+        self._infos = [WorkerInfo(f"w{n}", jobs=jobs(n)) for n in range(count)]
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def work(self, info: WorkerInfo) -> None:
+        topics = {ALL_QUEUES, worker_topic(info.name)}
+        await self.engine.wait(topics, LONG)
+        while not (runs := await self.claim(info)):
+            assert await self.engine.wait(topics, LONG), "It was woken by nothing but time."
+        self.taken += [run.id for run in runs]
+
+    async def claim(self, info: WorkerInfo) -> list[Run]:
+        self.looks += 1
+        return await self.engine.claim(info, count=1, lease=60_000)
+
+    async def gather(self) -> None:
+        """Until all wait, in this order."""
+        for info in self._infos:
+            before = self.looks
+            self.tasks.append(asyncio.create_task(self.work(info)))
+            await soon(lambda: self.looks > before)  # noqa: B023 - it is called before the next one comes
+        asleep: Collection[Waiter] = self.engine.hints._hints._asleep  # type: ignore[attr-defined]
+        await soon(lambda: len(asleep) == len(self._infos))
+        self.looks = 0
+
+    async def have(self, count: int) -> None:
+        await soon(lambda: len(self.taken) >= count)
+
+    async def go(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        for answer in await asyncio.gather(*self.tasks, return_exceptions=True):
+            assert answer is None or isinstance(answer, asyncio.CancelledError), answer
+
+
+def with_fleet(
+    count: int, work: Callable[[Fleet], Coroutine[Any, Any, None]], jobs: Callable[[int], tuple[str, ...] | None] = lambda _: None
+) -> None:
+    async def run() -> None:
+        store = AsyncSqlite(":memory:", SystemClock())
+        engine = Engine(store, SystemClock())
+        await engine.define("mail")
+        await engine.define("film")
+        fleet = Fleet(engine, count, jobs)
+        await fleet.gather()
+        await work(fleet)
+        await fleet.go()
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_one_run_is_worth_one_look_however_many_wait() -> None:
+    async def work(fleet: Fleet) -> None:
+        for n in range(1, 6):
+            await fleet.engine.create([NewRun("mail")])
+            await fleet.have(n)
+        await asyncio.sleep(3 * board.MORE_AFTER)  # in which nobody else is told
+        assert fleet.looks <= 2 * 5
+
+    with_fleet(200, work)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 50, 200])
+def test_as_many_as_there_are_runs_are_told(at_once: int) -> None:
+    async def work(fleet: Fleet) -> None:
+        for _ in range(0, 200, at_once):
+            await fleet.engine.create([NewRun("mail") for _ in range(min(at_once, 200 - len(fleet.taken)))])
+        await fleet.have(200)
+        assert fleet.looks <= 2 * 200
+
+    with_fleet(200, work)
+
+
+def test_who_cannot_take_a_run_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "MORE_AFTER", LONG)
+
+    async def work(fleet: Fleet) -> None:
+        await fleet.engine.create([NewRun("film")])
+        await fleet.have(1)
+
+    with_fleet(40, work, lambda n: ("film",) if n == 39 else ("mail",))
+
+
+def test_who_is_told_and_goes_away_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board, "MORE_AFTER", LONG)
+
+    async def work(fleet: Fleet) -> None:
+        await fleet.engine.create([NewRun("mail")])
+        fleet.tasks[0].cancel()  # it has been told, and has not looked
+        await fleet.have(1)
+        assert fleet.looks <= 2
+
+    with_fleet(20, work)
+
+
+def test_who_is_told_and_never_heard_of_again_costs_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(info: WorkerInfo) -> list[Run]:
+        if info.name in ("w0", "w1", "w2"):
+            await asyncio.sleep(LONG)
+        return await Fleet.claim(fleet_of[0], info)
+
+    fleet_of: list[Fleet] = []
+
+    async def work(fleet: Fleet) -> None:
+        fleet_of.append(fleet)
+        monkeypatch.setattr(fleet, "claim", lost)
+        await fleet.engine.create([NewRun("mail")])
+        await fleet.have(1)
+
+    with_fleet(20, work)
+
+
+def test_who_was_not_told_hears_at_the_end_of_its_wait_what_nobody_has_taken() -> None:
+    async def work() -> None:
+        here = Board()
+        for n in range(4):
+            assert await here.wait([A, str(n)], 0) == {A, str(n)}
+        waiting = [asyncio.create_task(here.wait([A, str(n)], time)) for n, time in enumerate((LONG, 0.05, 0.5))]
+        await asyncio.sleep(0)
+        here.wake({A: ["r1"]})
+        assert [await waiting[n] for n in (0, 1)] == [{A}, {A}]
+        here.taken(["r1"])
+        assert await waiting[2] == set()
+        assert await here.wait([A, "3"], 0) == set()  # it was said while nobody waited so, and is over
+
+    asyncio.run(work())
+
+
+class Timers:
+    """An event loop as far as a board needs one: what is to be called later is called when the test says so."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+
+    def call_soon_threadsafe(self, call: Callable[..., None], *arguments: Any) -> None:
+        call(*arguments)
+
+    def call_later(self, _: float, call: Callable[..., None], *arguments: Any) -> None:
+        self.due.append(functools.partial(call, *arguments))
+
+    def fire(self) -> None:
+        due, self.due = self.due, []
+        for call in due:
+            call()
+
+
+class _Gone(Exception):
+    pass
+
+
+class Seeker:
+    """One who looks, and waits when there is nothing for it; each step by itself, so that anything may happen between two."""
+
+    def __init__(self, number: int, kinds: Collection[str], here: Board, runs: dict[int, str], timers: Timers) -> None:
+        self.topics = {ALL_QUEUES, worker_topic(str(number))} if number % 2 else {A, worker_topic(str(number))}
+        self.kinds, self.here, self.runs, self.timers = kinds, here, runs, timers
+        self.looked, self.waiter = False, None
+        self._stack = contextlib.ExitStack()
+        with here.waiting(self.topics, lambda: None):
+            pass  # the first time it hears of everything
+
+    waiter: Waiter | None
+
+    def look(self) -> None:
+        if self.waiter is None:
+            found = [run for run, kind in self.runs.items() if kind in self.kinds]
+            for run in found:
+                del self.runs[run]
+            self.here.taken(found)
+            self.looked = not found
+
+    def enter(self) -> None:
+        if self.looked and self.waiter is None:
+            self.waiter = self._stack.enter_context(self.here.waiting(self.topics, lambda: None, loop=self.timers))  # type: ignore[arg-type]
+
+    def leave(self) -> None:
+        """It has heard, or its time is over."""
+        if self.waiter is not None:
+            self._stack.close()
+            self.waiter, self.looked = None, False
+
+    def go(self) -> None:
+        """It is cancelled."""
+        if self.waiter is not None:
+            with contextlib.suppress(_Gone), self._stack.pop_all():
+                raise _Gone
+            self.waiter, self.looked = None, False
+
+    def live(self) -> bool:
+        """Whether there was anything left to do for one who does what it should."""
+        if self.waiter is not None and not self.waiter.heard:
+            return False
+        self.leave()
+        self.look()
+        self.enter()
+        return True
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_no_run_waits_beside_one_who_could_take_it_and_sleeps(data: st.DataObject) -> None:
+    here, runs, timers = Board(), dict[int, str](), Timers()
+    kinds = data.draw(st.lists(st.sampled_from(["x", "y", "xy"]), min_size=1, max_size=8))
+    seekers = [Seeker(number, some, here, runs, timers) for number, some in enumerate(kinds)]
+    numbers = itertools.count()
+    for step in data.draw(
+        st.lists(st.sampled_from(["say", "say", "look", "enter", "enter", "leave", "go", "vanish", "fire"]), max_size=60)
+    ):
+        if step == "say":
+            new = {next(numbers): data.draw(st.sampled_from("xy")) for _ in range(data.draw(st.integers(1, 3)))}
+            runs |= new
+            here.wake({A: list(new)})
+        elif step == "fire":
+            timers.fire()
+        elif step == "vanish":
+            seekers = [one for one in seekers if one.waiter is None or not one.waiter.heard]  # told, and never heard of again
+        elif seekers:
+            getattr(data.draw(st.sampled_from(seekers)), step)()
+    while sum(one.live() for one in seekers) or timers.due:
+        timers.fire()
+    assert not [(run, one.kinds) for run, kind in runs.items() for one in seekers if kind in one.kinds]
+    for one in seekers:
+        one.leave()
+
+
 # The engine
 
 
@@ -579,6 +822,9 @@ class Recorder:
 
     def wake(self, topics: Collection[str]) -> None:
         self.said += sorted(topics)
+
+    def taken(self, runs: Runs) -> None:
+        pass
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
         return set(topics)
@@ -594,6 +840,16 @@ def ears(h: Harness) -> Recorder:
     h.engine = Engine(h.store, h.clock, hints=recorder)
     h.define("late", queue="other")
     return recorder
+
+
+def test_a_run_that_was_not_made_wakes_nobody(h: Harness, ears: Recorder) -> None:
+    key = Key("k", lasts="unfinished")
+    h(h.engine.create([NewRun("late", key=key)]))
+    assert ears.take() == [queue_topic("other")]
+    h(h.engine.create([NewRun("late", key=key)]))
+    assert ears.take() == []
+    h(h.engine.create([NewRun("late", key=key), NewRun("late")]))
+    assert ears.take() == [queue_topic("other")]
 
 
 def test_a_creation_wakes_its_queues(h: Harness, ears: Recorder) -> None:

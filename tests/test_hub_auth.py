@@ -640,6 +640,9 @@ def test_a_wrong_token_is_wrong_in_an_open_hub_too(world: Callable[..., World]) 
         {"client": ("a name", 1)},
         {"headers": {"x-forwarded-for": "192.0.2.1"}},
         {"headers": {"forwarded": "for=192.0.2.1"}},
+        {"headers": {"x-forwarded-proto": "https"}},
+        {"headers": {"x-real-ip": "192.0.2.1"}},
+        {"headers": {"via": "1.1 proxy"}},
     ],
     ids=str,
 )
@@ -913,6 +916,39 @@ def test_guessing_sign_ins_is_slowed_down(world: Callable[..., World]) -> None:
         assert (await w.ask("POST", "/api/v1/session", JSON, json.dumps({"ticket": good}).encode())).status == 201
 
     run(check())
+
+
+def test_who_signs_in_is_in_the_audit_and_who_only_tries_is_not(world: Callable[..., World]) -> None:
+    async def check() -> None:
+        w = world()
+        good = await w.engine.invite("ann", ["read"])
+        for ticket, status in ((f"wli_{1:044}", 401), (good, 201), (good, 401)):
+            assert (await w.ask("POST", "/api/v1/session", JSON, json.dumps({"ticket": ticket}).encode())).status == status
+        (session,) = await w.engine.tokens()
+        assert [(entry.who, entry.what, entry.subject) for entry in (await w.engine.audit()).entries] == [
+            ("ann", "sign in", f"session {session.id}")
+        ]
+
+    run(check())
+
+
+def test_what_is_refused_for_want_of_a_scope_is_in_the_log(world: Callable[..., World], caplog: pytest.LogCaptureFixture) -> None:
+    async def check() -> None:
+        w = world()
+        _, secret = await w.token("read")
+        assert (await w.ask("GET", "/api/v1/a%0Ab", bearer(secret))).status == 404
+        assert (await w.ask("POST", "/api/v1/runs", JSON | bearer(secret), b"{}")).status == 403
+
+    run(check())
+    (line,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert "POST '/api/v1/runs'" in line
+    assert "scope submit" in line
+
+
+@pytest.mark.parametrize(("host", "token", "warns"), [("127.0.0.1", False, True), ("::1", False, True), ("127.0.0.1", True, False)])
+def test_an_open_hub_says_so_at_its_start(host: str, token: bool, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
+    refuse_open(host, token)
+    assert ("has no token" in caplog.text) is warns
 
 
 def test_a_store_that_is_away_lets_nobody_in(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,14 +178,13 @@ def test_a_hostile_query_is_refused(served: ServedHub, query: str) -> None:
 )
 def test_N8_what_is_no_request_is_refused_and_the_connection_closed(served: ServedHub, raw: bytes) -> None:
     with socket.create_connection(("127.0.0.1", served.port), timeout=30) as line:
-        line.sendall(raw)
-        line.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # it may be closed while there is still something to send
+            line.sendall(raw)
+            line.shutdown(socket.SHUT_WR)
         answer = b""
-        try:
+        with suppress(ConnectionResetError):
             while part := line.recv(65_536):
                 answer += part
-        except ConnectionResetError:
-            pass
     assert not answer or 400 <= int(answer.split(b" ")[1]) < 500, answer[:200]
     assert httpx.get(served.url + "healthz", timeout=60).status_code == 200
 

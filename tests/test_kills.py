@@ -162,9 +162,14 @@ def recover(kind: str, where: str, path: Path) -> None:
     finish(life)
     check_counts(life, kind)
     snapshot, lines = invariants.read(store), ledger.read(path)
+    held, slots = life(life.engine.records.held_under()), life(life.engine.slots())
     life.ledger.close()
     run_sync(store.close())
     invariants.check(snapshot)
+    assert all(group.finished_at is not None for group in snapshot.groups.values()), "a group is stuck"
+    assert held == {}, "a permit is stuck"
+    assert slots == [], "a reservation is stuck"
+    assert all(run.parked is None for run in snapshot.runs.values()), "a run is parked for ever"
     ledger.check(lines, snapshot)
     assert {line.run for line in lines if line.what == "E" and line.rest == ("b",)} == {again}
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 from msgspec.structs import asdict, replace
 
-from tests.invariants import HELD_FIELDS, NEVER_CHANGED, PATCHED, whole
+from tests.invariants import HELD_FIELDS, MOVED, NEVER_CHANGED, PATCHED, whole
 from windlass import machine
 from windlass.errors import LeaseLost, WindlassError
 from windlass.machine import (
@@ -33,6 +33,7 @@ from windlass.machine import (
     Lapse,
     Patch,
     Release,
+    Reorder,
     Report,
     Skip,
     Snooze,
@@ -54,7 +55,7 @@ HOUR = 3_600_000
 START = 1_767_225_600_000
 
 COMMANDS: tuple[type[Command], ...] = (
-    Dispatch, Release, Claim, Start, Beat, Succeed, Fail, Snooze, GiveBack, Lapse, Expire, Cancel, Abandon, Skip, Patch,
+    Dispatch, Release, Claim, Start, Beat, Succeed, Fail, Snooze, GiveBack, Lapse, Expire, Cancel, Abandon, Skip, Patch, Reorder,
 )  # fmt: skip
 CHANGED: dict[type[Command], set[str]] = {
     Beat: {"lease", "lease_until", "progress"},
@@ -62,6 +63,7 @@ CHANGED: dict[type[Command], set[str]] = {
     Dispatch: set(),
     Release: set(),
     Patch: {*PATCHED, "position", "due_at"},
+    Reorder: {*MOVED, "position"},
 }
 """Commands that write little; the others may write anything that is not `NEVER_CHANGED` or `PATCHED`."""
 
@@ -88,7 +90,7 @@ policies = st.builds(
 def runs(draw: Callable[..., Any], *states: State, seq: int = 1, tokens: Any = words) -> Run:
     """A run in one of these states, or in any, its columns random but in agreement with it."""
     state = draw(st.sampled_from(states or tuple(State)))
-    created_at, queue = draw(times), draw(words)
+    created_at, queue, ageing = draw(times), draw(words), draw(st.none() | lengths)
     burnt, returns = draw(st.integers(0, 2)), draw(st.integers(0, 2))
     failed = state in (State.FAILED, State.QUARANTINED)
     burnt += failed
@@ -101,14 +103,15 @@ def runs(draw: Callable[..., Any], *states: State, seq: int = 1, tokens: Any = w
         job=draw(words),
         queue=queue,
         lane=draw(st.integers(1, 3)),
-        band=draw(st.integers(-2, 2)),
+        band=draw(st.integers(-2, 2)) if ageing is None else 0,
         position=place(draw(times), draw(st.integers(0, 2))),
         payload=draw(st.sampled_from(['{"a":1}', "[]", '"é"'])),
         due_at=draw(times),
         created_at=created_at,
         max_attempts=draw(st.integers(burnt + (not failed), burnt + 3)),
         max_runtime=draw(st.none() | lengths),
-        policy=draw(policies),
+        policy=replace(draw(policies), ageing=ageing),
+        aged=None if ageing is None else draw(st.integers(-2, 2)),
         attempt=attempt,
         attempt_id=f"run{seq}-{attempt}" if attempt > 1 else None,
         retry_of=f"run{seq}-{attempt - 1}" if attempt > 1 else None,
@@ -185,7 +188,9 @@ commands: dict[type[Command], st.SearchStrategy[Command]] = {
         max_attempts=st.none() | st.integers(1, 5),
         queue=st.none() | words,
         lane=st.none() | st.integers(1, 3),
+        ageing=st.none() | lengths,
     ),
+    Reorder: st.builds(Reorder, band=st.integers(-2, 2), position=times.map(place)),
 }
 any_command = st.one_of(*commands.values())
 bad_ends = st.one_of(commands[Fail], commands[Lapse], commands[Expire], commands[Snooze], commands[GiveBack])
@@ -271,6 +276,12 @@ LITERALS: dict[str, set[str]] = {
     "list_scheduled": _from(Dispatch),
     "dispatch": _from(Dispatch) | _to(Dispatch),
     "patch": _from(Patch),
+    "places_from": _from(Claim),
+    "places_before": _from(Claim),
+    "place_at": _from(Claim),
+    "move": _from(Reorder),
+    "respace": _from(Claim),
+    "refuse_move": _from(Claim),
     "list_waiting": _from(Release),
     "lock_followers": _from(Release) | _ENDED,
     "doom": _from(Release) | _ENDED,
@@ -445,7 +456,7 @@ def test_a_retry_is_due_after_its_delay_and_stands_where_the_job_says(run: Run, 
     assume(after.finished_at is None)
     delay = backoff(run, cmd.chance) if cmd.delay is None else cmd.delay
     assert (after.due_at, after.state) == (now + delay, State.SCHEDULED if delay else State.QUEUED)
-    assert after.position == (run.position if run.policy.retry_place == "keep" else place(now + delay))
+    assert after.position == (run.position if run.policy.retry_place == "keep" else place(now + delay - run.head_start))
 
 
 # Whole lives

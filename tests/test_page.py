@@ -356,7 +356,7 @@ def test_jobs_are_listed(app: App, hub: ServedHub, page: Page) -> None:
     expect(page.get_by_text("There are no jobs yet.")).to_be_visible()
     run_sync(app.engine.define("mail", payload={"from": "shop"}, options=Options(queue="out", max_attempts=5)))
     run = app.enqueue("mail")
-    expect(page.locator("tbody tr td")).to_contain_text(["mail", "", "out", "5", "", '"from": "shop"', ""])
+    expect(page.locator("tbody tr td")).to_contain_text(["mail", "", "out", "5", "", '"from": "shop"', "", "Pause"])
     page.get_by_role("link", name="mail").click()
     shows(page, [run.id])
 
@@ -432,6 +432,55 @@ def test_what_came_too_late_is_refused_with_the_words_of_the_hub(app: App, hub: 
     expect(page.locator("main .problem .hint")).to_contain_text("or none to begin again")
     page.goto(f"{hub.url}#/runs/0199d1a0-0000-7000-8000-000000000000")
     expect(page.locator("main .problem .hint")).not_to_be_empty()
+
+
+def test_a_job_is_paused_and_what_waits_says_so_and_goes_on(app: App, hub: ServedHub, page: Page) -> None:
+    @app.job(name="mail")
+    def mail() -> None: ...
+
+    run = mail.enqueue()
+    page.goto(f"{hub.url}#/jobs")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_label("Reason").fill("no <b>paper</b>")
+    page.locator("dialog").get_by_role("button", name="Pause").click()
+    expect(page.locator("tbody").get_by_role("button", name="Resume")).to_be_visible()
+    with working(app):
+        page.goto(f"{hub.url}#/runs/{run.id}")
+        expect(page.locator(".callout")).to_contain_text("The job 'mail' is paused by anonymous: no <b>paper</b>.")
+        page.locator(".callout").get_by_role("button", name="Resume").click()
+        state(page, "succeeded")
+    assert run_sync(app.engine.pauses()) == []
+
+
+def test_a_token_that_may_not_pause_is_told_so(app: App, hub: ServedHub, page: Page) -> None:
+    run_sync(app.engine.define("mail"))
+    run_sync(app.engine.pause("system"))
+    run = app.enqueue("mail")
+    _, secret = run_sync(app.engine.create_token("reader", ["read"]))
+    page.goto(f"{hub.url}#/runs/{run.id}")
+    page.get_by_label("Token").fill(secret)
+    page.keyboard.press("Enter")
+    resume = page.locator(".callout").get_by_role("button", name="Resume")
+    expect(resume).to_be_disabled()
+    expect(resume).to_have_attribute("title", re.compile("needs the scope admin"))
+
+
+def test_who_occupies_a_resource_is_a_click_away(app: App, hub: ServedHub, page: Page) -> None:
+    gate = Gate()
+
+    @app.job(name="train", uses="gpu")
+    def train() -> None:
+        gate.block()
+
+    runs = [train.enqueue(), train.enqueue()]
+    with working(app, slots=2):
+        gate.reached()
+        page.goto(f"{hub.url}#/runs/{runs[1].id}")
+        expect(page.locator(".callout")).to_contain_text("1 of 1 of 'gpu' are occupied")
+        page.locator(".callout").get_by_role("link", name=runs[0].id).click()
+        state(page, "running")
+        gate.open()
+        ended(runs[1])
 
 
 def test_a_schedule_is_looked_at_turned_off_and_triggered(app: App, hub: ServedHub, page: Page) -> None:
@@ -738,7 +787,7 @@ def test_the_policy_lets_only_our_own_files_run(hub: ServedHub) -> None:
     assert said["require-trusted-types-for"] == "'script'"
 
 
-@pytest.mark.parametrize("path", ["page", "page/", "page/..", "page/%2e%2e/__init__.py", "page/..%2fwire.py", "page/x.js", "wire.py"])
+@pytest.mark.parametrize("path", ["page", "page/", "page/..", "page/%2e%2e/__init__.py", "page/..%2fmodel.py", "page/x.js", "model.py"])
 def test_there_is_nothing_else_to_be_had(hub: ServedHub, path: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", hub.port)
     connection.request("GET", f"/{path}")

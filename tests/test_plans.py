@@ -37,18 +37,25 @@ GROWING = {
     "job_skips",
     "job_minutes",
     "job_audit",
-} | {"job_deliveries"}
+    "job_deliveries",
+    "job_gates",
+    "job_rates",
+    "job_groups",
+}
 
-POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor", "key"}
-"""Columns that lead to one row, or to the few that belong to one run: looking such a value up costs the same in any table."""
+POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor", "key", "grouped", "callback"}
+"""Columns that lead to one row, or to those that belong to one run or group: looking such a value up costs the same in any table."""
 
 WALKS = {
     "heads": {"job_runs_ready": "lane"},
     "ahead": {"job_runs_ready": "lane"},
+    "places_from": {"job_runs_ready": "lane"},
+    "places_before": {"job_runs_ready": "lane"},
+    "place_at": {"job_runs_ready": "lane"},
     "due": {"job_runs_due": "due_at"},
     "next_due": {"job_runs_due": ""},
     "overdue": {"job_runs_look": "look_at"},
-    "next_look": {"job_runs_look": ""},
+    "next_look": {"job_runs_look": "look_at"},
     "journal_created": {"job_runs_pkey": "seq"},  # on SQLite: from the last row that the statement before it has inserted
     "list_newest": {"job_runs_pkey": "seq"},
     "list_job": {"job_runs_job": "job"},
@@ -68,16 +75,29 @@ WALKS = {
     "deliveries_over": {"job_deliveries_until": "until"},
     "audit_before": {"job_audit_pkey": "id"},
     "old_audit": {"job_audit_at": "at"},
+    "groups_newest": {"job_groups_pkey": "seq"},
+    "groups_in": {"job_groups_status": "status"},
     "prunable": {"job_runs_ended": "state"},
     "expired_keys": {"job_keys_until": "until"},
     "schedules_after": {"job_schedules_key_key": "key", "sqlite_autoindex_job_schedules_1": "key"},
     "schedules_due": {"job_schedules_next": "next_at"},
     "next_schedule": {"job_schedules_next": "next_at"},
     "schedule_skips": {"job_skips_schedule": "schedule"},
+    "lanes_waiting": {"job_runs_ready": "lane"},
+    "late_runs": {"job_runs_due": "due_at"},
+    "newest_entry": {"job_journal_pkey": "entry"},
+    "lapses": {"job_journal_pkey": "entry"},
+    "runtimes": {"job_runs_job_ended": "job state"},
+    "gates_due": {"job_gates_wake": "wake_at"},
+    "next_gate": {"job_gates_wake": ""},
+    "parked_keys": {"job_runs_parked": "parked"},
+    "unpark": {"job_runs_parked": "parked"},
+    "unpark_keys": {"job_runs_parked": "parked"},
+    "idle_gates": {"job_runs_parked": ""},  # at worst all that is parked, once a minute
 }
 """Statements that follow an index in its order and stop at their limit: the index, and how its key must begin."""
 
-RANGES = {"drop_minutes", "minutes_since", "jobs_since"}
+RANGES = {"idle_gates", "drop_minutes", "minutes_since", "jobs_since"}
 """Those of them that read on to a bound instead, which their caller keeps near."""
 
 PAIRS = {
@@ -87,10 +107,11 @@ PAIRS = {
 """Statements that look up all that belongs to a schedule: how the index is entered, and what else must be asked of it."""
 
 WHOLE = {
+    "idle_gates": ("job_gates", "only keys of the last hour, once a minute"),
     "held_by_workers": ("job_runs_look", "only leases that are held now"),
     "held": ("job_runs_look", "only leases that are held now, and a claim asks only when it is repeated"),
 }
-"""Statements that read all of an index, and why it is short."""
+"""Statements that read all of an index or a table, and why it is short."""
 
 NOT_PLANNED = {
     "lock_lanes": "a lock has no plan",
@@ -117,15 +138,21 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("cursor", "status", "error", "reason"), "a"),
     "answer": 1,
     "few": 1,
+    "older": 1,
     **dict.fromkeys(("hash", "scopes", "who", "what", "subject", "invitation"), "a"),
     **dict.fromkeys(("expires_at", "lasts"), 1),
+    **dict.fromkeys(("moved", "aged"), 1),
+    **dict.fromkeys(("on_failure", "rule", "scope", "ended", "run", "group", "callback"), "a"),
+    **dict.fromkeys(("total", "ageing", "capacity", "max_wait", "controls", "weight", "each"), 1),
+    **dict.fromkeys(("g", "w", "p", "rates"), "[]"),
     "max_attempts": 3,
     "queue": "a",
     "state": "failed",
     "xid": "1",
 }
 """One value for each parameter. Plans are generic, so only the kind of value counts."""
-TEXT_AFTER = {"jobs_all", "schedules_after", "workers_after", "tokens_after"}
+SETS_OF_NEEDS = {"claim_within", "add_holds", "add_rates"}
+TEXT_AFTER = {"parked_keys", "members", "results", "jobs_all", "schedules_after", "workers_after", "tokens_after"}
 
 
 class Access(NamedTuple):
@@ -145,6 +172,8 @@ def parameters(text: str) -> list[str]:
 
 
 def value(statement: str, name: str) -> str | int | None:
+    if name == "n" and statement in SETS_OF_NEEDS:
+        return "[]"
     return "a" if name == "after" and statement in TEXT_AFTER else VALUES[name]
 
 
@@ -156,10 +185,10 @@ def judge(statement: str, text: str, accesses: Iterable[Access]) -> list[str]:
 
 
 def complaint(statement: str, access: Access) -> str | None:
+    if WHOLE.get(statement, ("",))[0] in (access.way, access.table):
+        return None
     if access.way is None:
         return f"reads all of {access.table}"
-    if access.way == WHOLE.get(statement, ("",))[0]:
-        return None
     walk = WALKS.get(statement, {}).get(access.way)
     if walk is not None:
         entered = " ".join((*access.equal, access.bounded))
@@ -195,6 +224,12 @@ insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options,
 insert into job_skips (schedule, first_at, last_at, number, reason, at) select id, 1, 1, 1, 'missed', 1 from job_schedules;
 insert into job_audit (at, who, what, subject) select n, 'ann', 'cancel', 'run ' || n from numbers;
 update job_runs set schedule = seq % 50 + 1 where seq % 2 = 0;
+insert into job_gates (key, resource, wake_at, used_at) select 'key' || n, 'key', case when n % 3 = 0 then n end, n from numbers where n <= 5000;
+insert into job_rates (key, n, tat) select key, 0, 1 from job_gates;
+insert into job_holds (key, run, token, weight) select 'key' || (seq % 5000), seq, token, 1 from job_runs where look_at is not null;
+insert into job_slots (id, key, token, weight, state, lease, lease_until, created_at)
+  select 'slot' || n, 'key' || (n % 5000), 'a', 1, 'held', 1, n, n from numbers where n <= 10000;
+update job_runs set parked = 'key' || (seq % 5000), lane = -lane where state = 'queued' and seq % 3 = 0;
 insert into job_minutes (minute, queue, job, created, started, succeeded, failed, quarantined, cancelled, skipped, attempts, retried,
   returned, lapsed, waited, ran)
   select n / 5, 'default', 'job' || (n % 5), 1, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1 from numbers;
@@ -385,4 +420,4 @@ def test_postgres_looks_rows_up(post: dict[str, list[Access]], name: str) -> Non
 
 
 def test_every_exception_is_a_statement() -> None:
-    assert set(WALKS) | set(PAIRS) | set(WHOLE) | set(NOT_PLANNED) | TEXT_AFTER <= set(NAMES)
+    assert set(WALKS) | set(PAIRS) | set(WHOLE) | set(NOT_PLANNED) | TEXT_AFTER | SETS_OF_NEEDS <= set(NAMES)

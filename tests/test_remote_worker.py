@@ -230,6 +230,38 @@ def test_F22_a_hub_that_is_killed_and_back_within_the_lease_disturbs_no_run(hub_
     assert {json.loads(run.output or "") for run in ends} == {"after 0", "after 1", "after 2"}
 
 
+def test_F22_a_hub_that_is_away_for_nearly_the_whole_lease_disturbs_no_run(hub_process: HubProcess) -> None:
+    lease, away, proxy = 15.0, threading.Event(), Proxy(hub_process.port)
+
+    def rule(_: str, path: str) -> Any:
+        if path.endswith("/beat") and not away.is_set():
+            away.set()  # so the last beat that was answered is as old as it can be
+        return "refuse" if away.is_set() else "pass"
+
+    with Client(hub_process.url, patience=DEADLINE) as client, program(proxy.url, "1", str(lease)) as worker:
+        client.define("held")
+        (made,) = client.create([NewRun("held")])
+        assert worker.says()[:2] == ["began", made.id]
+        until(lambda: client.get(made.id).state is State.RUNNING)
+        until(lambda: sum(path.endswith("/beat") for _, path, _ in proxy.seen) >= 2)
+        proxy.rule = rule
+        assert away.wait(DEADLINE)
+        began = time.monotonic()
+        hub_process.kill()
+        hub_process.start()
+        client.jobs()
+        outage = 0.78 * lease  # of the five sixths that are promised
+        assert time.monotonic() - began < outage, "The machine is too slow for this test."
+        time.sleep(began + outage - time.monotonic())
+        proxy.rule, beats = lambda *_: "pass", len(proxy.seen)
+        until(lambda: any(path.endswith("/beat") and what == "pass" for _, path, what in proxy.seen[beats:]))
+        worker.tell("after")
+        assert worker.says() == ["ends", made.id, "None"]
+        run = client.wait(made.id, DEADLINE)
+    proxy.close()
+    assert (run.state, run.attempt, run.burnt, run.returns, run.output) == (State.SUCCEEDED, 1, 0, 0, '"after"')
+
+
 def test_F25_a_worker_told_to_stop_finishes_what_it_has_and_claims_nothing_more(hub: ServedHub) -> None:
     with Client(hub.url) as client, program(hub.url) as worker:
         client.define("held")
@@ -326,7 +358,7 @@ def test_a_worker_tells_who_it_is_and_how_its_host_is_doing(app: App, hub: Serve
     assert {"host", "pid", "version"} <= worker.about.keys()
     assert worker.about["pid"] == os.getpid()
     assert worker.metrics.keys() == {
-        "cpu", "memory", "memory_total", "disk", "disk_total", "load1", "load5", "load15", "cores",
+        "cpu", "memory", "memory_total", "disk", "disk_total", "load1", "load5", "load15", "cores", "loop_lag_ms", "clock", "incarnation",
     }  # fmt: skip
 
 
@@ -576,7 +608,7 @@ def test_the_spool_takes_over_only_from_workers_that_have_ended_and_only_for_its
     dead.close()
     elsewhere.close()
     port, mine = _Taking(), Spool(tmp_path, "http://a", "w", "4")
-    run_sync(mine.deliver(port))
+    asyncio.run(mine.deliver(port))
     assert [outcome.run for outcome in port.taken] == ["run-0"]
     assert sorted(json.loads(line)["run"] for line in _spooled(tmp_path)) == ["run-1", "run-2"]
     alive.close()
@@ -588,9 +620,9 @@ def test_a_delivery_that_fails_is_done_again_and_what_is_refused_is_dropped(tmp_
     spool.close()
     port, again = _Taking(HubUnreachable("away", hint="-"), LeaseLost("gone", hint="-")), Spool(tmp_path, "http://hub", "w", "2")
     with pytest.raises(HubUnreachable):
-        run_sync(again.deliver(port))
+        asyncio.run(again.deliver(port))
     assert len(_spooled(tmp_path)) == 2
-    run_sync(again.deliver(port))
+    asyncio.run(again.deliver(port))
     assert [outcome.run for outcome in port.taken] == ["run-0", "run-1"]
     assert "too late" in caplog.text
     assert list(tmp_path.rglob("*.reports")) == []
@@ -604,9 +636,42 @@ def test_lines_that_cannot_be_read_are_skipped_and_said(tmp_path: Path, caplog: 
     first, second = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"\xff\n" + first + b'{"run": 1}\n[]\n' + second + second[: len(second) // 2])
     port = _Taking()
-    run_sync(Spool(tmp_path, "http://hub", "w", "2").deliver(port))
+    asyncio.run(Spool(tmp_path, "http://hub", "w", "2").deliver(port))
     assert [outcome.run for outcome in port.taken] == ["run-0", "run-1"]
     assert caplog.text.count("cannot be read") == 4
+
+
+def test_a_disk_that_hangs_holds_up_no_handler(one_hub: ServedHub, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging, go_on = threading.Event(), threading.Event()
+    keep = Spool.keep
+
+    def hang(spool: Spool, outcomes: Any) -> None:
+        hanging.set()
+        assert go_on.wait(DEADLINE)
+        keep(spool, outcomes)
+
+    monkeypatch.setattr(Spool, "keep", hang)
+    turns = Counter[str]()
+    with App(proxy.url) as app:
+
+        @app.job(name="quick")
+        async def quick() -> None: ...
+
+        @app.job(name="busy")
+        async def busy() -> None:
+            while not go_on.is_set():
+                turns["busy"] += 1
+                await asyncio.sleep(0.001)
+
+        with working(app, slots=2):
+            proxy.rule = lambda _, path: "refuse" if path.endswith("/report") else "pass"
+            runs = busy.enqueue(), quick.enqueue()
+            assert hanging.wait(DEADLINE)
+            seen = turns["busy"]
+            until(lambda: turns["busy"] > seen + 100)
+            go_on.set()
+            proxy.rule = lambda *_: "pass"
+            assert [ended(run).state for run in runs] == [State.SUCCEEDED] * 2
 
 
 def test_the_spool_is_bounded_and_says_when_it_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +15,10 @@ from tests.invariants import CLEAR, Closed, Moved, Snapshot, clear, read, with_t
 from tests.test_machine import HOUR, START, commands, durations, lengths, runs, stepped, times, words
 from windlass.clock import ManualClock
 from windlass.errors import WindlassError
+from windlass.gates import SKEW, Candidate, Choice, Gate, Need, gate_key, parts_of, window
 from windlass.machine import (
     ENDED,
+    LIVE,
     Abandon,
     Beat,
     Cancel,
@@ -34,9 +37,10 @@ from windlass.machine import (
     Succeed,
     step,
 )
-from windlass.model import Failure, Run, State
+from windlass.model import Failure, Rate, Resource, Run, State
 from windlass.store.base import Statement, Store, run_sync
-from windlass.store.records import Change, Head, Held, Ready, Records, Written, error_text, policy_text
+from windlass.store.order import Usage, within
+from windlass.store.records import Change, Grab, Head, Held, Ready, Records, Written, error_text, policy_text
 
 NOBODY = Beat(token="nobody's", lease=1)
 READY = (State.QUEUED, State.SCHEDULED)
@@ -47,6 +51,14 @@ OWN = {
     "put_run": f"insert into job_runs ({', '.join(COLUMNS)}) values ({', '.join(f':{name}' for name in COLUMNS)})",
     "put_wait": "insert into job_waits (run, predecessor, rule) values (:run, :predecessor, :rule)",
     "put_key": "insert into job_keys (scope, key, run, unfinished, until) values ('claim', :key, :run, 0, :until)",
+    "put_gate": "insert into job_gates (key, resource, wake_at, used_at) values (:key, :resource, null, 0)",
+    "put_hold": "insert into job_holds (key, run, token, weight) values (:key, :run, :token, :weight)",
+    "put_slot": "insert into job_slots (id, key, token, weight, state, lease, lease_until, created_at) "
+    "values (:id, :key, 'a', 1, 'held', 1, 1, 1)",
+    "put_rate": "insert into job_rates (key, n, tat) values (:key, 0, :tat)",
+    "all_holds": "select key, run, token, weight from job_holds order by key, run",
+    "all_rates": "select key, tat from job_rates where n = 0 order by key",
+    "all_gates": "select key, wake_at from job_gates order by key",
 }
 
 Waits = dict[int, tuple[str, tuple[int, ...]]]
@@ -141,6 +153,14 @@ def entries(moved: Sequence[Run], expected: dict[int, Run], move: str, now: int)
     return {_entry(run, expected[run.seq], move, now) for run in moved}
 
 
+def _place(run: Run) -> tuple[int, int, int]:
+    return run.band, run.position, run.seq
+
+
+def _head(run: Run, lane: int | None = None) -> Head:
+    return Head(run.seq, run.band, run.position, run.lane if lane is None else lane, run.due_at, run.keys)
+
+
 # Claim
 
 
@@ -148,28 +168,41 @@ def entries(moved: Sequence[Run], expected: dict[int, Run], move: str, now: int)
 @given(
     rows=sets(State.QUEUED, State.QUEUED, State.SCHEDULED, State.RUNNING, State.SUCCEEDED),
     left_out=st.sets(st.integers(1, 5), max_size=2),
+    moved_away=st.sets(st.integers(1, 5), max_size=1),
     count=st.integers(1, 4),
     lease=lengths,
+    stale=st.sampled_from([False, False, False, True]),
     slot=st.sampled_from([None, 0]),
     worker=st.sampled_from(["w1", "w2", "new"]),
     nonce=st.sampled_from([None, "mine", "another's"]),
     now=times,
 )
 def test_claim(
-    table: Table, rows: list[Run], left_out: set[int], count: int, lease: int, slot: int | None, worker: str, nonce: str | None, now: int
+    table: Table,
+    rows: list[Run],
+    left_out: set[int],
+    moved_away: set[int],
+    count: int,
+    lease: int,
+    stale: bool,
+    slot: int | None,
+    worker: str,
+    nonce: str | None,
+    now: int,
 ) -> None:
     table.fill(rows)
     count = 1 if slot == 0 else count
     if nonce == "another's":
         run_sync(table.store.batch("put", [Statement("put_key", {"key": "fresh", "run": "another's", "until": now + HOUR})]))
-    heads = [Head(run.seq, run.band, run.position) for run in rows if run.seq not in left_out]
-    ready = [run for run in rows if run.state is State.QUEUED and run.seq not in left_out]
-    ready.sort(key=lambda run: (run.band, run.position, run.seq))
+    heads = [_head(run, lane=3 - run.lane if run.seq in moved_away else run.lane) for run in rows if run.seq not in left_out]
+    ready = [run for run in rows if run.state is State.QUEUED and run.seq not in left_out | moved_away]
+    ready.sort(key=_place)
     busy = slot == 0 and any((run.worker, run.slot) == (worker, slot) for run in rows)
-    chosen = [] if busy or nonce == "another's" else ready[:count]
+    chosen = [] if busy or stale or nonce == "another's" else ready[:count]
     claim = Claim(grant="fresh", worker=worker, lease=lease, slot=slot)
     expected, moved = after_each(rows, {run.seq: claim for run in chosen}, now)
-    taken = run_sync(table.records.claim(heads, "fresh", worker, slot, lease, count, now, "mine" if nonce else None, now + HOUR))
+    grab = Grab("fresh", worker, slot, lease, int(stale), now, "mine" if nonce else None, now + HOUR)
+    taken = run_sync(table.records.claim(heads, count, grab))
     assert taken == [expected[run.seq] for run in chosen]
     found = table.expect(expected, entries(moved, expected, "claim", now))
     assert {key.run for key in found.keys.values()} == ({nonce} if nonce else set())
@@ -179,20 +212,220 @@ def test_claim(
 @given(
     rows=sets(State.QUEUED, State.QUEUED, State.QUEUED, State.SCHEDULED, State.CLAIMED),
     lanes=st.sets(st.integers(1, 4)),
+    shut=st.sets(st.integers(1, 3)),
     behind=st.integers(0, 5),
     count=st.integers(1, 4),
     worker=st.sampled_from(["w1", "w2", "new"]),
 )
-def test_heads(table: Table, rows: list[Run], lanes: set[int], behind: int, count: int, worker: str) -> None:
+def test_heads(table: Table, rows: list[Run], lanes: set[int], shut: set[int], behind: int, count: int, worker: str) -> None:
     table.fill(rows)
     place = (-9, 0, 0)
     if behind and behind <= len(rows):
         place = (rows[behind - 1].band, rows[behind - 1].position, rows[behind - 1].seq)
     ready = sorted((run.band, run.position, run.seq) for run in rows if run.state is State.QUEUED and run.lane in lanes)
-    heads, newest, busy = run_sync(table.records.heads(sorted(lanes), place, count, worker, 0))
-    assert [(head.band, head.position, head.seq) for head in heads] == [key for key in ready if key > place][:count]
-    assert newest == 0
-    assert busy == any((run.worker, run.slot) == (worker, 0) for run in rows)
+    look = run_sync(table.records.heads(sorted(lanes), place, count, worker, 0, sorted(shut - lanes)))
+    seen = [key for key in ready if key > place][:count]
+    end = seen[-1] if len(seen) == count else None
+    first = {run.lane: _place(run) for run in sorted(rows, key=_place, reverse=True) if run.state is State.QUEUED and _place(run) > place}
+    others = [first[lane] for lane in shut - lanes if lane in first and (end is None or first[lane] < end)]
+    assert [(head.band, head.position, head.seq) for head in look.heads] == sorted(seen + others)
+    by_seq = {run.seq: run for run in rows}
+    assert look.heads == [_head(by_seq[head.seq]) for head in look.heads]
+    assert look[1:] == (end, 0, 0, any((run.worker, run.slot) == (worker, 0) for run in rows))
+
+
+# Within limits
+
+
+GATES = ("gpu", gate_key("customer", "1"), gate_key("customer", "2"))
+
+
+class Limited(NamedTuple):
+    """Runs, what they need, and the gates they need it from."""
+
+    rows: list[Run]
+    needs: dict[int, tuple[Need, ...]]
+    resources: dict[str, Resource]
+    holds: list[tuple[str, int, str, int]]  # key, run, token, weight
+    slots: list[str]
+    tats: dict[str, int]
+
+
+@st.composite
+def limited(draw: Callable[..., Any], now: int) -> Limited:
+    """Some runs that wait and some that are live, under their holds or under old ones; rates, and direct calls."""
+    rows = draw(sets(State.QUEUED, State.QUEUED, State.QUEUED, State.RUNNING, State.CANCELLED, most=7))
+    weights = {"gpu": st.integers(1, 2)}
+    needs = {
+        run.seq: tuple(Need(key, draw(weights.get(key, st.just(1)))) for key in sorted(draw(st.sets(st.sampled_from(GATES), max_size=2))))
+        for run in rows
+    }
+    rates = st.sampled_from([(), (), (Rate(2, 1_000),), (Rate(1, 1_000, 2),)])
+    resources = {name: Resource(name, draw(st.none() | st.integers(0, 3)), draw(rates), HOUR, 1, 1) for name in ("gpu", "customer")}
+    holds = [
+        (need.key, run.seq, draw(st.sampled_from([run.token or "old", run.token or "old", "stale"])), need.weight)
+        for run in rows
+        for need in needs[run.seq]
+        if run.state is not State.QUEUED or draw(st.booleans())
+    ]
+    tats = draw(st.dictionaries(st.sampled_from(GATES), st.sampled_from([-1_500, 0, 400, 1_000, 2_500, 100_000]), max_size=2))
+    return Limited(
+        rows,
+        needs,
+        resources,
+        holds,
+        draw(st.lists(st.sampled_from(GATES), max_size=2)),
+        {key: (now + at) * 1000 for key, at in tats.items()},
+    )
+
+
+def put_limits(table: Table, case: Limited) -> None:
+    table.fill(case.rows)
+    put = [Statement("put_gate", {"key": key, "resource": parts_of(key)[0]}) for key in GATES]
+    put += [Statement("put_hold", dict(zip(("key", "run", "token", "weight"), hold, strict=True))) for hold in case.holds]
+    put += [Statement("put_slot", {"id": f"slot{n}", "key": key}) for n, key in enumerate(case.slots)]
+    put += [Statement("put_rate", {"key": key, "tat": tat}) for key, tat in case.tats.items()]
+    run_sync(table.store.batch("put", put))
+
+
+def all_of(table: Table, name: str) -> list[Any]:
+    return [tuple(row) for row in run_sync(table.store.batch("read", [Statement(name)]))[0]]
+
+
+def occupied(case: Limited, rows: Iterable[Run], holds: Iterable[tuple[str, int, str, int]]) -> Counter[str]:
+    """What is occupied of each gate: by runs that are live under the token of their hold, and by direct calls."""
+    live = {(run.seq, run.token) for run in rows if run.state in LIVE}
+    found = Counter(case.slots)
+    for key, run, token, weight in holds:
+        found[key] += weight if (run, token) in live else 0
+    return found
+
+
+@settings(examples, max_examples=3 * examples.max_examples)
+@given(
+    data=st.data(),
+    count=st.integers(1, 5),
+    stale=st.sampled_from([False, False, False, True]),
+    rival=st.none() | st.tuples(st.sampled_from(GATES), st.integers(1, 2)),
+    now=times,
+)
+def test_claim_within(table: Table, data: st.DataObject, count: int, stale: bool, rival: tuple[str, int] | None, now: int) -> None:
+    """Just what was chosen is taken, less what no longer fits because of somebody who was faster; what lacks its key is put aside."""
+    case = data.draw(limited(now))
+    put_limits(table, case)
+    usage = run_sync(table.records.usage(GATES))
+    taken_before = occupied(case, case.rows, case.holds)
+    assert usage == {key: Usage(taken_before[key], {0: case.tats[key]} if key in case.tats else {}) for key in GATES}
+    choice = Choice(now)
+    choice.gates = {key: Gate(key, case.resources[parts_of(key)[0]], *usage[key], now) for key in GATES}
+    waiting = sorted((run for run in case.rows if run.state is State.QUEUED), key=_place)
+    choice.offer([Candidate(run.seq, run.lane, run.due_at, case.needs[run.seq]) for run in waiting], count)
+    if rival is not None:  # comes between the choice and the claim
+        case.slots.extend([rival[0]] * rival[1])
+        run_sync(table.store.batch("put", [Statement("put_slot", {"id": f"rival{n}", "key": rival[0]}) for n in range(rival[1])]))
+    by_seq = {run.seq: run for run in case.rows}
+    heads = [_head(by_seq[candidate.seq]) for candidate in choice.runs]
+    grab = Grab("fresh", "w", None, 1_000, int(stale), now)
+    sets = within(choice.taken, choice.parked, choice.later, choice.gates)
+    got = run_sync(table.records.claim_within(heads, sets, grab))
+
+    beside = occupied(case, case.rows, case.holds)
+    late = {row.seq for row in choice.taken if row.capacity is not None and beside[row.key] + row.upto > row.capacity}
+    fits = [] if stale else [by_seq[candidate.seq] for candidate in choice.runs if candidate.seq not in late]
+    claim = Claim(grant="fresh", worker="w", lease=1_000, slot=None)
+    expected, moved = after_each(case.rows, {run.seq: claim for run in fits}, now)
+    assert got == [expected[run.seq] for run in fits]
+    mine = {(row.key, row.seq): ("fresh", row.weight) for row in choice.taken if expected[row.seq].token == "fresh"}
+    holds = {(key, run): (token, weight) for key, run, token, weight in case.holds} | mine
+    rows_of = [(key, run, *rest) for (key, run), rest in holds.items()]
+    assert all_of(table, "all_holds") == sorted(rows_of)
+    then = occupied(case, expected.values(), rows_of)
+    for row in choice.parked:
+        if row.capacity is None or then[row.key] >= row.capacity:
+            expected[row.seq] = replace(expected[row.seq], lane=-row.lane, parked=row.key)
+    table.expect(expected, entries(moved, expected, "claim", now))
+    assert dict(all_of(table, "all_rates")) == case.tats | _passed(case, mine, now)
+    assert dict(all_of(table, "all_gates")) == {key: choice.later.get(key) for key in GATES}
+
+
+def _passed(case: Limited, mine: dict[tuple[str, int], tuple[str, int]], now: int) -> dict[str, int]:
+    """The buckets of the gates that runs have passed, where there is a rate."""
+    found = {}
+    for key in {key for key, _ in mine}:
+        for rate in case.resources[parts_of(key)[0]].rates:
+            step, room = window(rate)
+            before = kept if now * 1000 < (kept := case.tats.get(key, 0)) <= now * 1000 + room + SKEW else now * 1000
+            found[key] = before + step * sum(weight for (other, _), (_, weight) in mine.items() if other == key)
+    return found
+
+
+@st.composite
+def parked(draw: Callable[..., Any]) -> tuple[list[Run], list[tuple[str, int, str, int]]]:
+    """Live runs under holds, right or stale, and queued ones of which some are parked."""
+    rows = draw(sets(State.RUNNING, State.RUNNING, State.QUEUED, State.QUEUED, State.QUEUED, State.CANCELLING, most=8))
+    rows = [replace(run, lane=draw(st.integers(1, 2))) for run in rows]
+    keys = {run.seq: draw(st.sampled_from(GATES)) for run in rows if run.state is State.QUEUED and draw(st.booleans())}
+    holds = [
+        (key, run.seq, draw(st.sampled_from([run.token or "", run.token or "", "stale"])), 1)
+        for run in rows
+        if run.state in LIVE
+        for key in sorted(draw(st.sets(st.sampled_from(GATES), max_size=2)))
+    ]
+    return [replace(run, lane=-run.lane, parked=keys[run.seq]) if run.seq in keys else run for run in rows], holds
+
+
+def unparked(rows: Iterable[Run], freed: set[str], count: int) -> dict[int, Run]:
+    """The oracle: of each lane the first so many that wait for one of these keys, back in their place."""
+    waiting = defaultdict(list)
+    for run in sorted(rows, key=_place):
+        if run.parked in freed:
+            waiting[run.parked, run.lane].append(run)
+    return {run.seq: replace(run, lane=-run.lane, parked=None) for some in waiting.values() for run in some[:count]}
+
+
+@settings(examples, max_examples=2 * examples.max_examples)
+@given(case=parked(), ends=st.sets(st.integers(1, 8)), how=st.sampled_from(["succeed", "fail", "lapse"]), now=times)
+def test_unpark(table: Table, case: tuple[list[Run], list[tuple[str, int, str, int]]], ends: set[int], how: str, now: int) -> None:
+    """Runs that end let go of what they held, and as many as have ended come back, in order, of each lane that waited for it."""
+    rows, holds = case
+    put_limits(table, Limited(rows, {}, {}, holds, [], {}))
+    live = [run for run in rows if run.seq in ends and run.state is State.RUNNING]
+    if not live:
+        return
+    if how == "succeed":
+        commands: dict[int, Command] = {run.seq: Succeed(token=run.token, output="1") for run in live}
+        done = [(run.seq, run.token or "", "1", None) for run in live]
+        written = run_sync(table.records.succeed(done, MARK, FOLLOW, now, limited=True))
+    else:
+        commands = {
+            run.seq: Fail(token=run.token, error=Failure("boom", "it broke"), next_id=f"next{run.seq}")
+            if how == "fail"
+            else Expire(token=run.token)
+            for run in live
+        }
+        changes = [Change(run, step(run, commands[run.seq], now), commands[run.seq].name) for run in live]
+        written = run_sync(table.records.write_back("report", changes, MARK, FOLLOW, now, limited=True))
+    expected, moved = after_each(rows, commands, now)
+    left = {run.seq for run in live}
+    freed = {key for key, run, _, _ in holds if run in left}
+    back = unparked(rows, freed, len(live))
+    assert written == Written(left, written.released, frozenset(freed))
+    assert sorted(ready.queue for ready in written.released) == sorted(run.queue for run in back.values())
+    expected |= back
+    table.expect(expected, {_entry(run, expected[run.seq], commands[run.seq].name, now) for run in moved})
+    assert all_of(table, "all_holds") == sorted(hold for hold in holds if hold[1] not in left)
+
+
+@examples
+@given(case=parked(), keys=st.sets(st.sampled_from(GATES)), count=st.integers(1, 2), now=times)
+def test_unpark_keys(table: Table, case: tuple[list[Run], list[tuple[str, int, str, int]]], keys: set[str], count: int, now: int) -> None:
+    """What time lets in, or a sweep puts back."""
+    rows, holds = case
+    put_limits(table, Limited(rows, {}, {}, holds, [], {}))
+    assert run_sync(table.records.parked_keys("", 10)) == sorted({run.parked for run in rows if run.parked is not None})
+    back = unparked(rows, keys, count)
+    assert run_sync(table.records.open_gates(sorted(keys), count, now)) == {run.queue for run in back.values()}
+    table.expect({run.seq: run for run in rows} | back, set())
 
 
 # Under a token
@@ -233,7 +466,7 @@ def test_succeed(table: Table, case: tuple[list[Run], list[Held]], output: str |
     }
     expected, moved = after_each(rows, asked, now)
     done = [(item.seq, item.token, output, digest) for item in items]
-    assert run_sync(table.records.succeed(done, MARK, FOLLOW, now)) == Written({run.seq for run in moved}, [])
+    assert run_sync(table.records.succeed(done, MARK, FOLLOW, now, limited=False)) == Written({run.seq for run in moved}, [])
     table.expect(expected, entries(moved, expected, "succeed", now))
 
 
@@ -347,7 +580,7 @@ def test_write_back(table: Table, case: tuple[list[Run], dict[int, tuple[Run, Co
     written = [
         Change(seen, step(seen, cmd, now), cmd.name, lapsed_by=now if isinstance(cmd, Lapse) else None) for seen, cmd in asked.values()
     ]
-    moved = run_sync(table.records.write_back("report", written, MARK, FOLLOW, now)) if written else Written(set(), [])
+    moved = run_sync(table.records.write_back("report", written, MARK, FOLLOW, now, limited=False)) if written else Written(set(), [])
     assert moved == Written({run.seq for run in rows if expected[run.seq] is not run}, [])
     found = table.expect(expected, journal)
     assert [item for items in found.attempts.values() for item in items] == closed
@@ -452,6 +685,6 @@ def _ends(current: dict[int, Run], chosen: dict[int, int], succeeds: bool) -> di
 def _end(table: Table, current: dict[int, Run], ends: dict[int, Command], mark: str, now: int) -> Written:
     if all(isinstance(cmd, Succeed) for cmd in ends.values()):
         done = [(seq, current[seq].token or "", cmd.output, None) for seq, cmd in ends.items() if isinstance(cmd, Succeed)]
-        return run_sync(table.records.succeed(done, MARK + mark, FOLLOW + mark, now))
+        return run_sync(table.records.succeed(done, MARK + mark, FOLLOW + mark, now, limited=False))
     written = [Change(current[seq], step(current[seq], cmd, now), cmd.name) for seq, cmd in ends.items()]
-    return run_sync(table.records.write_back("report", written, MARK + mark, FOLLOW + mark, now))
+    return run_sync(table.records.write_back("report", written, MARK + mark, FOLLOW + mark, now, limited=False))

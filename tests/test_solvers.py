@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -29,7 +30,7 @@ from windlass.model import Failure, Limits, NewRun, Options, Run, Solver
 from windlass.store.base import run_sync
 from windlass.worker import Worker, solvers
 from windlass.worker.commands import Guard
-from windlass.worker.context import Call, Context
+from windlass.worker.context import Call, Context, Nowhere
 from windlass.worker.solvers import AsSolver, Image, Mismatch, Solvers
 
 ROUNDS = int(500 * float(os.environ.get("TORTURE", "1")))
@@ -142,7 +143,7 @@ def failure(run: Run) -> Failure:
 # Without a worker around it
 
 
-class Heard:
+class Heard(Nowhere):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -469,7 +470,7 @@ def test_the_cache_is_for_its_owner_only(cache: Path, files: Files) -> None:
     ran(loopback(cache), solver)
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
     assert stat.S_IMODE((cache / solver.checksum).stat().st_mode) == 0o600
-    assert sorted(os.listdir(cache)) == sorted([solver.checksum, f"lock-{solver.checksum[0]}"])
+    assert os.listdir(cache) == [solver.checksum]
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o707, 0o711])
@@ -652,6 +653,36 @@ def test_a_lock_whose_holder_died_is_free(cache: Path, files: Files, tmp_path: P
         gate.open()
 
 
+def test_a_slow_download_holds_up_no_other_program(cache: Path, files: Files) -> None:
+    gate, other = Gate(), files.offer(HELLO)
+    slow = next(made for n in range(1_000) if (made := files.offer(HELLO + b"#%d" % n, "/slow")).checksum[0] == other.checksum[0])
+
+    def serve(number: int) -> bytes:
+        gate.block()
+        return b""
+
+    files.files["/slow"] = serve
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ran, loopback(cache), slow)
+        gate.reached()
+        assert result(ran(loopback(cache), other)) == "hello"
+        gate.open()
+        waiting.result()
+
+
+def test_what_workers_that_were_killed_have_begun_is_removed(cache: Path, files: Files) -> None:
+    loopback(cache)
+    left, held, lock, other = (cache / name for name in ("a" * 64 + ".part", "b" * 64 + ".part", "b" * 64 + ".lock", "notes.part"))
+    for path in (left, held, lock, other):
+        path.write_bytes(b"#!/bin/sh")
+    with lock.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        loopback(cache)
+        assert sorted(os.listdir(cache)) == sorted([held.name, lock.name, other.name])
+    assert result(ran(loopback(cache), solver := files.offer(HELLO))) == "hello"
+    assert sorted(os.listdir(cache)) == sorted([solver.checksum, other.name])
+
+
 # Its place
 
 
@@ -674,7 +705,7 @@ def test_nothing_of_the_worker_leaks_into_a_solver(
     said = output(run)
     assert said["env"].keys() - {"LC_CTYPE"} == {
         "PATH", "HOME", "TMPDIR", "LANG", "JOB_ID", "JOB_TYPE", "JOB_PARAMS", "WINDLASS_RUN_ID", "WINDLASS_SCHEDULED_FOR",
-        "WINDLASS_JOB", "WINDLASS_ATTEMPT", "WINDLASS_TOKEN",
+        "WINDLASS_JOB", "WINDLASS_ATTEMPT",
     }  # fmt: skip
     assert said["env"]["WINDLASS_RUN_ID"] == run.id
     assert said["here"] == []

@@ -10,18 +10,20 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from msgspec.structs import replace
 
 from tests.conformance import SHARED, at_once, crowd, late
 from tests.harness import Harness
+from windlass import wire
 from windlass.clock import ManualClock
 from windlass.engine import webhooks as verbs
 from windlass.engine.webhooks import BROKEN, DELAYS, SECRET_OVERLAP, Parcel
 from windlass.errors import BadInput, LeaseLost, LimitReached, NotFound, WindlassError, WrongState
 from windlass.faults import FAULTS
-from windlass.model import Delivery, Entry, Failure, Limits, NewRun, State, Webhook
+from windlass.model import Delivery, Entry, Failure, Limits, NewRun, Policy, Run, State, Webhook
 from windlass.store.base import run_sync
 from windlass.store.postgres import BlockingPostgres, BorrowedPostgres
 from windlass.store.sqlite import BlockingSqlite
@@ -768,38 +770,46 @@ def entry(**fields: Any) -> Entry:
     return replace(Entry("r1", 3, 1_767_225_600_000, "succeed", State.SUCCEEDED, 1, job="mail"), **fields)
 
 
-def test_the_body_tells_the_change_and_its_result() -> None:
-    body = json.loads(body_of(entry(queue="slow", worker="w"), End(3, None, '{"a":[1]}', False)))
+def a_run(**fields: Any) -> Run:
+    given: dict[str, Any] = {"payload": "{}", "max_attempts": 3, "max_runtime": None, "policy": Policy()} | fields
+    return Run(1, "r1", given.pop("rev", 3), State.SUCCEEDED, "mail", "slow", 1, 0, 0, due_at=1, created_at=1, **given)
+
+
+def test_G22_the_body_tells_the_change_and_the_run_as_the_api_does() -> None:
+    run = a_run(output='{"a":[1]}')
+    body = json.loads(body_of(entry(queue="slow", worker="w"), End(run)))
+    assert body["data"].pop("full") == json.loads(msgspec.json.encode(wire.run_view(run)))
     assert body == {
         "type": "run.succeeded",
         "timestamp": "2026-01-01T00:00:00.000Z",
         "data": {
             "id": "r1.3", "run": "r1", "rev": 3, "at": "2026-01-01T00:00:00.000Z", "move": "succeed", "state": "succeeded", "attempt": 1,
-            "job": "mail", "queue": "slow", "worker": "w", "output": {"a": [1]},
+            "job": "mail", "queue": "slow", "worker": "w",
         },
     }  # fmt: skip
 
 
 def test_the_body_of_a_run_that_has_moved_on_tells_only_the_change() -> None:
-    data = json.loads(body_of(entry(rev=2), End(3, '{"code":"x","message":"y"}', '"out"', False)))["data"]
-    assert {"error", "output", "truncated"} & data.keys() == set()
-    assert body_of(entry(), None) == body_of(entry(), End(3, None, None, False))
+    data = json.loads(body_of(entry(rev=2), End(a_run(output='"out"'))))["data"]
+    assert {"full", "truncated"} & data.keys() == set()
+    assert body_of(entry(), None) == body_of(entry(), End(a_run(rev=4)))
 
 
 @pytest.mark.parametrize(
-    ("end_", "kept"),
+    ("end_", "left_out"),
     [
-        (End(3, '{"code":"x","message":"y"}', json.dumps("o" * MOST), False), {"error"}),
-        (End(3, json.dumps({"code": "x", "message": "\x01" * 4_000}), '"o"', False), set()),
-        (End(3, '{"code":"x","message":"y"}', None, True), {"error"}),
+        (lambda: End(a_run(output=json.dumps("o" * MOST))), ["output"]),
+        (lambda: End(a_run(payload=json.dumps("p" * MOST), output='"o"')), ["payload", "output"]),
+        (lambda: End(a_run(error=Failure("x", "\x01" * 4_000))), None),
+        (lambda: End(a_run(), ("output",)), ["output"]),
     ],
 )
-def test_a_body_is_small(end_: End, kept: set[str]) -> None:
-    text = body_of(entry(detail=json.dumps({"reason": "r" * 100})), end_)
+def test_a_body_is_small(end_: Callable[[], End], left_out: list[str] | None) -> None:
+    text = body_of(entry(detail=json.dumps({"reason": "r" * 100})), end_())
     data = json.loads(text)["data"]
     assert len(text.encode()) <= MOST
     assert data["truncated"] is True
-    assert {"error", "output"} & data.keys() == kept
+    assert (data["full"]["left_out"] if "full" in data else None) == left_out
     assert data["detail"] == {"reason": "r" * 100}
 
 
@@ -819,10 +829,10 @@ def test_bodies_hold_what_the_store_has(h: Harness) -> None:
     h.succeed(h.claimed(), json.dumps("x" * 30_000))
     make(h)
     bodies = [json.loads(parcel.body)["data"] for parcel in claim(h)]
-    assert bodies[0]["error"]["code"] == "boom"
+    assert bodies[0]["full"]["error"]["code"] == "boom"
     assert "truncated" not in bodies[0]
     assert bodies[1]["truncated"] is True
-    assert "output" not in bodies[1]
+    assert bodies[1]["full"]["left_out"] == ["output"]
     assert [delivery.type for delivery in told(h, webhook)] == ["run.failed", "run.succeeded"]
 
 

@@ -63,7 +63,11 @@ class SystemClock:
         self._offset: int | None = None
 
     def now(self) -> int:
-        return time.time_ns() // 1_000_000 if self._offset is None else self.monotonic() + self._offset
+        return self.wall() if self._offset is None else self.monotonic() + self._offset
+
+    def wall(self) -> int:
+        """The machine's own time, whether aligned or not."""
+        return time.time_ns() // 1_000_000
 
     def monotonic(self) -> int:
         return time.monotonic_ns() // 1_000_000

@@ -31,3 +31,11 @@ def spelled(ms: int) -> str:
     """A duration in the largest unit that says it exactly."""
     unit = next(unit for unit in ("d", "h", "m", "s", "ms") if ms % _UNITS[unit] == 0 and (ms or unit == "s"))
     return f"{ms // _UNITS[unit]}{unit}"
+
+
+def span(ms: int) -> str:
+    """A length of time in the one unit that matters."""
+    for unit in ("d", "h", "m", "s"):
+        if ms >= 2 * _UNITS[unit] or (unit == "s" and ms >= _UNITS[unit]):
+            return f"{ms // _UNITS[unit]}{unit}"
+    return f"{max(ms, 0)}ms"

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import aclosing, asynccontextmanager
-from functools import partial
 from importlib.util import find_spec
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,6 @@ LONGEST = 2_048  # characters of a URL
 _PORTS = {"http": 80, "https": 443}
 _USER_PORTS = 1_024  # below it are mail, shells and files, where a request could be read as something else
 _CONNECT = 5.0  # seconds for one address, so that a dead one leaves time for the next
-_RESOLVERS = 8  # look-ups at a time, on threads of their own: a dead name server must not take those of others
 
 # What comes before the path holds no user, no escapes, no spaces, no backslash: nothing that two readers could read differently.
 _URL = re.compile(
@@ -173,7 +172,8 @@ class Egress:
         self._only = None if only is None else frozenset(map(_host, only))
         self._plain_http, self._tls = plain_http, tls
         self._resolve, self._connect = resolve or self._look_up, connect or self._dial
-        self._threads = ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="windlass-resolve")
+        self._looks: dict[tuple[str, int], Future[Sequence[str]]] = {}
+        self._looking = threading.Lock()
 
     def check(self, url: Any) -> Target:
         """Where a URL leads; EgressRefused if it must not be used, as far as that can be told without a look-up."""
@@ -277,9 +277,31 @@ class Egress:
         return _is_public(address) or any(address in network for network in self._networks)
 
     async def _look_up(self, host: str, port: int) -> Sequence[str]:
-        look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, look)
-        return [str(place[0]) for *_, place in found]
+        """On a thread of its own, one for all who ask for a host now: a name server that is dead holds up nobody who asks for another
+        host, and no process that ends."""
+        with self._looking:
+            look = self._looks.get((host, port))
+            if look is None:
+                look = Future()
+                look.set_running_or_notify_cancel()  # one who waits no longer takes nothing from the others
+                try:
+                    threading.Thread(target=self._ask, args=(host, port, look), name="windlass-resolve", daemon=True).start()
+                except RuntimeError as error:
+                    raise OSError(f"no thread can be had for the look-up: {error}") from error
+                self._looks[host, port] = look
+        return await asyncio.wrap_future(look)
+
+    def _ask(self, host: str, port: int, look: Future[Sequence[str]]) -> None:
+        try:
+            found: Sequence[str] | Exception = [str(place[0]) for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        except Exception as error:
+            found = error
+        with self._looking:
+            del self._looks[host, port]
+        if isinstance(found, Exception):
+            look.set_exception(found)
+        else:
+            look.set_result(found)
 
     async def _dial(self, address: str, port: int) -> httpcore.AsyncNetworkStream:
         import httpcore

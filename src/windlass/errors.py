@@ -101,6 +101,12 @@ class Cancelled(WindlassError):
     code, status = "cancelled", 409
 
 
+class NotInTime(WindlassError, TimeoutError):
+    """What was waited for did not come in time; the wait is over and nothing is left of it."""
+
+    code, status = "not_in_time", 504
+
+
 class NotFinished(WindlassError):
     """Something was asked that only the end of a run, or of a transaction, can tell."""
 

@@ -20,6 +20,8 @@ ENDED = (State.SUCCEEDED, State.FAILED, State.QUARANTINED, State.CANCELLED, Stat
 
 BACKOFF_BASE, BACKOFF_CAP = 500, 60_000
 TOO_MANY_RETURNS = "max_returns_exceeded"
+LONGEST_HEAD_START = 10 * 366 * 24 * 3600 * 1000
+"""Milliseconds that a priority is worth at most, where a queue ages: positions still fit into 63 bits."""
 
 
 class Command(Struct, frozen=True, kw_only=True, gc=False):
@@ -152,6 +154,16 @@ class Patch(Command, frozen=True, kw_only=True):
     max_attempts: int | None = None
     queue: str | None = None
     lane: int | None = None
+    keys: str | None = None
+    ageing: int | None = None  # of the queue that it is given
+
+
+class Reorder(Command, frozen=True, kw_only=True):
+    """Somebody gives it another place in its queue."""
+
+    name = "move"
+    band: int
+    position: int
 
 
 Rule = Callable[[Run, Any, int], Run]
@@ -199,7 +211,12 @@ def extend(run: Run, cmd: Beat, now: int) -> Run:
 def _end(run: Run, state: State, now: int, **fields: Any) -> Run:
     """The end of a run. The token stays, so that its last report is known when it comes again."""
     finished_at = max(now, run.created_at, run.claimed_at or 0, run.started_at or 0)
-    return replace(run, state=state, finished_at=finished_at, slot=None, lease_until=None, look_at=None, **fields)
+    return replace(run, state=state, finished_at=finished_at, slot=None, lease_until=None, look_at=None, **_in_its_lane(run), **fields)
+
+
+def _in_its_lane(run: Run) -> dict[str, Any]:
+    """Nothing is full for it any more, or it is to be asked again."""
+    return {"lane": abs(run.lane), "parked": None}
 
 
 def succeed(run: Run, cmd: Succeed, now: int) -> Run:
@@ -239,7 +256,7 @@ def _again_or_end(run: Run, now: int, error: Failure, delay: int, next_id: str) 
     burnt = run.burnt + 1
     if burnt >= run.max_attempts:
         return _end(run, State(run.policy.exhausted), now, error=error, burnt=burnt)
-    position = run.position if run.policy.retry_place == "keep" else place(now + delay)
+    position = run.position if run.policy.retry_place == "keep" else place(now + delay - run.head_start)
     return _plan_next(run, now, delay, next_id, error=error, burnt=burnt, position=position)
 
 
@@ -298,16 +315,47 @@ def skip(run: Run, cmd: Skip, now: int) -> Run:
     return _end(run, State.SKIPPED, now, reason=cmd.reason)
 
 
+_TAKEN_OVER = ("payload", "due_at", "max_attempts", "queue", "lane", "keys")
+
+
 def patch(run: Run, cmd: Patch, now: int) -> Run:
     if cmd.max_attempts is not None and cmd.max_attempts <= run.burnt:
         raise BadInput(f"Run {run.id} has used {run.burnt} of its tries already.", hint="Allow at least one more, or cancel it.")
-    given = {name: value for name in ("payload", "due_at", "max_attempts", "queue", "lane") if (value := getattr(cmd, name)) is not None}
-    if cmd.priority is not None:
-        given["band"] = -cmd.priority
+    given = {name: value for name in _TAKEN_OVER if (value := getattr(cmd, name)) is not None}
+    if cmd.priority is not None or cmd.queue is not None:
+        given |= _ranked(run, cmd)
+    edited = replace(run, **_in_its_lane(run) | given)
     if cmd.due_at is not None:
-        given["position"] = place(max(run.created_at, cmd.due_at))
-    edited = replace(run, **given)
+        edited = replace(edited, position=place(max(run.created_at, cmd.due_at) - edited.head_start))
     return edited if run.state is State.WAITING or cmd.due_at is None else replace(edited, state=_ready(edited, now))
+
+
+def _ranked(run: Run, cmd: Patch) -> dict[str, Any]:
+    """Its rank by the rule of its queue: the one it was made with, unless the queue is another."""
+    ageing = cmd.ageing if cmd.queue not in (None, run.queue) else run.policy.ageing if run.aged is not None else None
+    priority = run.priority if cmd.priority is None else cmd.priority
+    band, aged = rank(priority, ageing)
+    head_start = 0 if ageing is None else priority * ageing
+    moved = {"policy": replace(run.policy, ageing=ageing), "position": run.position + place(run.head_start - head_start)}
+    return {"band": band, "aged": aged, **moved}
+
+
+def rank(priority: int, ageing: int | None) -> tuple[int, int | None]:
+    """The band of a priority; where a queue ages there is only one, and the priority is kept beside it."""
+    if ageing is None:
+        return -priority, None
+    if abs(priority * ageing) > LONGEST_HEAD_START:
+        years = LONGEST_HEAD_START // (365 * 24 * 3600 * 1000)
+        raise BadInput(
+            f"In a queue that ages by {ageing:,} ms, priority {priority:,} is worth more than {years} years of waiting.",
+            hint="Use a smaller priority, or let the queue age faster.",
+        )
+    return 0, priority
+
+
+def reorder(run: Run, cmd: Reorder, now: int) -> Run:
+    """In another band its priority is that of the band, and no longer one that ages."""
+    return replace(run, band=cmd.band, position=cmd.position, aged=run.aged if cmd.band == run.band else None)
 
 
 _READY = (State.SCHEDULED, State.QUEUED)
@@ -328,9 +376,27 @@ _HELD: dict[type[Command], Move] = {
 }
 
 MOVES: dict[State, dict[type[Command], Move]] = {
-    State.WAITING: {Release: Move(_READY, release), Patch: Move((State.WAITING,), patch), Cancel: _CANCEL, Skip: _SKIP},
-    State.SCHEDULED: {Dispatch: Move((State.QUEUED,), dispatch), Patch: Move(_READY, patch), Cancel: _CANCEL, Skip: _SKIP},
-    State.QUEUED: {Claim: Move((State.CLAIMED,), lease_out), Patch: Move(_READY, patch), Cancel: _CANCEL, Skip: _SKIP},
+    State.WAITING: {
+        Release: Move(_READY, release),
+        Patch: Move((State.WAITING,), patch),
+        Reorder: Move((State.WAITING,), reorder),
+        Cancel: _CANCEL,
+        Skip: _SKIP,
+    },
+    State.SCHEDULED: {
+        Dispatch: Move((State.QUEUED,), dispatch),
+        Patch: Move(_READY, patch),
+        Reorder: Move((State.SCHEDULED,), reorder),
+        Cancel: _CANCEL,
+        Skip: _SKIP,
+    },
+    State.QUEUED: {
+        Claim: Move((State.CLAIMED,), lease_out),
+        Patch: Move(_READY, patch),
+        Reorder: Move((State.QUEUED,), reorder),
+        Cancel: _CANCEL,
+        Skip: _SKIP,
+    },
     State.CLAIMED: {Start: Move((State.RUNNING,), start), Beat: Move((State.CLAIMED,), extend), **_HELD},
     State.RUNNING: {Beat: Move((State.RUNNING,), extend), **_HELD},
     State.CANCELLING: {
@@ -381,13 +447,16 @@ def cancelled(run: Run) -> Cancelled:
     )
 
 
+_EDITED = ("payload", "priority", "due_at", "max_attempts", "queue", "position")
+
+
 def wrong_state(run: Run, cmd: Command) -> WrongState:
     """The error for a move that does not exist from where the run is."""
     moves = ", ".join(allowed(run.state)) or "nothing; it is final, but it can be rerun as a new run"
-    if isinstance(cmd, Patch):
-        fields = ", ".join(name for name in cmd.__struct_fields__ if name != "token" and getattr(cmd, name) is not None)
+    if isinstance(cmd, Patch | Reorder):
+        fields = [name for name in _EDITED if getattr(cmd, name, None) is not None]
         return Frozen(
-            f"Cannot modify {fields} of run {run.id}: it is {run.state}.",
+            f"Cannot modify {', '.join(fields)} of run {run.id}: it is {run.state}.",
             hint="Only a run that still waits can be edited. Cancel it and create another one.",
         )
     return WrongState(f"Run {run.id} is {run.state}, so it cannot {cmd.name}.", hint=f"Allowed from here: {moves}.")

@@ -7,8 +7,12 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from windlass import payload as json
+
 POSITION_STEP = 2**20
-"""Positions per millisecond: room for the index in a call, and for moves in between."""
+"""Positions per millisecond: room for those of one call, and for moves in between."""
+INDEX_STEP = 2**6
+"""Positions between two runs of one call."""
 
 
 class State(StrEnum):
@@ -52,6 +56,7 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     max_returns: int = 1000  # snoozes and give-backs, which burn no try
     grace: int = 30_000  # from a cancel's ask until the run ends without its worker's word
     solver: Solver | None = None
+    ageing: int | None = None  # how long a wait one step of priority is worth, as its queue said when it was made
 
 
 SOLVER = "solver"
@@ -64,6 +69,75 @@ class Requires(Struct, frozen=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     cores: int = 0
     memory: int = 0  # MiB
+
+
+class Use(Struct, frozen=True, omit_defaults=True):
+    """What a run occupies of a resource while a worker has it. With `per`, the limits hold for each value of that payload field."""
+
+    resource: str
+    weight: int = 1
+    per: str | None = None
+
+
+class Needs(Requires, frozen=True, omit_defaults=True):
+    """What a lane requires of a worker, and which resources its runs occupy."""
+
+    uses: tuple[Use, ...] = ()
+
+
+class Rate(Struct, frozen=True, omit_defaults=True):
+    """So many in a period of so many milliseconds, evenly, after at most `burst` at once (None: all of them)."""
+
+    count: int
+    period: int
+    burst: int | None = None
+
+
+class Resource(Struct, frozen=True):
+    """A named capacity that runs occupy. The fields are the columns of `job_resources`."""
+
+    name: str
+    capacity: int | None  # None: any number
+    rates: tuple[Rate, ...]
+    max_wait: int  # milliseconds after which a run that lacks several resources has them kept for it
+    created_at: int
+    updated_at: int
+
+
+PauseScope = Literal["system", "queue", "job"]
+
+
+class Pause(Struct, frozen=True):
+    """Something of which nothing is handed out. The fields are the columns of `job_pauses`."""
+
+    scope: PauseScope
+    name: str  # empty for the whole system
+    at: int
+    reason: str | None
+    who: str | None
+
+
+class Queue(Struct, frozen=True):
+    """What is set for a queue. The fields are the columns of `job_queues`."""
+
+    name: str
+    ageing: int  # milliseconds of waiting that one step of priority is worth
+
+
+class Slot(Struct, frozen=True):
+    """A direct call's place at a resource. The fields are the columns of `job_slots`."""
+
+    seq: int
+    id: str
+    key: str  # of the gate
+    token: str
+    weight: int
+    state: Literal["waiting", "held"]
+    who: str | None
+    lease: int
+    lease_until: int
+    created_at: int
+    held_at: int | None
 
 
 class Options(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -81,6 +155,7 @@ class Options(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
     grace: int | None = None
     requires: Requires | None = None
     solver: Solver | None = None
+    uses: tuple[Use, ...] | None = None
 
 
 class Job(Struct, frozen=True):
@@ -102,7 +177,7 @@ class Lane(Struct, frozen=True):
     id: int
     queue: str
     job: str
-    requires: Requires
+    requires: Needs
 
 
 class Key(Struct, frozen=True):
@@ -139,6 +214,64 @@ class Created(Struct, frozen=True, gc=False):
     pruned: bool = False
 
 
+GroupKind = Literal["parallel", "sequential", "graph"]
+OnFailure = Literal["stop", "continue", "skip"]
+GroupStatus = Literal["running", "completed", "cancelled", "partial"]
+
+
+class Member(Struct, frozen=True):
+    """A run of a group, and the names of the members it waits for; only those of a graph have any."""
+
+    run: NewRun
+    name: str | None = None
+    after: tuple[str, ...] = ()
+
+
+class NewGroup(Struct, frozen=True):
+    """A group that is asked for."""
+
+    members: tuple[Member, ...]
+    kind: GroupKind = "parallel"
+    on_failure: OnFailure = "stop"  # what becomes of those that wait for one that did not succeed
+    callback: NewRun | None = None  # a run that begins when all members have ended
+    name: str | None = None
+    key: Key | None = None  # the same key and content again is the same group
+
+
+class Group(Struct, frozen=True):
+    """Runs that start and finish together by rule. The fields are columns of `job_groups`."""
+
+    id: str
+    name: str | None
+    kind: GroupKind
+    on_failure: OnFailure
+    total: int
+    succeeded: int
+    failed: int  # or quarantined
+    cancelled: int  # or skipped
+    status: GroupStatus  # completed: all succeeded; cancelled: all were cancelled or skipped; partial: anything else
+    callback: str | None  # the id of the run at its end
+    created_at: int
+    finished_at: int | None
+    reason: str | None  # why somebody cancelled it
+    retry_of: str | None  # the group that this one is the rerun of
+    seq: int = 0  # internal key; never shown
+
+
+class Result(Struct, frozen=True):
+    """What became of a run that another one waited for."""
+
+    id: str
+    job: str
+    state: State
+    output: str | None  # JSON text
+
+    @property
+    def value(self) -> Any:
+        """The output as plain values."""
+        return None if self.output is None else json.decode(self.output)
+
+
 class Run(Struct, frozen=True, gc=False):
     """One request to execute a job, with its current or last attempt. The fields are the columns of `job_runs`."""
 
@@ -149,7 +282,7 @@ class Run(Struct, frozen=True, gc=False):
     job: str
     queue: str
     lane: int
-    band: int  # minus the priority: a smaller one goes first
+    band: int  # minus the priority, or 0 in a queue that ages: a smaller one goes first
     position: int
     payload: str  # JSON text, a snapshot
     due_at: int  # when it may begin; a retry or a snooze moves it on
@@ -179,10 +312,19 @@ class Run(Struct, frozen=True, gc=False):
     progress: str | None = None  # JSON text, the handler's last word on how far it is; kept at the end
     schedule: int | None = None  # what made it; None: somebody asked for it
     instant: int | None = None  # the schedule's instant that it stands for; it never changes
+    keys: str | None = None  # JSON text: its keys for those uses of its lane that limit by key
+    parked: str | None = None  # the gate that is full for it; its lane is negative then
+    aged: int | None = None  # its priority, where its queue ages
+    grouped: int | None = None  # its group's internal key
 
     @property
     def priority(self) -> int:
-        return -self.band
+        return -self.band if self.aged is None else self.aged
+
+    @property
+    def head_start(self) -> int:
+        """Milliseconds of waiting that its priority is worth, where its queue ages."""
+        return 0 if self.aged is None else self.aged * (self.policy.ageing or 0)
 
     @property
     def scheduled_for(self) -> int:
@@ -427,7 +569,7 @@ class Audited(Struct, frozen=True):
 
 def place(at: int, index: int = 0) -> int:
     """The position of a run that is due at an instant, the index-th of its call."""
-    return at * POSITION_STEP + index
+    return at * POSITION_STEP + index * INDEX_STEP
 
 
 class Limits(Struct, frozen=True):
@@ -445,7 +587,13 @@ class Limits(Struct, frozen=True):
     report: int = 1_000
     page: int = 1_000
     predecessors: int = 1_000
+    waits: int = 100_000  # between the members of one group
     lanes: int = 10_000
+    resources: int = 1_000
+    uses: int = 16  # of one job
+    pauses: int = 10_000
+    queues: int = 10_000  # with settings of their own
+    slots: int = 10_000  # direct calls that wait or hold
     attempts: int = 1_000
     lease: int = 24 * 3600 * 1000
     duration: int = 10 * 366 * 24 * 3600 * 1000

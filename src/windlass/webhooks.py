@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec.structs import replace
 
 from windlass import wire
 from windlass.clock import Clock
@@ -44,27 +44,27 @@ EVERY, GATHER = 1.0, 0.01
 
 
 def body_of(entry: Entry, end: End | None) -> str:
-    """What a receiver is told of a change. What the run's row says beside it belongs to it only if nothing has changed since."""
-    event = msgspec.to_builtins(wire.event_of(entry))
-    error, output, cut = (end.error, end.output, end.cut) if end is not None and end.rev == entry.rev else (None, None, False)
-    bare = {name: value for name, value in event.items() if name != "detail"}
+    """What a receiver is told of a change: the change, and the run as the API tells it, if nothing has happened to it since."""
+    event: dict[str, Any] = {"id": f"{entry.run}.{entry.rev}", **msgspec.to_builtins(wire.event_of(entry))}
+    bare = {name: value for name, value in event.items() if name != "detail"} | {"truncated": True}
+    ways = [event, event | {"truncated": True}, bare]
+    if end is not None and end.run.rev == entry.rev:
+        ways = [*(event | _told(end, left_out) for left_out in _LEFT_OUT), *ways[1:]]
     text = b""
-    for parts in ((event, error, output, cut), (event, error, None, True), (event, None, None, True), (bare, None, None, True)):
-        text = _body(entry, *parts)
+    for data in ways:
+        text = msgspec.json.encode({"type": type_of(entry), "timestamp": wire.told(entry.at), "data": data})
         if len(text) <= MOST:
             break
     return text.decode()
 
 
-def _body(entry: Entry, event: dict[str, Any], error: str | None, output: str | None, cut: bool) -> bytes:
-    data: dict[str, Any] = {"id": f"{entry.run}.{entry.rev}", **event}
-    if error is not None:
-        data["error"] = Raw(error.encode())
-    if output is not None:
-        data["output"] = Raw(output.encode())
-    if cut:
-        data["truncated"] = True
-    return msgspec.json.encode({"type": type_of(entry), "timestamp": wire.told(entry.at), "data": data})
+_LEFT_OUT = ((), ("output",), ("payload", "output"))
+
+
+def _told(end: End, left_out: tuple[str, ...]) -> dict[str, Any]:
+    missing = tuple(name for name in ("payload", "output") if name in end.cut or name in left_out)
+    run = replace(end.run, **dict.fromkeys(missing))
+    return {"full": wire.run_view(run, missing), **({"truncated": True} if missing else {})}
 
 
 def sign(secret: str, message: str, timestamp: int, body: bytes) -> str:

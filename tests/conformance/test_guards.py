@@ -18,10 +18,10 @@ from tests.harness import BOOM, LEASE, Harness, open_store, token
 from windlass import payload
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Outcome
-from windlass.errors import Cancelled, Frozen, StoreBusy
+from windlass.errors import Cancelled, Frozen, StoreBusy, WrongState
 from windlass.faults import FAULTS, VARIABLE
 from windlass.machine import ENDED, LIVE, Snooze, Succeed
-from windlass.model import NewRun, Options, Run, State, place
+from windlass.model import NewRun, Options, Run, State, Use, place
 from windlass.store.base import run_sync
 from windlass.store.sqlite import BlockingSqlite
 
@@ -348,3 +348,96 @@ def test_G36_the_file_has_a_write_ahead_log(tmp_path: Path) -> None:
     assert store._line.db.pragma("journal_mode") == "wal"
     assert (tmp_path / "windlass.db-wal").exists()
     run_sync(store.close())
+
+
+def test_G12_a_failed_run_can_always_be_run_again_by_hand_with_its_own_snapshot(h: Harness) -> None:
+    h.define("mail", payload={"from": "old"}, max_attempts=1)
+    run_id = h.create(payload={"to": "ann"})
+    h.fail(h.claimed())
+    h.define("mail", payload={"from": "new"}, max_attempts=1)
+    again = h(h.engine.rerun(run_id)).id
+    h.fail(h.claimed())
+    third = h(h.engine.rerun(again)).id
+    assert payload.decode(h.get(third).payload) == {"from": "old", "to": "ann"}
+    assert (h.get(third).retry_of, h.get(again).retry_of, h.get(run_id).state) == (again, run_id, State.FAILED)
+
+
+@pytest.mark.parametrize("state", [*WAITS, *LIVE])
+def test_G12_what_has_not_ended_cannot_be_run_again(h: Harness, state: State) -> None:
+    run = IN_STATE[state](h)
+    with unchanged(h), pytest.raises(WrongState):
+        h(h.engine.rerun(run.id))
+
+
+def test_G13_after_a_crash_the_queue_is_as_it_was_and_what_ran_is_tried_again(
+    h: Harness, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    h.define("mail", backoff=(1_000,))
+    h(h.engine.add_webhook("https://example.org/hook", states=("failed", "scheduled")))
+    ran, *queued = [h.create() for _ in range(4)]
+    assert h.started().id == ran
+    again = restarted(h, tmp_path, request)
+    again.sweep(after=LEASE)
+    assert [run.id for run in again(again.engine.runs(state="queued")).runs] == queued
+    recovered = again.get(ran)
+    assert recovered.state is State.SCHEDULED
+    assert recovered.error is not None
+    assert "recovered" in recovered.error.message
+    again(again.engine.make_deliveries(lambda entry, end: "{}"))
+    (told,) = again(again.engine.deliveries(again(again.engine.webhooks())[0].id)).deliveries
+    assert told.run == ran
+    again.sweep(after=1_000)
+    assert again.claimed().id == ran  # a retry keeps its place
+
+
+def test_G14_recovering_twice_is_recovering_once(h: Harness) -> None:
+    run_id = h.create()
+    h.started()
+    h.sweep(after=LEASE)
+    with unchanged(h):
+        h.sweep()
+        h.another().sweep()
+    assert [attempt.outcome for attempt in h(h.engine.attempts(run_id))] == ["lapsed", "scheduled"]
+
+
+def test_G21_three_tries_and_then_it_is_failed_and_readable(h: Harness) -> None:
+    webhook = h(h.engine.add_webhook("https://example.org/hook", states=("succeeded",)))
+    run_id = h.create()
+    h.succeed(h.claimed())
+    h(h.engine.make_deliveries(lambda entry, end: "{}"))
+    pauses, last = [], 0
+    for _ in range(3):
+        (parcel,) = h(h.engine.claim_deliveries(1, LEASE))
+        pauses.append(h.clock.now() - last)
+        last = h.clock.now()
+        h(h.engine.not_delivered(parcel.delivery.id, parcel.delivery.token or "", "500", answer=500))
+        h.clock.advance(max(0, h(h.engine.get_delivery(parcel.delivery.id)).next_at or 0) - h.clock.now() if _ < 2 else 0)
+    delivery = h(h.engine.deliveries(webhook.id)).deliveries[0]
+    assert (delivery.run, delivery.status, delivery.tries) == (run_id, "failed", 3)
+    assert pauses[1] < pauses[2]
+    h.clock.advance(365 * 24 * 3600 * 1000)
+    assert h(h.engine.claim_deliveries(1, LEASE)) == []
+
+
+def test_G37_limits_by_tag_exist_beside_one_global_slot(h: Harness) -> None:
+    h(h.engine.set_resource("global", capacity=2))
+    h(h.engine.set_resource("ollama", capacity=1))
+    h.define("story", uses=(Use("global"), Use("ollama")))
+    h.define("fetch", uses=(Use("global"),))
+    first, second, third, fourth = h.create("story"), h.create("story"), h.create("fetch"), h.create("fetch")
+    assert [run.id for run in h.claim(9)] == [first, third]
+    h.succeed(h.get(third))
+    assert [run.id for run in h.claim(9)] == [fourth]
+    h.succeed(h.get(first))
+    assert [run.id for run in h.claim(9)] == [second]
+
+
+def test_G38_a_flood_of_urgent_runs_does_not_starve_a_queue_that_ages(h: Harness) -> None:
+    h(h.engine.set_queue("default", ageing=60_000))
+    patient = h.create(options=Options(priority=0))
+    waited = 0
+    while patient not in [run.id for run in h.claim(1)]:
+        h.create(options=Options(priority=5))
+        h.clock.advance(10_000)
+        waited += 10_000
+        assert waited <= 6 * 60_000

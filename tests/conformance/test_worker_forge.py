@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections import Counter
 from typing import Any
@@ -180,6 +181,27 @@ def test_F13_a_worker_that_cannot_beat_stops_its_handler_before_its_lease_is_ove
     assert (why, done.output, begun(done)) == (["lost"], '"attempt 2"', 2)
     ends = [entry.move for entry in run_sync(app.engine.history(run.id)) if entry.move in ("lapse", "give_back", "succeed")]
     assert ends in (["give_back", "succeed"], ["lapse", "succeed"])
+
+
+def test_F13_the_handler_has_stopped_shortly_before_the_end_of_a_lease_that_no_beat_renewed(app: App) -> None:
+    lease, left, workers = 8_000, list[int](), list[Worker]()
+
+    def mute(worker: Worker) -> None:
+        setattr(worker.heart, "_beat", lambda due, now: None)  # noqa: B010
+        workers.append(worker)
+
+    @app.job(name="solve", max_attempts=1)
+    async def solve() -> None:
+        (execution,) = workers[0].held()
+        try:
+            await asyncio.sleep(DEADLINE)
+        finally:
+            left.append(execution.lease_ends - app.clock.monotonic())
+
+    solve.enqueue()
+    with working(app, lease=lease / 1000, prepare=mute):
+        until(lambda: left)
+    assert 0 < left[0] < lease // 20
 
 
 def test_F13_a_paused_program_wakes_up_to_find_its_job_taken(shared: App) -> None:

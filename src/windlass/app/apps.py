@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from typing import Any, Never, TypeVar, Unpack
 
 from msgspec.structs import replace
 
+from windlass.app.groups import AsyncGroupDraft, AsyncGroupHandle, GroupDraft, GroupHandle, new_group
 from windlass.app.handles import AsyncHandle, H, Handle
 from windlass.app.jobs import AsyncJob, AsyncJobMaker, D, Definition, Job, JobMaker, Kind, from_command, from_function
 from windlass.app.options import (
@@ -26,22 +28,28 @@ from windlass.app.options import (
     Duration,
     JobOptions,
     RunOptions,
+    Uses,
     WorkerOptions,
     milliseconds,
     new_run,
     refuse_unknown,
+    uses_of,
 )
+from windlass.app.resources import Declared, declared, paused
 from windlass.app.schedules import AsyncScheduleMaker, Planned, ScheduleMaker, ScheduleOptions, check_rule, planned
 from windlass.clock import Clock, SystemClock
 from windlass.config import MEMORY, Settings, load, located, open_engine, open_hub, open_store, shown, solvers_of
 from windlass.engine import Engine, Page
-from windlass.errors import BadInput
-from windlass.model import Created, Limits, NewRun, Schedule, State, WorkerInfo
+from windlass.errors import BadInput, Forbidden
+from windlass.model import Created, Group, Limits, NewGroup, NewRun, OnFailure, Options, Pause, Rate, Schedule, State, WorkerInfo
+from windlass.slots import Call, HeldSlot, direct_call, in_loop, on_thread
 from windlass.store.base import Store, run_sync
-from windlass.worker import Worker
+from windlass.worker import Worker, host
 from windlass.worker.loop import GRACE, LEASE
 
 T = TypeVar("T")
+
+_LOG = logging.getLogger("windlass.app")
 
 DEFAULT_STORE = "windlass.db"
 HUB_TO_START = 3600.0  # seconds that a worker waits for a hub before it has told its jobs
@@ -67,13 +75,23 @@ class Base:
     _blocking = True
     _job: type[Definition[..., Any]]
 
-    def __init__(self, store: str | os.PathLike[str] | None = None, *, clock: Clock | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | None = None,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        uses: Uses | None = None,
+    ) -> None:
         self._said_store = None if store is None else os.fspath(store)
         self.clock: Clock = clock or SystemClock()
         self.limits = limits or Limits()
         self.jobs: dict[str, Definition[..., Any]] = {}
         self.planned: dict[str, Planned] = {}  # schedules that code defines, by key
+        self.resources: dict[str, Declared] = {}  # that code names
+        self._uses = () if uses is None else uses_of(uses)  # by every job, beside what it says itself
         self._defined: set[str] = set()
+        self._declared: set[str] = set()
         self._opening, self._pid = threading.Lock(), 0
         self._opened: Engine | None = None
         self._under_test = False
@@ -95,7 +113,7 @@ class Base:
                 if self._opened is None:
                     blocking = self._blocking or self._in_memory()
                     self._opened = open_engine(load(), self.address, self.clock, blocking=blocking, limits=self.limits)
-                    self._pid, self._defined = os.getpid(), set()
+                    self._pid, self._defined, self._declared = os.getpid(), set(), set()
         return self._opened
 
     def _in_memory(self) -> bool:
@@ -106,7 +124,7 @@ class Base:
         """Work on an empty store in memory, by another clock, for the block, and as before afterwards: `windlass.testing` is made of it."""
         before = vars(self).copy()
         self._said_store, self.clock, self.limits = MEMORY, clock, limits
-        self._opened, self._pid, self._defined, self._under_test = None, 0, set(), True
+        self._opened, self._pid, self._defined, self._declared, self._under_test = None, 0, set(), set(), True
         try:
             yield
         finally:
@@ -158,14 +176,62 @@ class Base:
         await self._define(engine, {plan.job} - self._defined)
         return await engine.schedule(plan.key, plan.job, **plan.words, by_code=by_code, new=new)
 
+    # Limits
+
+    def resource(
+        self,
+        name: str,
+        *,
+        capacity: int | None = None,
+        rates: str | Rate | Iterable[str | Rate] = (),
+        max_wait: Duration | None = None,
+        set: bool = False,
+    ) -> None:
+        """Say how much there is of what jobs use: `app.resource("ollama", capacity=1)`, `app.resource("api", rates=["5/second"])`.
+
+        It is stored when the app first needs it. What is set already stays, because somebody may have changed it since; with
+        `set` it is set anew at every start.
+        """
+        if name in self.resources:
+            raise BadInput(f"There are two resources called {name!r}.", hint="Say all of it in one call.")
+        self.resources[name] = declared(name, capacity, rates, max_wait, set)
+
+    async def _declare(self, engine: Engine, names: Iterable[str]) -> None:
+        """Store these resources, once per process."""
+        for name in names:
+            if name in self.resources and name not in self._declared:
+                said = self.resources[name]
+                store = engine.set_resource if said.over else engine.add_resource
+                found = await store(name, capacity=said.capacity, rates=said.rates, max_wait=said.max_wait)
+                if not said.is_like(found):
+                    _LOG.warning("Resource %r is set otherwise than the code says, and stays so: see `windlass resources set`.", name)
+                self._declared.add(name)
+
+    async def _line(self, resource: str) -> Engine:
+        """Where direct calls for a resource stand in line, once it is stored."""
+        with contextlib.suppress(Forbidden):  # a token that may only ask for work need not store what is there
+            await self._declare(self.engine, [resource])
+        return self.engine
+
+    def _call(self, resource: str, key: str | None, weight: int, timeout: Duration | None, lease: Duration | None) -> Call:
+        who = f"{socket.gethostname()[:64]}.{os.getpid()}"
+        return direct_call(resource, key=key, weight=weight, timeout=timeout, lease=lease, who=who)
+
     # Creating
 
     async def _define(self, engine: Engine, names: Iterable[str]) -> None:
-        """Store the definitions of these jobs, once per process."""
+        """Store the definitions of these jobs, once per process, and before them the resources that they may use."""
         for name in names:
             if name in self.jobs and name not in self._defined:
-                await engine.define(name, options=self.jobs[name].defaults)
+                await self._declare(engine, self.resources)
+                await engine.define(name, options=self._options(self.jobs[name].defaults))
                 self._defined.add(name)
+
+    def _options(self, own: Options) -> Options:
+        """What a job says, and what every job of this app uses."""
+        named = {use.resource for use in own.uses or ()}
+        common = [use for use in self._uses if use.resource not in named]
+        return replace(own, uses=(*(own.uses or ()), *common)) if common else own
 
     async def _enqueued(self, handle: Callable[..., H], news: Sequence[NewRun], connection: Any = None) -> list[H]:
         """Handles of these runs, which are stored now or, inside a transaction's block, at its end."""
@@ -188,13 +254,25 @@ class Base:
         return block if block is not None and block.open and block.engine is None else None
 
     async def _stored(self, news: Sequence[NewRun], connection: Any) -> list[Created]:
-        engine, block = self.engine, self._within.get()
-        await self._define(engine, {new.job for new in news} - self._defined)
+        await self._define(self.engine, {new.job for new in news} - self._defined)
+        return await self._storing(connection).create(news)
+
+    def _storing(self, connection: Any) -> Engine:
+        """The engine that stores what is enqueued now: on the caller's connection, where there is one."""
+        block = self._within.get()
         if connection is not None:
-            engine = self._on(connection)
-        elif block is not None and block.open and block.engine is not None:
-            engine = block.engine
-        return await engine.create(news)
+            return self._on(connection)
+        return block.engine if block is not None and block.open and block.engine is not None else self.engine
+
+    async def store_group(self, new: NewGroup, connection: Any) -> Group:
+        """Store a group with all its runs, or nothing."""
+        if connection is None and self._collecting() is not None:
+            raise BadInput(
+                "A group cannot wait for the end of a transaction's block.",
+                hint="Enqueue it after the block; it is stored whole or not at all anyway.",
+            )
+        await self._define(self.engine, {member.run.job for member in new.members} | ({new.callback.job} if new.callback else set()))
+        return await self._storing(connection).create_group(new)
 
     async def _end(self, block: Block) -> None:
         """Store what a block has collected, or leave it to the block around it."""
@@ -315,7 +393,7 @@ class Base:
             stores.append(open_store(self.address, self.clock, blocking=False))
             stores.append(await asyncio.to_thread(open_store, self.address, self.clock, blocking=True, patience=lease / 6000))
             port, heart = (Engine(store, self.clock, self.limits) for store in stores)
-            yield port, {"heart": heart, "house": port}
+            yield port, {"heart": heart, "house": port, "about": _about(), "measure": dict}
         finally:
             for store in stores:
                 await store.close()
@@ -327,13 +405,11 @@ class Base:
         """The same through a hub, which sweeps itself. Beats have connections of their own, so that no upload holds them up."""
         port = open_hub(set_, self.address, self.clock, blocking=False, patience=HUB_TO_START)
         heart = open_hub(set_, self.address, self.clock, blocking=True, timeout=max(lease / 6000, 0.5))
-        from windlass import __version__
         from windlass.client.spool import Spool, default_folder
-        from windlass.worker import host
 
         spool = Spool(Path(folder or default_folder()), self.address, name, self.clock.nonce())
         try:
-            yield port, {"heart": heart, "spool": spool, "about": host.about(__version__), "measure": host.metrics}
+            yield port, {"heart": heart, "spool": spool, "about": _about(), "measure": host.metrics}
         finally:
             spool.close()
             await heart.close()
@@ -373,6 +449,12 @@ class Base:
 
 def _of_psycopg(connection: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "psycopg" for base in type(connection).__mro__)
+
+
+def _about() -> dict[str, Any]:
+    from windlass import __version__  # which is there only when the package is whole
+
+    return host.about(__version__)
 
 
 def _memory_of_machine() -> int:
@@ -500,6 +582,44 @@ class App(Base):
             yield
         run_sync(self._end(block))
 
+    def group(self, name: str | None = None, *, on_failure: OnFailure = "stop", callback: NewRun | None = None) -> GroupDraft:
+        """A group to add runs to, which may wait for each other: `a = group.add(...)`, `group.add(..., after=[a])`, `group.enqueue()`."""
+        return GroupDraft(self, name, on_failure, callback)
+
+    def chain(
+        self, runs: Iterable[NewRun], *, name: str | None = None, on_failure: OnFailure = "stop", callback: NewRun | None = None
+    ) -> GroupHandle:
+        """Store runs made by `job.new(...)` as a group in which each begins when the one before has ended."""
+        return GroupHandle(self, run_sync(self.store_group(new_group("sequential", runs, name, on_failure, callback), None)))
+
+    def parallel(self, runs: Iterable[NewRun], *, name: str | None = None, callback: NewRun | None = None) -> GroupHandle:
+        """Store runs made by `job.new(...)` as a group in which nobody waits for anybody; the callback begins when all have ended."""
+        return GroupHandle(self, run_sync(self.store_group(new_group("parallel", runs, name, "stop", callback), None)))
+
+    def find_group(self, group_id: str) -> GroupHandle:
+        """The group with this id."""
+        return GroupHandle(self, run_sync(self.engine.get_group(group_id)))
+
+    def pause(self, *, queue: str | None = None, job: str | None = None, everything: bool = False, reason: str | None = None) -> Pause:
+        """Hand nothing out of a queue, of a job, or at all, until it is resumed; what runs goes on."""
+        return run_sync(self.engine.pause(*paused(queue, job, everything), reason=reason))
+
+    def resume(self, *, queue: str | None = None, job: str | None = None, everything: bool = False) -> bool:
+        """Hand out again; False when it was not paused."""
+        return run_sync(self.engine.resume(*paused(queue, job, everything)))
+
+    @contextlib.contextmanager
+    def slot(
+        self, resource: str, *, timeout: Duration | None = None, key: str | None = None, weight: int = 1, lease: Duration | None = None
+    ) -> Iterator[HeldSlot]:
+        """Hold the next slot of a resource for the block: behind what runs and those who asked before, ahead of every queue.
+
+        Nothing that runs is interrupted, and no run is made. NotInTime when it is not free in time; LeaseLost at the end of the
+        block when it was lost meanwhile, of which `slot.lost` tells inside.
+        """
+        with on_thread(run_sync(self._line(resource)), self._call(resource, key, weight, timeout, lease)) as held:
+            yield held
+
     def run(self, run_id: str) -> Handle[Any]:
         """The run with this id."""
         record = run_sync(self.engine.get(run_id))
@@ -604,6 +724,46 @@ class AsyncApp(Base):
         with self._block(connection) as block:
             yield
         await self._end(block)
+
+    def group(self, name: str | None = None, *, on_failure: OnFailure = "stop", callback: NewRun | None = None) -> AsyncGroupDraft:
+        """A group to add runs to, which may wait for each other: `a = group.add(...)`, then `group.add(..., after=[a])`."""
+        return AsyncGroupDraft(self, name, on_failure, callback)
+
+    async def chain(
+        self, runs: Iterable[NewRun], *, name: str | None = None, on_failure: OnFailure = "stop", callback: NewRun | None = None
+    ) -> AsyncGroupHandle:
+        """Store runs made by `job.new(...)` as a group in which each begins when the one before has ended."""
+        return AsyncGroupHandle(self, await self.store_group(new_group("sequential", runs, name, on_failure, callback), None))
+
+    async def parallel(self, runs: Iterable[NewRun], *, name: str | None = None, callback: NewRun | None = None) -> AsyncGroupHandle:
+        """Store runs made by `job.new(...)` as a group in which nobody waits for anybody; the callback begins when all have ended."""
+        return AsyncGroupHandle(self, await self.store_group(new_group("parallel", runs, name, "stop", callback), None))
+
+    async def find_group(self, group_id: str) -> AsyncGroupHandle:
+        """The group with this id."""
+        return AsyncGroupHandle(self, await self.engine.get_group(group_id))
+
+    async def pause(
+        self, *, queue: str | None = None, job: str | None = None, everything: bool = False, reason: str | None = None
+    ) -> Pause:
+        """Hand nothing out of a queue, of a job, or at all, until it is resumed; what runs goes on."""
+        return await self.engine.pause(*paused(queue, job, everything), reason=reason)
+
+    async def resume(self, *, queue: str | None = None, job: str | None = None, everything: bool = False) -> bool:
+        """Hand out again; False when it was not paused."""
+        return await self.engine.resume(*paused(queue, job, everything))
+
+    @contextlib.asynccontextmanager
+    async def slot(
+        self, resource: str, *, timeout: Duration | None = None, key: str | None = None, weight: int = 1, lease: Duration | None = None
+    ) -> AsyncIterator[HeldSlot]:
+        """Hold the next slot of a resource for the block: behind what runs and those who asked before, ahead of every queue.
+
+        Nothing that runs is interrupted, and no run is made. NotInTime when it is not free in time; LeaseLost at the end of the
+        block when it was lost meanwhile, of which `slot.lost` tells inside.
+        """
+        async with in_loop(await self._line(resource), self._call(resource, key, weight, timeout, lease)) as held:
+            yield held
 
     async def run(self, run_id: str) -> AsyncHandle[Any]:
         """The run with this id."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
 from windlass import payload as json
+from windlass.clock import Clock
 from windlass.engine import Engine, Reason
 from windlass.errors import NotFinished, RunFailed
 from windlass.machine import ENDED
@@ -88,17 +89,16 @@ class _Handle(Generic[R]):
         self._run = await self._home.engine.get(self.id)
         return self._run
 
+    async def _move(
+        self, place: int | None, to: Literal["top", "bottom"] | None, before: _Handle[Any] | str | None, after: _Handle[Any] | str | None
+    ) -> Run:
+        ids = [other.id if isinstance(other, _Handle) else other for other in (before, after)]
+        return await self._home.engine.move(self.id, place=place, to=to, before=ids[0], after=ids[1])
+
     async def _wait(self, timeout: float | None, pause: Callable[[float], Awaitable[None]]) -> R:
-        """Look again and again, waiting a tenth of the time that has passed, so that the answer is at most a tenth late."""
-        clock, waited = self._home.engine.clock, 0.0
-        began = clock.monotonic()
-        while (await self._refresh()).state not in ENDED:
-            if timeout is not None and waited >= timeout:
-                raise TimeoutError(f"Run {self.id} is still {self.state} after {timeout} s; it goes on.")
-            longest = LONGEST_PAUSE if timeout is None else max(0.001, min(LONGEST_PAUSE, timeout - waited))
-            seconds = min(max(0.002, waited / 10), longest)
-            await pause(seconds)
-            waited = max(waited + seconds, (clock.monotonic() - began) / 1000)  # a test's clock may stand still
+        async for _ in looks(self._home.engine.clock, pause, timeout, lambda: f"Run {self.id} is still {self.state}"):
+            if (await self._refresh()).state in ENDED:
+                break
         return self.result
 
     def __repr__(self) -> str:
@@ -121,11 +121,22 @@ class Handle(_Handle[R]):
 
     def wait(self, timeout: float | None = None) -> R:
         """Its result when it has ended; RunFailed when it did not succeed, TimeoutError when it takes longer."""
-        return run_sync(self._wait(timeout, _block))
+        return run_sync(self._wait(timeout, block))
 
     def cancel(self, reason: str | None = None) -> Run:
         """Cancel it at once if it waits, or ask its worker to stop."""
         return run_sync(self._home.engine.cancel(self.id, reason=reason))
+
+    def move(
+        self,
+        *,
+        place: int | None = None,
+        to: Literal["top", "bottom"] | None = None,
+        before: Handle[Any] | str | None = None,
+        after: Handle[Any] | str | None = None,
+    ) -> Run:
+        """Give it another place in its queue while it waits: the n-th from 0, the "top" or "bottom", or next to another run."""
+        return run_sync(self._move(place, to, before, after))
 
     def rerun(self) -> Handle[R]:
         """A new run with the same payload, once this one has ended."""
@@ -162,6 +173,17 @@ class AsyncHandle(_Handle[R]):
         """Cancel it at once if it waits, or ask its worker to stop."""
         return await self._home.engine.cancel(self.id, reason=reason)
 
+    async def move(
+        self,
+        *,
+        place: int | None = None,
+        to: Literal["top", "bottom"] | None = None,
+        before: AsyncHandle[Any] | str | None = None,
+        after: AsyncHandle[Any] | str | None = None,
+    ) -> Run:
+        """Give it another place in its queue while it waits: the n-th from 0, the "top" or "bottom", or next to another run."""
+        return await self._move(place, to, before, after)
+
     async def rerun(self) -> AsyncHandle[R]:
         """A new run with the same payload, once this one has ended."""
         created = await self._home.engine.rerun(self.id)
@@ -183,8 +205,24 @@ class AsyncHandle(_Handle[R]):
 H = TypeVar("H", bound=_Handle[Any])
 
 
-async def _block(seconds: float) -> None:
+async def block(seconds: float) -> None:
+    """Wait on the caller's own thread."""
     threading.Event().wait(seconds)
+
+
+async def looks(
+    clock: Clock, pause: Callable[[float], Awaitable[None]], timeout: float | None, still: Callable[[], str]
+) -> AsyncIterator[None]:
+    """When to look again for an end: after a tenth of the time that has passed, so that it is seen at most a tenth late."""
+    began, waited = clock.monotonic(), 0.0
+    while True:
+        yield
+        if timeout is not None and waited >= timeout:
+            raise TimeoutError(f"{still()} after {timeout} s; it goes on.")
+        longest = LONGEST_PAUSE if timeout is None else max(0.001, min(LONGEST_PAUSE, timeout - waited))
+        seconds = min(max(0.002, waited / 10), longest)
+        await pause(seconds)
+        waited = max(waited + seconds, (clock.monotonic() - began) / 1000)  # a test's clock may stand still
 
 
 async def all_lines(engine: Engine, run_id: str) -> list[LogLine]:

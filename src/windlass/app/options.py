@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypedDict
 
 from windlass.errors import BadInput
-from windlass.model import Key, NewRun, Options, Requires, Solver
+from windlass.model import Key, NewRun, Options, Requires, Solver, Use
 from windlass.worker.solvers import Solvers
 
 Duration = float | timedelta
@@ -19,6 +19,10 @@ class HasId(Protocol):
 
     @property
     def id(self) -> str: ...
+
+
+Uses = str | Use | Mapping[str, int] | Sequence[str | Use]
+"""What a run occupies: "ollama", {"gpu": 2}, Use("customer", per="customer_id"), or several of them."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -42,6 +46,7 @@ class RunOptions(TypedDict, total=False):
     tags: Iterable[str]
     cores: int
     memory: int
+    uses: Uses
     solver_url: str
     solver_checksum: str
 
@@ -62,6 +67,7 @@ class CommandOptions(TypedDict, total=False):
     tags: Iterable[str]
     cores: int
     memory: int
+    uses: Uses
     on_abort: Literal["retry", "fail"]
 
 
@@ -112,9 +118,19 @@ def engine_options(said: Any) -> Options:
         kept["backoff"] = tuple(milliseconds(delay, "A delay of the backoff") for delay in backoff)
     if any(said.get(name) is not None for name in _REQUIRES):
         kept["requires"] = Requires(tuple(said.get("tags") or ()), said.get("cores") or 0, said.get("memory") or 0)
+    if said.get("uses") is not None:
+        kept["uses"] = uses_of(said["uses"])
     if (solver := _solver(said)) is not None:
         kept["solver"] = solver
     return Options(**kept)
+
+
+def uses_of(said: Any) -> tuple[Use, ...]:
+    """What was said of resources, as the engine keeps it."""
+    if isinstance(said, Mapping):
+        return tuple(Use(name, weight) for name, weight in said.items())
+    several = [said] if isinstance(said, str | Use) else said
+    return tuple(Use(item) if isinstance(item, str) else item for item in several)
 
 
 def _solver(said: Any) -> Solver | None:

@@ -47,7 +47,12 @@ def _leave_threads_behind(code: int) -> None:
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = make_parser()
-    arguments, rest = parser.parse_known_args(words)
+    before = words[: words.index("--")] if "--" in words else words
+    arguments, rest = parser.parse_known_args(before if "slot" in before else words)
+    if arguments.command == "slot":
+        arguments.argv += words[len(before) + 1 :]  # as they are; argparse would take dashes out
+    elif "slot" in before:
+        arguments, rest = parser.parse_known_args(words)
     if rest and getattr(arguments, "payload", None) is not None and not any(word.startswith("-") for word in rest if word != "-"):
         arguments.payload += rest  # argparse stops taking them at the first option
     elif rest:

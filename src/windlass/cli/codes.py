@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windlass.errors import BadInput, NotFound, Pruned, StoreBusy, StoreUnreachable, UnknownJob, WindlassError
+from windlass.errors import BadInput, NotFound, NotInTime, Pruned, StoreBusy, StoreUnreachable, UnknownJob, WindlassError
 
 OK = 0
 FAILED = 1
@@ -16,12 +16,12 @@ BROKEN_PIPE = 141
 
 MEANINGS = {
     OK: "done; with --wait or logs -f, the run succeeded",
-    FAILED: "an error, or the run that was waited for did not succeed",
+    FAILED: "an error, the run that was waited for did not succeed, or doctor has found a problem",
     USAGE: "the command line, the payload or a setting cannot be read",
     NOT_FOUND: "there is no such run or job, or no longer",
-    CONFLICT: "the run is in a state that does not allow it, or somebody else was first",
+    CONFLICT: "the run is in a state that does not allow it, somebody else was first, or a slot was lost",
     UNREACHABLE: "the store cannot be reached or is busy; later it may work",
-    TIMED_OUT: "--timeout is over and the run has not ended",
+    TIMED_OUT: "--timeout is over and the run has not ended, or no slot was free",
     INTERRUPTED: "interrupted by Ctrl-C",
     BROKEN_PIPE: "nobody reads the output any more",
 }
@@ -34,6 +34,8 @@ def code_of(error: WindlassError) -> int:
             return USAGE
         case NotFound() | Pruned() | UnknownJob():
             return NOT_FOUND
+        case NotInTime():
+            return TIMED_OUT
         case StoreUnreachable() | StoreBusy():
             return UNREACHABLE
         case _:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
 from windlass import __version__, config
-from windlass.cli import about, hub, runs, schedules, stats, stores, tokens, webhooks, work
+from windlass.cli import about, controls, doctor, groups, hub, moves, runs, schedules, slots, stats, stores, tokens, webhooks, work
 from windlass.cli.codes import MEANINGS
 from windlass.cli.shell import Shell
 from windlass.config import LEVELS
 from windlass.engine.access import OVERLAP
+from windlass.engine.moves import DEEPEST
 from windlass.engine.webhooks import SECRET_OVERLAP
-from windlass.model import SCOPES, Limits, State
+from windlass.model import SCOPES, GroupStatus, Limits, State
 
 Command = Callable[[Shell], int]
 
@@ -45,6 +46,12 @@ def _instant(text: str) -> int:
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:10]) <= 1_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 1,000")
+    return int(text)
+
+
+def _place(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text[:10]) > DEEPEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {DEEPEST:,}")
     return int(text)
 
 
@@ -80,8 +87,8 @@ def _common() -> _Parser:
 class _Commands:
     """Adds commands, each with its examples."""
 
-    def __init__(self, parser: argparse.ArgumentParser, *, dest: str = "command") -> None:
-        self._subparsers = parser.add_subparsers(title="commands", dest=dest, metavar="COMMAND", required=True, parser_class=_Parser)
+    def __init__(self, parser: argparse.ArgumentParser, *, dest: str = "command", required: bool = True) -> None:
+        self._subparsers = parser.add_subparsers(title="commands", dest=dest, metavar="COMMAND", required=required, parser_class=_Parser)
 
     def add(self, name: str, command: Command, examples: str, *, about: str | None = None) -> argparse.ArgumentParser:
         what = about or (command.__doc__ or "").strip().rstrip(".")
@@ -111,6 +118,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_enqueue(commands)
     _add_lists(commands)
     _add_one_run(commands)
+    _add_groups(commands)
+    _add_controls(commands)
+    _add_slots(commands)
     _add_stats(commands)
     _add_schedules(commands)
     _add_webhooks(commands)
@@ -288,8 +298,137 @@ def _add_one_run(commands: _Commands) -> None:
     parser = commands.add("cancel", runs.cancel, "windlass cancel ID\nwindlass cancel ID --reason 'ordered twice'")
     parser.add_argument("id", metavar="ID")
     parser.add_argument("--reason", help="why; it is kept with the run")
+    parser = commands.add("move", moves.move, "windlass move ID --top\nwindlass move ID --before OTHER\nwindlass move ID --place 3")
+    parser.add_argument("id", metavar="ID")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--top", dest="to", action="store_const", const="top", help="before all that are queued")
+    where.add_argument("--bottom", dest="to", action="store_const", const="bottom", help="behind all that are queued")
+    where.add_argument("--before", metavar="OTHER", help="just before another run of its queue")
+    where.add_argument("--after", metavar="OTHER", help="just behind another run of its queue")
+    where.add_argument("--place", type=_place, metavar="N", help="behind N others; 0 is the head")
     parser = commands.add("rerun", runs.rerun, "windlass rerun ID", about="Make a new run from an ended one, and print its id")
     parser.add_argument("id", metavar="ID")
+
+
+def _add_groups(commands: _Commands) -> None:
+    parser = commands.add(
+        "groups",
+        groups.list_all,
+        """
+        windlass groups list --status running
+        windlass groups show ID
+        windlass groups cancel ID --reason 'wrong input'
+        """,
+        about="List, show, cancel and rerun groups of runs",
+    )
+    below = _Commands(parser, dest="action")
+    parser = below.add("list", groups.list_all, "windlass groups list\nwindlass groups list --status partial --json")
+    parser.add_argument("--status", choices=get_args(GroupStatus), metavar="STATUS", help=", ".join(get_args(GroupStatus)))
+    parser.add_argument("--limit", type=_count, default=20, metavar="N", help="at most so many (default: 20)")
+    parser.add_argument("--after", metavar="ID", help="only those behind this group")
+    parser = below.add("show", groups.show, "windlass groups show ID\nwindlass groups show ID --limit 1000 --json")
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("--limit", type=_count, default=20, metavar="N", help="at most so many runs (default: 20)")
+    parser.add_argument("--after", metavar="RUN", help="only the runs behind this one")
+    parser = below.add("cancel", groups.cancel, "windlass groups cancel ID\nwindlass groups cancel ID --reason 'wrong input'")
+    parser.add_argument("id", metavar="ID")
+    parser.add_argument("--reason", help="why; it is kept with the group and its runs")
+    below.add("rerun", groups.rerun, "windlass groups rerun ID").add_argument("id", metavar="ID")
+
+
+def _what_is_paused(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--queue", metavar="NAME", help="this queue")
+    what.add_argument("--job", metavar="NAME", help="this job")
+    what.add_argument("--all", action="store_true", help="everything")
+
+
+def _capacity(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isascii() or not text.isdigit() or int(text[:11]) > 2**31 - 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number, or none")
+    return int(text)
+
+
+def _add_controls(commands: _Commands) -> None:
+    parser = commands.add("pause", controls.pause, "windlass pause --queue mail --reason 'the mail server moves'\nwindlass pause --all")
+    _what_is_paused(parser)
+    parser.add_argument("--reason", help="why; whoever asks is told")
+    _what_is_paused(commands.add("resume", controls.resume, "windlass resume --queue mail\nwindlass resume --all"))
+    commands.add("pauses", controls.pauses, "windlass pauses\nwindlass pauses --json")
+    parser = commands.add(
+        "queues",
+        controls.list_queues,
+        """
+        windlass queues
+        windlass queues set mail --ageing 60s
+        """,
+        about="List the queues for which something is set, and let waiting count",
+    )
+    below = _Commands(parser, dest="action", required=False)
+    below.add("list", controls.list_queues, "windlass queues list\nwindlass queues list --json")
+    parser = below.add("set", controls.set_queue, "windlass queues set mail --ageing 60s\nwindlass queues set mail --ageing none")
+    parser.add_argument("name", metavar="NAME")
+    help_ = "a wait of so long is worth one step of priority; none: priorities alone count"
+    parser.add_argument("--ageing", type=_age, required=True, metavar="TIME", help=help_)
+    parser = commands.add(
+        "resources",
+        controls.list_resources,
+        """
+        windlass resources
+        windlass resources set ollama --capacity 1
+        windlass resources set api --rate 100/minute --rate 5/second
+        """,
+        about="List, set and forget what jobs share, and see who occupies it",
+    )
+    below = _Commands(parser, dest="action", required=False)
+    below.add("list", controls.list_resources, "windlass resources list\nwindlass resources list --json")
+    parser = below.add("show", controls.show_resource, "windlass resources show ollama\nwindlass resources show customer --key 42")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--key", help="who occupies it under this key")
+    _add_set_resource(below)
+    below.add("drop", controls.drop_resource, "windlass resources drop ollama").add_argument("name", metavar="NAME")
+
+
+def _add_set_resource(commands: _Commands) -> None:
+    parser = commands.add(
+        "set",
+        controls.set_resource,
+        """
+        windlass resources set ollama --capacity 1
+        windlass resources set api --rate 100/minute --rate 5/second
+        windlass resources set api --capacity none --no-rate
+        """,
+    )
+    parser.add_argument("name", metavar="NAME")
+
+    def say(name: str, **how: Any) -> None:
+        parser.add_argument(name, default=argparse.SUPPRESS, **how)
+
+    say("--capacity", type=_capacity, metavar="N", help="so much of it can be occupied at once; none: any number")
+    say("--rate", dest="rates", action="append", metavar="N/TIME", help="so many in a second, minute, hour, day or 30s; may be repeated")
+    say("--no-rate", dest="rates", action="store_const", const=None, help="as often as there is room")
+    say("--max-wait", type=_duration, metavar="TIME", help="what lacks several resources for so long has them kept for it (default: 1m)")
+
+
+def _add_slots(commands: _Commands) -> None:
+    parser = commands.add(
+        "slot",
+        slots.slot,
+        """
+        windlass slot ollama -- curl http://127.0.0.1:11434/api/generate -d @question.json
+        windlass slot --timeout 30s ollama -- ./ask.sh
+        """,
+    )
+    parser.add_argument("resource", metavar="RESOURCE")
+    parser.add_argument("argv", nargs="*", metavar="COMMAND", help="behind two dashes: what to run")
+    parser.add_argument("--timeout", type=_duration, metavar="TIME", help="wait no longer than this (exit code 124)")
+    parser.add_argument("--key", help="the slot is one of this key's")
+    parser.add_argument("--weight", type=int, default=1, metavar="N", help="how much of it is needed (default: 1)")
+    parser.add_argument("--lease", type=_duration, metavar="TIME", help="when it is free if this process dies (default: 30s)")
+    parser = commands.add("slots", slots.slots, "windlass slots\nwindlass slots --json")
+    parser.add_argument("--limit", type=_count, default=100, metavar="N", help="at most so many (default: 100)")
 
 
 def _add_schedules(commands: _Commands) -> None:
@@ -475,6 +614,17 @@ def _add_stats(commands: _Commands) -> None:
         """,
     )
     parser.add_argument("--minutes", type=_minutes, default=60, metavar="N", help="how far to look back (default: 60)")
+    parser = commands.add(
+        "doctor",
+        doctor.doctor,
+        """
+        windlass doctor
+        windlass doctor --hub https://hub.example.com
+        windlass doctor --store shop.db --deep
+        windlass doctor --json
+        """,
+    )
+    parser.add_argument("--deep", action="store_true", help="also read every page of a SQLite file, which takes a while")
 
 
 def _add_tokens(commands: _Commands) -> None:

@@ -19,7 +19,7 @@ from windlass.cli import views
 from windlass.cli.codes import FAILED, OK, TIMED_OUT
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell, who
-from windlass.engine import Engine
+from windlass.engine import Engine, Reason
 from windlass.engine.core import DEFAULT_ATTEMPTS, DEFAULT_QUEUE
 from windlass.errors import BadInput, NotFound, UnknownJob
 from windlass.machine import ENDED
@@ -282,9 +282,20 @@ def why(shell: Shell) -> int:
     if not reasons:
         shell.output.raw("Nothing holds it back: a worker can take it now.")
     for reason in reasons:
-        due = reason.data.get("due_at") if reason.code == "not_due" else None
-        shell.output.raw(line(f"It is due {views.ago(due, shell.clock.now())}, at {views.moment(due)}." if due else reason.text))
+        shell.output.raw(line(_in_words(reason, shell.clock.now())))
     return OK
+
+
+def _in_words(reason: Reason, now: int) -> str:
+    """A reason with its times on the reader's own clock."""
+    match reason.code, reason.data:
+        case "not_due", {"due_at": int(at)}:
+            return f"It is due {views.ago(at, now)}, at {views.moment(at)}."
+        case "rate", {"until": int(at), "resource": resource, "key": key}:
+            what = resource if key is None else f"{resource} for {key}"
+            return f"The rate of {what} lets the next one in {views.ago(at, now)}, at {views.moment(at)}."
+        case _:
+            return reason.text
 
 
 # cancel, rerun

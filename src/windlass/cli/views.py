@@ -16,6 +16,7 @@ from rich.text import Text
 
 from windlass import payload
 from windlass.cli.output import as_json, cell, clean, line, table
+from windlass.durations import span as span
 from windlass.engine.core import DEFAULT_QUEUE
 from windlass.machine import LIVE
 from windlass.model import Attempt, Entry, Failure, LogLine, Options, Run, State
@@ -102,14 +103,6 @@ def moment(ms: int) -> str:
 
 def _clock_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime("%H:%M:%S.") + f"{ms % 1000:03d}"
-
-
-def span(ms: int) -> str:
-    """A length of time in the one unit that matters."""
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
-        if ms >= 2 * size or (unit == "s" and ms >= size):
-            return f"{ms // size}{unit}"
-    return f"{max(ms, 0)}ms"
 
 
 def ago(at: int, now: int) -> str:

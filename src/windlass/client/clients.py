@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from windlass.client.controls import ControlVerbs
 from windlass.client.events import Told, follow
+from windlass.client.groups import GroupVerbs
 from windlass.client.transport import AsyncTransport, BlockingTransport
-from windlass.client.verbs import PATIENCE, Verbs, place, said
+from windlass.client.verbs import PATIENCE, place, said
 from windlass.clock import Clock, SystemClock
 from windlass.engine import checks
 from windlass.model import Run, State
+from windlass.slots import Duration, HeldSlot, direct_call, in_loop, on_thread
 from windlass.store.base import run_sync
 
 P = ParamSpec("P")
@@ -25,7 +29,7 @@ def _token(given: str | None) -> str | None:
     return given if given is not None else os.environ.get(TOKEN) or None
 
 
-class _Asking(Verbs):
+class _Asking(GroupVerbs, ControlVerbs):
     """The verbs, and what only a stream can tell."""
 
     def follow(
@@ -70,6 +74,7 @@ class Client:
     rerun = _plain(_Asking.rerun)
     cancel = _plain(_Asking.cancel)
     patch = _plain(_Asking.patch)
+    move = _plain(_Asking.move)
 
     get = _plain(_Asking.get)
     wait = _plain(_Asking.wait_for)
@@ -79,6 +84,32 @@ class Client:
     history = _plain(_Asking.history)
     lines = _plain(_Asking.lines)
     why = _plain(_Asking.why)
+
+    create_group = _plain(_Asking.create_group)
+    get_group = _plain(_Asking.get_group)
+    groups = _plain(_Asking.groups)
+    members = _plain(_Asking.members)
+    cancel_group = _plain(_Asking.cancel_group)
+    rerun_group = _plain(_Asking.rerun_group)
+    results = _plain(_Asking.results)
+
+    pause = _plain(_Asking.pause)
+    resume = _plain(_Asking.resume)
+    pauses = _plain(_Asking.pauses)
+    set_queue = _plain(_Asking.set_queue)
+    queues = _plain(_Asking.queues)
+    set_resource = _plain(_Asking.set_resource)
+    add_resource = _plain(_Asking.add_resource)
+    drop_resource = _plain(_Asking.drop_resource)
+    get_resource = _plain(_Asking.get_resource)
+    resources = _plain(_Asking.resources)
+    occupants = _plain(_Asking.occupants)
+
+    reserve = _plain(_Asking.reserve)
+    turn = _plain(_Asking.turn)
+    renew = _plain(_Asking.renew)
+    release = _plain(_Asking.release)
+    slots = _plain(_Asking.slots)
 
     schedule = _plain(_Asking.schedule)
     get_schedule = _plain(_Asking.get_schedule)
@@ -91,6 +122,7 @@ class Client:
 
     workers = _plain(_Asking.workers)
     stats = _plain(_Asking.stats)
+    doctor = _plain(_Asking.doctor)
 
     def events(
         self,
@@ -111,6 +143,15 @@ class Client:
                     return
         finally:
             run_sync(stream.aclose())  # type: ignore[attr-defined]
+
+    def slot(
+        self, resource: str, *, timeout: Duration | None = None, key: str | None = None, weight: int = 1, lease: Duration | None = None
+    ) -> AbstractContextManager[HeldSlot]:
+        """Hold the next slot of a resource for the block: behind what runs and those who asked before, ahead of every queue.
+
+        NotInTime when it is not free in time; LeaseLost at the end of the block when it was lost meanwhile.
+        """
+        return on_thread(self._verbs, direct_call(resource, key=key, weight=weight, timeout=timeout, lease=lease))
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -146,6 +187,15 @@ class AsyncClient(_Asking):
     ) -> AsyncIterator[Told]:
         """What happens from now on, or after the id of an event; with a run, what it does and logs until its end."""
         return self.follow(run_id, job=job, queue=queue, state=state, after=after)
+
+    def slot(
+        self, resource: str, *, timeout: Duration | None = None, key: str | None = None, weight: int = 1, lease: Duration | None = None
+    ) -> AbstractAsyncContextManager[HeldSlot]:
+        """Hold the next slot of a resource for the block: behind what runs and those who asked before, ahead of every queue.
+
+        NotInTime when it is not free in time; LeaseLost at the end of the block when it was lost meanwhile.
+        """
+        return in_loop(self, direct_call(resource, key=key, weight=weight, timeout=timeout, lease=lease))
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -6,8 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from windlass import wire
+from windlass.client.controls import LONGEST_WAIT, ON_THE_WAY, ControlVerbs
+from windlass.client.groups import GroupVerbs
 from windlass.client.problems import error_of
-from windlass.client.verbs import Verbs, encoded, place
+from windlass.client.verbs import encoded, place
 from windlass.engine import Outcome
 from windlass.errors import (
     HubFailed,
@@ -38,14 +40,12 @@ from windlass.wire import (
 
 T = TypeVar("T")
 
-LONGEST_WAIT = 25.0  # seconds; many proxies give up on an answer after 30
-ON_THE_WAY = 5.0  # seconds that an answer to a wait may come late
 ESCAPED = 6  # bytes of a character in JSON at most
 PARCEL = 4 * 1024 * 1024
 """Bytes of one request: outputs and log lines are sent in several rather than be refused by the hub's limit on bodies."""
 
 
-class RemotePort(Verbs):
+class RemotePort(GroupVerbs, ControlVerbs):
     """The port of a worker, beside the verbs of people."""
 
     longest_wait = LONGEST_WAIT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import logging
 import os
@@ -9,8 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -68,13 +70,13 @@ class Spool:
 
     async def deliver(self, port: _Reports) -> None:
         """Send what workers that have ended left behind; called again after an error it goes on where it was."""
-        for path in sorted(self._folder.glob(f"*{SUFFIX}")):
-            with _locked(path) as text:
-                if text is None or path == self._path:
+        for path in await asyncio.to_thread(lambda: sorted(self._folder.glob(f"*{SUFFIX}"))):
+            with _locked(path) as file:
+                if file is None or path == self._path:
                     continue
-                outcomes = list(_read(text, path))
-                for at in range(0, len(outcomes), SLICE):
-                    await _send(port, outcomes[at : at + SLICE])
+                reports = _read(file, path)
+                while outcomes := await asyncio.to_thread(lambda: list(islice(reports, SLICE))):  # noqa: B023 - it is awaited here
+                    await _send(port, outcomes)
                 path.unlink()
 
     def close(self) -> None:
@@ -129,8 +131,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[bytes | None]:
-    """What is in a file, if the worker that wrote it has ended and no other reads it."""
+def _locked(path: Path) -> Iterator[BinaryIO | None]:
+    """A file, if the worker that wrote it has ended and no other reads it."""
     try:
         file = path.open("rb")
     except FileNotFoundError:  # another worker was faster
@@ -142,11 +144,11 @@ def _locked(path: Path) -> Iterator[bytes | None]:
         except OSError:
             yield None
             return
-        yield file.read() if path.exists() else None
+        yield file if path.exists() else None
 
 
-def _read(text: bytes, path: Path) -> Iterator[Outcome]:
-    for number, line in enumerate(text.splitlines(), 1):
+def _read(file: BinaryIO, path: Path) -> Iterator[Outcome]:
+    for number, line in enumerate(file, 1):
         try:
             yield report_of(msgspec.json.decode(line, type=ReportView))
         except (msgspec.DecodeError, WindlassError) as error:

@@ -15,7 +15,7 @@ from windlass import wire
 from windlass.client.problems import refusal
 from windlass.client.transport import Transport
 from windlass.clock import Clock
-from windlass.engine import Page, Reason, Status, checks
+from windlass.engine import Finding, Page, Reason, Status, checks
 from windlass.engine.edits import PATCHABLE
 from windlass.engine.schedules import EDITABLE, MOST, Preview, outage_of
 from windlass.engine.stats import Stats
@@ -300,6 +300,20 @@ class Verbs:
         path = place("runs", checks.identifier(run_id, "The run"))
         return wire.run_of(await self.ask("PATCH", path, wire.RunView, body=encoded(given)))
 
+    async def move(
+        self,
+        run_id: str,
+        *,
+        place: int | None = None,
+        to: Literal["top", "bottom"] | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        by: str | None = None,
+    ) -> Run:
+        """Give a run that waits another place in its queue: the n-th from 0, the "top" or "bottom", or next to another run."""
+        body = wire.MoveRun(place, to, before, after)
+        return wire.run_of(await self.ask("POST", self._of(run_id, "move"), wire.RunView, body=body))
+
     # Schedules
 
     async def schedule(
@@ -386,6 +400,10 @@ class Verbs:
         """The totals, and what there was in the last so many minutes, the current one included."""
         checks.integer(minutes, "minutes", 1, self.limits.minutes)
         return wire.stats_of(await self._look(place("stats"), wire.StatsView, minutes=minutes))
+
+    async def doctor(self) -> list[Finding]:
+        """What is wrong with the hub and its store, the worst first, and what to do about it."""
+        return (await self._look(place("doctor"), wire.Diagnosis)).findings
 
     # Ends
 

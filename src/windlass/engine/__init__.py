@@ -2,14 +2,18 @@
 
 from windlass.engine.access import Access, AuditPage
 from windlass.engine.claims import Claiming
+from windlass.engine.doctor import Doctor, Finding
+from windlass.engine.groups import Grouping
+from windlass.engine.moves import Moving
 from windlass.engine.reading import Page, Reading, Reason, Status, Tail
 from windlass.engine.reports import Outcome, Reporting
 from windlass.engine.sweeping import Sweeping, Swept, Watch
+from windlass.engine.turns import Turns
 from windlass.engine.webhooks import Telling
 
 
-class Engine(Claiming, Reporting, Sweeping, Telling, Reading, Access):
+class Engine(Moving, Claiming, Reporting, Grouping, Turns, Sweeping, Telling, Doctor, Reading, Access):
     """A durable queue over one store."""
 
 
-__all__ = ["AuditPage", "Engine", "Outcome", "Page", "Reason", "Status", "Swept", "Tail", "Watch"]
+__all__ = ["AuditPage", "Engine", "Finding", "Outcome", "Page", "Reason", "Status", "Swept", "Tail", "Watch"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from windlass import egress
 from windlass.errors import BadInput, TooLarge
-from windlass.model import Failure, Key, Limits, Options, Requires, Solver
+from windlass.model import Failure, Key, Limits, Options, Requires, Solver, Use
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
 _KEY = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,255}")
@@ -86,6 +86,26 @@ def requires(wanted: Requires | None) -> None:
         integer(wanted.memory, "memory", 0, 2**40)
 
 
+def uses(given: tuple[Use, ...] | None, limits: Limits) -> None:
+    """What a job may occupy: each resource once."""
+    if given is None:
+        return
+    kind(given, "uses", tuple)
+    count(given, "resources of one job", limits.uses)
+    for use in given:
+        kind(use, "A use", Use)
+        name(use.resource, "A resource's name")
+        integer(use.weight, "weight", 1, 2**31 - 1)
+        if use.per is not None:
+            name(use.per, "The payload's field that limits")
+            if use.weight != 1:
+                raise BadInput(
+                    f"{use.resource!r} is limited per {use.per!r} and has a weight.", hint="Leave the weight out, or leave `per` out."
+                )
+    if len({use.resource for use in given}) < len(given):
+        raise BadInput("A resource is used twice by one job.", hint="Name each resource once; give a weight to use more of it.")
+
+
 def kind(value: Any, what: str, wanted: type) -> None:
     """A record of ours, not something that looks like one."""
     if not isinstance(value, wanted):
@@ -111,6 +131,7 @@ def options(given: Options, limits: Limits) -> Options:
         for delay in given.backoff:
             integer(delay, "A delay of the backoff", 0, limits.duration)
     requires(given.requires)
+    uses(given.uses, limits)
     if given.solver is not None:
         solver(given.solver)
     return given

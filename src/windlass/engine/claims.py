@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 from windlass import payload as json
 from windlass.engine import checks
-from windlass.engine.core import Core
+from windlass.engine.core import Open
+from windlass.engine.looking import Looking
 from windlass.errors import BadInput, Conflict, OutcomeUnknown
+from windlass.gates import Choice
 from windlass.machine import LIVE, Start, cancelled, lease_lost, step
 from windlass.model import LogLine, Run, State, WorkerInfo
-from windlass.store.records import FIRST, Head, Held
+from windlass.store.order import within
+from windlass.store.records import FIRST, Grab, Head, Held
 
 LEASE = 30_000
 WIDEST = 1_024
 
 
-class Claiming(Core):
+class Claiming(Looking):
     """The verbs of a worker before it reports."""
 
     async def register(self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None) -> None:
@@ -44,43 +48,68 @@ class Claiming(Core):
         slot, room = (0, 1) if worker.slots == 1 else (None, count)
         if nonce and await self.records.claim_known(nonce):
             return await self.records.held(nonce, worker.name)
+        grab = Grab(token, worker.name, slot, lease, self.controls.rev, self.clock.now(), call)
         taken: list[Run] = []
-        after, width = FIRST, room
+        after, width, choice = FIRST, room, Choice(grab.now)
         with self.hands.wanting(room):
             while room > len(taken):
-                known = self.lanes.last  # another claim may learn of new lanes while this one looks into the old ones
-                wide = self.hands.wide(width, room, WIDEST)
-                heads, newest, busy = await self.records.heads(self.lanes.open(worker), after, wide, worker.name, slot)
-                if newest > known:
+                # Another claim may learn of new lanes and controls while this one looks into the old ones.
+                known = self.lanes.last
+                if grab.controls != self.controls.rev:  # what was chosen by the old ones counts no more
+                    grab, after, choice = grab._replace(controls=self.controls.rev), FIRST, Choice(grab.now)
+                lanes = self.open_lanes(worker)
+                wide = width if lanes.limited else self.hands.wide(width, room, WIDEST)
+                look = await self.look(lanes, choice, after, wide, worker.name, slot)
+                if look.newest > known:
                     await self.refresh_lanes()
                     continue
-                if not heads or busy:
+                if look.controls != grab.controls:
+                    await self.refresh_controls()
+                    continue
+                if not look.heads or look.busy:
                     break
-                with self.hands.reaching(heads, width) as mine:
-                    got = await self._take(mine, token, call, worker.name, slot, lease, room - len(taken))
+                with nullcontext(look.heads) if lanes.limited else self.hands.reaching(look.heads, width) as mine:
+                    got = await self._take(lanes, choice, mine, room - len(taken), grab)
                 taken += got
                 if not got and nonce and await self.records.claim_known(nonce, but=call):
                     return await self.records.held(nonce, worker.name)  # the same claim was asked twice at once
-                if len(mine) == len(heads):
-                    if len(heads) < wide:
+                if len(mine) == len(look.heads):
+                    if look.end is not None:
+                        after = look.end
+                    elif got or not await self.stale():
                         break
-                    after = (heads[-1].band, heads[-1].position, heads[-1].seq)
-                # Others took what was seen: read on behind it, wider each time, until there is enough or nothing is left.
+                # Others took what was seen, or it may not pass: read on, wider each time, until there is enough or nothing is left.
                 width = min(width * 2, WIDEST)
+        self.hints.taken([name for run in taken for name in (run.id, run.seq)])
         return taken
 
-    async def _take(
-        self, heads: Sequence[Head], token: str, call: str | None, worker: str, slot: int | None, lease: int, count: int
-    ) -> list[Run]:
-        now = self.clock.now()
-        until = now + self.limits.keep_claim_nonces
+    async def _take(self, lanes: Open, choice: Choice, heads: Sequence[Head], count: int, grab: Grab) -> list[Run]:
+        grab = grab._replace(now=self.clock.now())
+        grab = grab._replace(until=grab.now + self.limits.keep_claim_nonces)
         try:
-            return await self.records.claim(heads, token, worker, slot, lease, count, now, call, until)
+            if not lanes.limited:
+                return await self.records.claim(heads, count, grab)
+            return await self._take_within(choice, heads, count, grab)
         except OutcomeUnknown:
             seen = {head.seq for head in heads}
-            return [run for run in await self.records.held(token, worker) if run.seq in seen]
+            return [run for run in await self.records.held(grab.token, grab.worker) if run.seq in seen]
         except Conflict:
             return []  # the worker's one slot was taken by another claim of the same name
+
+    async def _take_within(self, choice: Choice, heads: Sequence[Head], count: int, grab: Grab) -> list[Run]:
+        """Choose from an unlocked read; one batch then locks, counts again, and drops what no longer fits."""
+        got: list[Run] = []
+        while heads and len(got) < count:
+            seen = choice.offer(await self.candidates(choice, heads), count - len(got))
+            chosen = {candidate.seq for candidate in choice.runs}
+            if chosen or choice.parked or choice.later:
+                sets = within(choice.taken, choice.parked, choice.later, choice.gates)
+                more = await self.records.claim_within([head for head in heads if head.seq in chosen], sets, grab)
+                got += more
+                if len(more) < len(chosen):
+                    choice.gates.clear()  # others were faster, so what is occupied is to be read again
+            heads = heads[seen:]
+        return got
 
     def _check_worker(self, worker: WorkerInfo) -> None:
         checks.name(worker.name, "A worker's name")

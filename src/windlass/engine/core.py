@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from copy import copy
-from functools import lru_cache
 from threading import Lock
 from typing import Any, Literal, NamedTuple, Self
 
@@ -15,15 +14,23 @@ from windlass.clock import Clock
 from windlass.engine import checks
 from windlass.engine.hands import Hands
 from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob
+from windlass.gates import Gate, parts_of
 from windlass.machine import Command, step
-from windlass.model import SOLVER, Job, Lane, Limits, Options, Policy, Requires, Run, State, WorkerInfo
-from windlass.store.base import SWEEP, Hints, Joined, NoHints, Store, queue_topic, worker_topic
-from windlass.store.records import Change, Ready, Records, Written, policy_text, requires_text
+from windlass.model import SOLVER, Job, Lane, Limits, Needs, Options, Pause, Policy, Requires, Resource, Run, State, WorkerInfo
+from windlass.store.base import SWEEP, Hints, Joined, NoHints, Store, queue_topic, slot_topic, worker_topic
+from windlass.store.order import Settings
+from windlass.store.records import Change, Ready, Records, Written, needs_from, needs_text, policy_text
 from windlass.store.rows import Act
 
 DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 3
 PATIENCE = 50
 """How often a verb reads and decides again after losing a race, before it says so."""
+
+MAX_WAIT = 60_000
+"""Milliseconds after which a run that lacks several resources has them kept for it, unless the resource says otherwise."""
+
+MOST_REMEMBERED = 256
+"""Workers whose open lanes a process keeps worked out."""
 
 BACK_AT_LATEST = 1_000
 """Milliseconds between two sweeps at most: what is due within it is worth a hint."""
@@ -47,7 +54,7 @@ class Template(NamedTuple):
         policy = Policy(**{name: given[name] for name in _POLICY_FIELDS if name in given})
         return cls(
             queue=given.get("queue", DEFAULT_QUEUE),
-            requires=requires_text(rounded(_required(options))),
+            requires=needs_text(needs_of(options)),
             band=-given.get("priority", 0),
             max_attempts=given.get("max_attempts", DEFAULT_ATTEMPTS),
             max_runtime=given.get("max_runtime") or None,
@@ -55,19 +62,17 @@ class Template(NamedTuple):
         )
 
 
-def _required(options: Options) -> Requires:
-    requires = options.requires or Requires()
-    return requires if options.solver is None else replace(requires, tags=(*requires.tags, SOLVER))
-
-
 def merged(base: Options, over: Options) -> Options:
     """The options of a job with what a creation said itself laid over them."""
     return replace(base, **{name: value for name, value in asdict(over).items() if value is not None})
 
 
-def rounded(requires: Requires) -> Requires:
-    """Requirements in the few steps that lanes know: sorted tags, and powers of two."""
-    return Requires(tuple(sorted(set(requires.tags))), _power_of_two(requires.cores), _power_of_two(requires.memory))
+def needs_of(options: Options) -> Needs:
+    """What runs need, in the few steps that lanes know: sorted tags and uses, and powers of two."""
+    requires = options.requires or Requires()
+    tags = {*requires.tags, SOLVER} if options.solver is not None else set(requires.tags)
+    uses = sorted(options.uses or (), key=lambda use: (use.resource, use.per or ""))
+    return Needs(tuple(sorted(tags)), _power_of_two(requires.cores), _power_of_two(requires.memory), tuple(uses))
 
 
 def _power_of_two(number: int) -> int:
@@ -92,9 +97,21 @@ def pruned(run_id: str) -> Pruned:
     return Pruned(f"Run {run_id} has ended and was removed by retention.", hint=hint)
 
 
-def _topics(ready: Iterable[Ready], now: int) -> set[str]:
-    """What is to be said of runs that are ready: to workers when they are, to sweepers when they are within their next pause."""
-    return {queue_topic(queue) if due_at <= now else SWEEP for queue, due_at in ready if due_at <= now + BACK_AT_LATEST}
+def _topics(ready: Iterable[Ready], now: int) -> dict[str, list[str | int]]:
+    """What is to be said of runs that are ready: to workers when they are, to sweepers when they are within their next pause.
+
+    Which they are is said only where that is known of all of a queue.
+    """
+    said: dict[str, list[str | int]] = {}
+    for queue, due_at, runs in ready:
+        if due_at > now + BACK_AT_LATEST:
+            continue
+        topic = queue_topic(queue) if due_at <= now else SWEEP
+        if runs and topic != SWEEP and said.get(topic, True):
+            said.setdefault(topic, []).extend(runs)
+        else:
+            said[topic] = []
+    return said
 
 
 class Lanes:
@@ -102,10 +119,12 @@ class Lanes:
 
     def __init__(self) -> None:
         self.all: list[Lane] = []
+        self.by_id: dict[int, Lane] = {}
         self.ids: dict[tuple[str, str, str], int] = {}
         self.last = 0
+        self.limited = True  # whether there is any whose runs occupy something; there may be, until they are read
+        self.worked_out: tuple[tuple[int, int], dict[WorkerInfo, Open]] = (0, 0), {}  # under which lanes and controls, and for whom
         self._adding = Lock()
-        self.open = lru_cache(maxsize=256)(self._open)
 
     def add(self, lanes: Iterable[Lane]) -> None:
         """Remember lanes, which come in the order of their ids; those known already were asked for twice at once."""
@@ -113,11 +132,50 @@ class Lanes:
             for lane in lanes:
                 if lane.id > self.last:
                     self.all.append(lane)
-                    self.ids[lane.queue, lane.job, requires_text(lane.requires)] = self.last = lane.id
-            self.open.cache_clear()
+                    self.by_id[lane.id] = lane
+                    self.limited = bool(lane.requires.uses) or (self.limited and self.last > 0)
+                    self.ids[lane.queue, lane.job, needs_text(lane.requires)] = self.last = lane.id
 
-    def _open(self, worker: WorkerInfo) -> list[int]:
-        return [lane.id for lane in self.all if open_to(lane, worker)]
+
+class Open(NamedTuple):
+    """The lanes that a worker may take from now: those without limits, and those whose runs occupy something."""
+
+    plain: list[int]
+    limited: list[Lane]
+
+
+class Controls:
+    """What this process knows of pauses, queues and resources. A claim or a creation that finds a newer revision reads them again."""
+
+    def __init__(self) -> None:
+        self.rev = -1
+        self.pauses: dict[tuple[str, str], Pause] = {}
+        self.resources: dict[str, Resource] = {}
+        self._ageing: dict[str, int] = {}
+
+    def learn(self, settings: Settings) -> None:
+        """Know these instead; an older answer that came late is ignored."""
+        if settings.rev < self.rev:
+            return
+        self.pauses = {(pause.scope, pause.name): pause for pause in settings.pauses}
+        self.resources = {resource.name: resource for resource in settings.resources}
+        self._ageing = {queue.name: queue.ageing for queue in settings.queues}
+        self.rev = settings.rev
+
+    def paused(self, lane: Lane) -> list[Pause]:
+        """Why nothing of a lane is handed out, if so."""
+        if not self.pauses:
+            return []
+        wanted = (("system", ""), ("queue", lane.queue), ("job", lane.job))
+        return [pause for place in wanted if (pause := self.pauses.get(place)) is not None]
+
+    def resource(self, name: str) -> Resource:
+        """A resource; one that nobody has set is there once."""
+        return self.resources.get(name) or Resource(name, 1, (), MAX_WAIT, 0, 0)
+
+    def ageing(self, queue: str) -> int | None:
+        """How long a wait one step of priority is worth in a queue; None: priorities are never overtaken."""
+        return self._ageing.get(queue)
 
 
 class Core:
@@ -130,6 +188,7 @@ class Core:
         self.clock = clock
         self.limits = limits or Limits()
         self.lanes, self.hands = Lanes(), Hands()
+        self.controls = Controls()
         self._jobs: dict[str, tuple[Job, Template]] = {}
 
     def on(self, store: Store) -> Self:
@@ -176,9 +235,20 @@ class Core:
     async def wake_after(self, changes: Iterable[Change], written: Written, now: int) -> None:
         """Tell those whom some moves concern, as far as they were written."""
         moved = [change.after for change in changes if change.after.seq in written.seqs]
-        asked = {worker_topic(run.worker) for run in moved if run.state is State.CANCELLING and run.worker is not None}
-        ready = [Ready(run.queue, run.due_at) for run in moved if run.state in (State.QUEUED, State.SCHEDULED)]
-        await self.wake(asked | _topics((*ready, *written.released), now))
+        asked: dict[str, list[str | int]] = {
+            worker_topic(run.worker): [] for run in moved if run.state is State.CANCELLING and run.worker is not None
+        }
+        ready = [Ready(run.queue, run.due_at, (run.id,)) for run in moved if run.state in (State.QUEUED, State.SCHEDULED)]
+        freed: dict[str, list[str | int]] = {topic: [] for topic in self.freed_topics(written.freed)}
+        await self.wake(asked | _topics((*ready, *written.released), now) | freed)
+
+    def freed_topics(self, keys: Iterable[str]) -> set[str]:
+        """Whom it concerns that something was let go of: direct calls, and the queues whose runs use it."""
+        resources = {parts_of(key)[0] for key in keys}
+        if not resources:
+            return set()
+        queues = {lane.queue for lane in self.lanes.all if any(use.resource in resources for use in lane.requires.uses)}
+        return {slot_topic(name) for name in resources} | set(map(queue_topic, queues))
 
     # Jobs and lanes
 
@@ -235,6 +305,7 @@ class Core:
         missing = wanted - self.lanes.ids.keys()
         if not missing:
             return
+        await self._ensure_resources(missing)
         await self.home.add_lanes(missing, self.limits.lanes)
         await self.refresh_lanes()
         if not wanted <= self.lanes.ids.keys():
@@ -242,8 +313,63 @@ class Core:
                 f"There are {self.limits.lanes:,} lanes already.", hint="Use fewer combinations of queue, job and requirements."
             )
 
+    async def _ensure_resources(self, lanes: set[tuple[str, str, str]]) -> None:
+        """Make the resources that these lanes name and nobody has set."""
+        named = {use.resource for _, _, needs in lanes for use in needs_from(needs).uses}
+        if named <= self.controls.resources.keys():
+            return
+        await self.refresh_controls()
+        if missing := named - self.controls.resources.keys():
+            await self.home.add_resources(missing, MAX_WAIT, self.limits.resources, self.clock.now())
+            await self.refresh_controls()
+        if not named <= self.controls.resources.keys():
+            raise LimitReached(f"There are {self.limits.resources:,} resources already.", hint="Use a key (`per`) instead of many names.")
+
     async def refresh_lanes(self) -> None:
         self.lanes.add(await self.home.lanes_after(self.lanes.last))
+
+    async def refresh_controls(self) -> None:
+        """Read pauses, queues and resources as they are now."""
+        self.controls.learn(await self.home.settings())
+
+    async def stale(self) -> bool:
+        """Whether what this process knew of the controls was no longer true; it is now."""
+        before = self.controls.rev
+        await self.refresh_controls()
+        return self.controls.rev != before
+
+    def open_lanes(self, worker: WorkerInfo) -> Open:
+        """What a worker may take from, as far as this process knows."""
+        known = self.lanes.last, self.controls.rev
+        if self.lanes.worked_out[0] != known:
+            self.lanes.worked_out = known, {}
+        cached = self.lanes.worked_out[1]
+        if (found := cached.get(worker)) is None:
+            lanes = [lane for lane in self.lanes.all if open_to(lane, worker) and not self.controls.paused(lane)]
+            found = Open([lane.id for lane in lanes if not lane.requires.uses], [lane for lane in lanes if lane.requires.uses])
+            if len(cached) < MOST_REMEMBERED:
+                cached[worker] = found
+        return found
+
+    async def gates_of(self, keys: Collection[str], now: int) -> dict[str, Gate]:
+        """These gates with what is occupied of them. A resource that was dropped meanwhile counts as one that nobody has set."""
+        if any(parts_of(key)[0] not in self.controls.resources for key in keys):
+            await self.refresh_controls()
+        found = await self.records.usage(sorted(keys))
+        return {key: Gate(key, self.controls.resource(parts_of(key)[0]), *usage, now) for key, usage in found.items()}
+
+    async def lane_of(self, run: Run) -> Lane:
+        """The lane of a run, parked or not."""
+        if abs(run.lane) not in self.lanes.by_id:
+            await self.refresh_lanes()
+        return self.lanes.by_id[abs(run.lane)]
+
+    async def write_back(self, verb: str, changes: Sequence[Change], now: int) -> Written:
+        """Store what `step` decided, as far as the runs are still as they were read, and tell whom it concerns."""
+        nonces = self.clock.nonce(), self.clock.nonce()
+        written = await self.records.write_back(verb, changes, *nonces, now, limited=self.lanes.limited)
+        await self.wake_after(changes, written, now)
+        return written
 
     # One run, changed by one command
 
@@ -265,9 +391,8 @@ class Core:
             after = step(before, cmd, now)
             changes = [Change(before, after, cmd.name, detail)]
             try:
-                written = await self.records.write_back(verb, changes, self.clock.nonce(), self.clock.nonce(), now)
+                written = await self.write_back(verb, changes, now)
                 if written.seqs:
-                    await self.wake_after(changes, written, now)
                     return after
             except OutcomeUnknown:
                 found = await self.get(run_id)

@@ -9,14 +9,16 @@ from hashlib import blake2b
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE, Core, Template, merged
 from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, WrongState
-from windlass.machine import ENDED
-from windlass.model import Created, Job, Key, NewRun, Options, State, place
-from windlass.store.records import Creation, KeyRow, Kind, Ready, Winner, policy_text
+from windlass.gates import keys_text, limits_by_key
+from windlass.machine import ENDED, rank
+from windlass.model import INDEX_STEP, Created, Job, Key, NewRun, Options, State, Use, place
+from windlass.store.records import Creation, KeyRow, Kind, Ready, Winner, policy_of, policy_text
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 _NOTHING_SAID = NewRun("").options  # the very object that a creation has unless it says more
@@ -86,6 +88,7 @@ class Creating(Core):
                 return [self._answer(item, winners) for item in asked] if winners else [Created(item[0], created=True) for item in asked]
             await self._refuse_other_content(made)
             self.forget_jobs()
+            await self.refresh_controls()
         raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
 
     async def rerun(self, run_id: str, *, key: Key | None = None) -> Created:
@@ -98,9 +101,9 @@ class Creating(Core):
             raise WrongState(f"Run {old.id} is {old.state}, so it cannot rerun.", hint="Wait for its end, or cancel it first.")
         now, new_id = self.clock.now(), self.clock.new_id()
         rules = old.max_attempts, old.max_runtime, policy_text(old.policy)
-        kind = Kind(_QUEUED, old.job, old.queue, old.lane, old.band, *rules, retry_of=old.current_attempt)
+        kind = Kind(_QUEUED, old.job, old.queue, old.lane, old.band, *rules, retry_of=old.current_attempt, aged=old.aged)
         asked: _Asked = (new_id, NewRun(old.job, key=key), None if key is None else (checks.key(key, self.limits).scope, key.name), "")
-        row = (new_id, place(now), now, old.payload, *(asked[2] or (None, None)), None, old.instant)
+        row = (new_id, place(now - old.head_start), now, old.payload, *(asked[2] or (None, None)), None, old.instant, old.keys)
         keys = [] if key is None else [_key_row(asked, key.on_duplicate == "compare", now)]
         for _ in range(PATIENCE):
             if (winners := await self._store(Creation(now, [new_id], {kind: [row]}, keys))) is not None:
@@ -116,22 +119,26 @@ class Creating(Core):
             winners, released = await self.records.create(made, self.clock.nonce())
         except (OutcomeUnknown, Conflict):
             return await self._found(made)
-        await self.wake_queues([*self.ready(made), *released], made.now)
+        await self.wake_queues([*self.ready(made, winners), *released], made.now)
         return winners
 
     async def _found(self, made: Creation) -> dict[tuple[str, str], Winner] | None:
         stored = await self.records.seqs(made.ids)
         if not stored:
             return None
-        await self.wake_queues(self.ready(made), made.now)
+        await self.wake_queues(self.ready(made, {}), made.now)
         ours = {(row.scope, row.key): Winner(row.run, None) for row in made.keys if row.run in stored}
         return await self.records.winners(made.keys, made.now) | ours
 
-    def ready(self, made: Creation) -> Iterator[Ready]:
-        """Where and when the next of each kind is ready."""
+    def ready(self, made: Creation, winners: Mapping[tuple[str, str], Winner]) -> Iterator[Ready]:
+        """Where and when the next of each kind is ready. Those whose keys others hold were not made."""
+        lost = {row.run for row in made.keys if (winner := winners.get((row.scope, row.key))) is not None and winner.run != row.run}
         for kind, rows in made.rows.items():
-            if kind.state != _WAITING:
-                yield Ready(kind.queue, made.now if kind.state == _QUEUED else min(row[2] for row in rows))
+            if kind.state == _QUEUED:
+                if runs := [row[0] for row in rows if row[0] not in lost]:
+                    yield Ready(kind.queue, made.now, runs)
+            elif kind.state != _WAITING:
+                yield Ready(kind.queue, min(row[2] for row in rows))
 
     def _checked(self, new: NewRun) -> tuple[str, str] | None:
         """The scope and the name of its key, if what is asked for can be stored."""
@@ -155,6 +162,8 @@ class Creating(Core):
 
     async def _made(self, asked: Sequence[_Asked], undefined: Literal["refuse", "wait"]) -> Creation:
         """Everything one batch needs, worked out from what this process knows now."""
+        if self.controls.rev < 0:
+            await self.refresh_controls()
         now, first = self.clock.now(), _first_by_key(asked)
         kept = [(index, item) for index, item in enumerate(asked) if not item[2] or first[item[2]] is item]
         predecessors = await self._predecessors({before for _, new, _, _ in asked if new.after for before in new.after})
@@ -168,7 +177,7 @@ class Creating(Core):
             template = jobs[new.job][0].payload
             if template or new.payload is None:
                 text = json.dump(_laid_over(template, new.payload), most=self.limits.payload)
-            position = place(due_at, index) if later else first_place + index
+            position = place(due_at, index) if later else first_place + index * INDEX_STEP
             row: tuple[Any, ...] = (identity, position, due_at, text) if key is None else (identity, position, due_at, text, *key)
             if new.schedule is not None:
                 row = (*row, new.schedule, new.instant)  # always behind a key
@@ -178,6 +187,7 @@ class Creating(Core):
             now=now,
             ids=[item[0] for _, item in kept],
             rows=await self._by_kind(rows, jobs),
+            controls=self.controls.rev,
             keys=[_key_row(item, key in compared, now) for key, item in sorted(first.items())],
             definitions=sorted({(name, jobs[name][0].rev) for _, name, _, _ in rows}),
             waits=[
@@ -199,7 +209,12 @@ class Creating(Core):
             queue, requires, band, max_attempts, max_runtime, policy = template
             lane = self.lanes.ids[queue, job, requires]
             kind = Kind(state, job, queue, lane, band, max_attempts, max_runtime, policy, retry_of)
-            made[kind] += rows[state, job, options, retry_of]
+            found = rows[state, job, options, retry_of]
+            if limits_by_key(uses := self.lanes.by_id[lane].requires.uses):
+                found = _keyed(found, uses)
+            if (ageing := self.controls.ageing(queue)) is not None:
+                kind, found = _ageing(kind, found, ageing)
+            made[kind] += found
         return made
 
     def _template(self, options: Options | None, job: Job, template: Template) -> Template:
@@ -232,6 +247,19 @@ class Creating(Core):
                     f"The key {row.key!r} is held by run {winner.run}, which was asked for with other content.",
                     hint="Use a new key for a new request; repeat the first request exactly to get its run.",
                 )
+
+
+def _keyed(rows: list[tuple[Any, ...]], uses: tuple[Use, ...]) -> list[tuple[Any, ...]]:
+    """The same with the keys under which they use what is limited by key."""
+    return [(*row, *(None,) * (8 - len(row)), keys_text(uses, msgspec.json.decode(row[3]))) for row in rows]
+
+
+def _ageing(kind: Kind, rows: list[tuple[Any, ...]], ageing: int) -> tuple[Kind, list[tuple[Any, ...]]]:
+    """The same in a queue that ages: one band for all, in which a priority is a head start."""
+    band, priority = rank(-kind.band, ageing)
+    head_start = place((priority or 0) * ageing)
+    policy = policy_text(replace(policy_of(kind.policy or "{}"), ageing=ageing))
+    return kind._replace(band=band, aged=priority, policy=policy), [(row[0], row[1] - head_start, *row[2:]) for row in rows]
 
 
 def _other_content(first: NewRun, again: NewRun) -> bool:

@@ -10,9 +10,10 @@ from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE, Core
 from windlass.errors import BadInput, Conflict, Frozen, WrongState
+from windlass.gates import keys_text
 from windlass.machine import Cancel, Patch, Skip, step
 from windlass.model import Run, State
-from windlass.store.records import Change, Written, pack, requires_text
+from windlass.store.records import Change, Written, needs_text, pack
 
 PATCHABLE = ("payload", "priority", "due_at", "max_attempts", "queue")
 
@@ -24,7 +25,7 @@ class Editing(Core):
         """Cancel at once what waits; ask what runs to stop. Asked again while it stops, it changes nothing."""
         cmd = Cancel(reason=_reason(reason))
         try:
-            return await self.change("cancel", run_id, cmd, _detail(by, reason=cmd.reason))
+            return await self.change("cancel", run_id, cmd, detail_of(by, reason=cmd.reason))
         except WrongState:
             run = await self.get(run_id)
             if run.state is State.CANCELLING:
@@ -34,7 +35,7 @@ class Editing(Core):
     async def skip(self, run_id: str, *, reason: str, by: str | None = None) -> Run:
         """End a run that has not been handed out, without executing it."""
         cmd = Skip(reason=checks.reason(reason))
-        return await self.change("skip", run_id, cmd, _detail(by, reason=cmd.reason))
+        return await self.change("skip", run_id, cmd, detail_of(by, reason=cmd.reason))
 
     async def patch(self, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
         """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""
@@ -47,13 +48,18 @@ class Editing(Core):
         if not given:
             raise BadInput("Nothing to patch.", hint=f"Give at least one of {', '.join(PATCHABLE)}.")
         cmd = self._patch_of(given)
+        if cmd.queue is not None:
+            await self.refresh_controls()
+            cmd = replace(cmd, ageing=self.controls.ageing(cmd.queue))
         for _ in range(PATIENCE):
             before = await self.get(run_id)
             now = self.clock.now()
             step(before, cmd, now)  # raises what is wrong, before a lane is made for it
             if cmd.queue is not None:
                 cmd = replace(cmd, lane=await self._lane_in(before, cmd.queue))
-            change = Change(before, step(before, cmd, now), cmd.name, _detail(by, fields=sorted(given)))
+            if cmd.payload is not None:
+                cmd = replace(cmd, keys=keys_text((await self.lane_of(before)).requires.uses, given["payload"]))
+            change = Change(before, step(before, cmd, now), cmd.name, detail_of(by, fields=sorted(given)))
             if await self.records.patch(change, self.clock.nonce(), now):
                 await self.wake_after([change], Written({before.seq}, []), now)
                 return change.after
@@ -74,18 +80,17 @@ class Editing(Core):
         return Patch(**checked)
 
     async def _lane_in(self, run: Run, queue: str) -> int:
-        if run.lane > self.lanes.last:
-            await self.refresh_lanes()
-        requires = next(requires_text(lane.requires) for lane in self.lanes.all if lane.id == run.lane)
-        await self.ensure_lanes({(queue, run.job, requires)})
-        return self.lanes.ids[queue, run.job, requires]
+        needs = needs_text((await self.lane_of(run)).requires)
+        await self.ensure_lanes({(queue, run.job, needs)})
+        return self.lanes.ids[queue, run.job, needs]
 
 
 def _reason(text: str | None) -> str | None:
     return None if text is None else checks.reason(text)
 
 
-def _detail(by: str | None, **facts: Any) -> str | None:
+def detail_of(by: str | None, **facts: Any) -> str | None:
+    """What an entry of the journal tells beside the change, as JSON text."""
     if by is not None:
         facts["by"] = checks.name(by, "Who did it")
     known = {name: value for name, value in facts.items() if value is not None}

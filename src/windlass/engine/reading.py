@@ -13,14 +13,17 @@ import msgspec
 from msgspec import Struct
 
 from windlass.engine import checks
-from windlass.engine.core import Core, open_to, pruned
+from windlass.engine.core import Open, open_to, pruned
+from windlass.engine.looking import Looking
 from windlass.errors import BadInput, NotFound
+from windlass.gates import Choice, Lack, Need, lacks, needs, parts_of
 from windlass.machine import ENDED, LIVE
-from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Run, State
+from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Pause, Run, State
 from windlass.store.records import FIRST
 
 _LAST = 2**63 - 1
 _AHEAD = 1_000
+_VIEWS = 8  # kinds of workers that are asked
 _LONGEST_CURSOR = 200_000
 _SNAPSHOT = re.compile(r"(\d{1,20}:\d{1,20}:(\d{1,20}(,\d{1,20})*)?)?")
 
@@ -112,7 +115,7 @@ LISTS: Mapping[tuple[str, ...], str] = {
 """The filters that can be combined, each of which has its index."""
 
 
-class Reading(Core):
+class Reading(Looking):
     """The verbs that change nothing."""
 
     async def status(self, run_id: str) -> Status:
@@ -223,7 +226,8 @@ class Reading(Core):
         head = ["queued", job, queue]
         band, position, seq = _place(cursor, head, 3) or FIRST
         lanes = await self._lanes(lambda lane: job in (None, lane.job) and queue in (None, lane.queue))
-        heads, _, _ = await self.records.heads(lanes, (band, position, seq), count, "", None)
+        parked = [-lane for lane in lanes]
+        heads = (await self.records.heads([*lanes, *parked], (band, position, seq), count, "", None)).heads
         found = {run.seq: run for run in await self.records.find_seqs([item.seq for item in heads])}
         runs = [found[item.seq] for item in heads if item.seq in found]
         last = heads[-1] if len(heads) == count else None
@@ -234,21 +238,26 @@ class Reading(Core):
         return [lane.id for lane in self.lanes.all if wanted(lane)]
 
     async def why(self, run_id: str) -> list[Reason]:
-        """Everything that holds a run back now; empty for one that a worker could take at once."""
+        """Everything that holds a run back now; empty for one that a suitable worker would get with its next claim."""
         run = await self.get(run_id)
         match run.state:
             case State.WAITING:
-                return await self._why_waiting(run)
+                return [*await self._why_waiting(run), *await self._why_paused(run)]
             case State.SCHEDULED:
-                return [Reason("not_due", f"It is due in {max(0, run.due_at - self.clock.now())} ms.", {"due_at": run.due_at})]
+                due = Reason("not_due", f"It is due in {max(0, run.due_at - self.clock.now())} ms.", {"due_at": run.due_at})
+                return [due, *await self._why_paused(run)]
             case State.QUEUED:
-                return await self._why_queued(run)
+                return [*await self._why_paused(run), *await self._why_queued(run)]
             case _ if run.state in LIVE:
                 return [Reason("held", f"Worker {run.worker} has it.", {"worker": run.worker, "lease_until": run.lease_until})]
             case _:
                 return [Reason("ended", f"It has ended: {run.state}.", {"state": run.state, "reason": run.reason})]
 
     async def _why_waiting(self, run: Run) -> list[Reason]:
+        if (group := await self.records.callback_group(run.id)) is not None:
+            left = group.total - group.succeeded - group.failed - group.cancelled
+            text = f"It is called at the end of group {group.id}, of which {left} of {group.total} have not ended."
+            return [Reason("waits_for_group", text, {"group": group.id, "left": left, "total": group.total})]
         before = await self.records.predecessors(run.seq, 100)
         return [
             Reason("waits_for", f"It waits for run {other}, which is {state}.", {"run": other, "state": state})
@@ -256,15 +265,79 @@ class Reading(Core):
             if state not in ENDED
         ]
 
+    async def _why_paused(self, run: Run) -> list[Reason]:
+        await self.refresh_controls()
+        return [_paused(pause) for pause in self.controls.paused(await self.lane_of(run))]
+
     async def _why_queued(self, run: Run) -> list[Reason]:
+        """What a claim of the worker that would reach it first meets before it."""
         await self.refresh_lanes()
-        lane = next(lane for lane in self.lanes.all if lane.id == run.lane)
-        alive = await self.records.workers_seen(self.clock.now() - self.limits.worker_silence)
-        reasons = [] if any(open_to(lane, worker) for worker in alive) else [_no_worker(lane, len(alive))]
-        ahead = await self.records.ahead(run, _AHEAD)
-        if ahead:
-            reasons.append(Reason("behind", f"{ahead}{' or more' if ahead == _AHEAD else ''} are ahead of it.", {"ahead": ahead}))
-        return reasons
+        lane, now = await self.lane_of(run), self.clock.now()
+        alive = await self.records.workers_seen(now - self.limits.worker_silence)
+        able = [worker for worker in alive if open_to(lane, worker)]
+        only = Open([], [lane]) if lane.requires.uses else Open([lane.id], [])
+        reasons = [] if able else [_no_worker(lane, len(alive))]
+        gates = await self.gates_of({need.key for need in needs(lane.requires.uses, run.keys)}, now)
+        missing = lacks(needs(lane.requires.uses, run.keys), gates, frozenset())
+        reasons += [await self._why_lacking(lack) for lack in missing]
+        if run.parked is not None and not missing:
+            reasons.append(
+                Reason("parked", "It was put aside until its key is free, and will be put back at once.", _gate_data(run.parked))
+            )
+        ways = {(*lanes.plain, *(-one.id for one in lanes.limited)): lanes for worker in able if any(lanes := self.open_lanes(worker))}
+        views = [await self._before(run, lanes, now) for lanes in list(ways.values())[:_VIEWS] or [only]]
+        return [*reasons, *min(views, key=len, default=[])]
+
+    async def _before(self, run: Run, lanes: Open, now: int) -> list[Reason]:
+        """What of these lanes a claim would take, or keep something for, before it comes to a run."""
+        choice = Choice(now)
+        seen = (await self.look(lanes, choice, FIRST, _AHEAD, "", None)).heads
+        ahead = [head for head in seen if (head.band, head.position, head.seq) < (run.band, run.position, run.seq)]
+        candidates = await self.candidates(choice, ahead)
+        fresh = await self.gates_of({need.key for need in self._needs(run)}, now)
+        choice.offer(candidates, len(candidates))
+        reasons = []
+        if number := len(choice.runs):
+            more = " or more" if len(ahead) >= _AHEAD else ""
+            reasons.append(Reason("behind", f"{number}{more} are ahead of it.", {"ahead": number}))
+        kept = [lack for lack in lacks(self._needs(run), fresh, choice.kept) if lack.why == "kept"]
+        text = "{} is kept for a run ahead of it that needs more than is free."
+        return reasons + [Reason("kept", text.format(_gate_name(lack.need.key)), _gate_data(lack.need.key)) for lack in kept]
+
+    def _needs(self, run: Run) -> tuple[Need, ...]:
+        return needs(self.lanes.by_id[abs(run.lane)].requires.uses, run.keys)
+
+    async def _why_lacking(self, lack: Lack) -> Reason:
+        gate, need = lack.gate, lack.need
+        what, data = _gate_name(gate.key), {**_gate_data(gate.key), "needs": need.weight, "capacity": gate.resource.capacity}
+        if lack.why == "impossible":
+            return Reason("impossible", f"It needs {need.weight} of {what}, which never has that much.", data)
+        if lack.why == "rate":
+            return Reason("rate", f"The rate of {what} lets the next one in at {lack.until}.", {**data, "until": lack.until})
+        runs, slots = await self.records.holders(gate.key, 10), await self.records.slots_at(gate.key, 10)
+        by = [f"run {holder.run}" for holder in runs] + [f"a direct call{f' of {slot.who}' if slot.who else ''}" for slot in slots]
+        data |= {"held": gate.held, "runs": [holder.run for holder in runs], "slots": [slot.id for slot in slots]}
+        if sum(holder.weight for holder in runs) + need.weight <= (gate.resource.capacity or 0):
+            return Reason("reserved", f"{what} is kept for {', '.join(by)}.", data)
+        return Reason("full", f"{gate.held} of {gate.resource.capacity} of {what} are occupied, by {', '.join(by) or 'nobody now'}.", data)
+
+
+def _gate_data(key: str) -> dict[str, Any]:
+    resource, value = parts_of(key)
+    return {"resource": resource, "key": value}
+
+
+def _gate_name(key: str) -> str:
+    resource, value = parts_of(key)
+    return repr(resource) if value is None else f"{resource!r} for {value!r}"
+
+
+def _paused(pause: Pause) -> Reason:
+    what = "Everything" if pause.scope == "system" else f"The {pause.scope} {pause.name!r}"
+    said = f": {pause.reason}" if pause.reason else ""
+    by = f" by {pause.who}" if pause.who else ""
+    data = {"scope": pause.scope, "name": pause.name, "at": pause.at, "who": pause.who, "reason": pause.reason}
+    return Reason("paused", f"{what} is paused{by}{said}.", data)
 
 
 def _no_worker(lane: Lane, alive: int) -> Reason:

@@ -106,8 +106,8 @@ class Reporting(Core):
             return {}
         rows = [(seq, report.token or "", report.output, report.output_hash) for seq, report in done.items()]
         now = self.clock.now()
-        written = await self.records.succeed(rows, self.clock.nonce(), self.clock.nonce(), now)
-        await self.wake_queues(written.released, now)
+        written = await self.records.succeed(rows, self.clock.nonce(), self.clock.nonce(), now, limited=self.lanes.limited)
+        await self.wake_after((), written, now)
         return dict.fromkeys(written.seqs, State.SUCCEEDED)
 
     async def _decide(self, reports: dict[int, Report]) -> dict[int, State]:
@@ -118,8 +118,7 @@ class Reporting(Core):
         changes = [Change(run, step(run, reports[run.seq], now), reports[run.seq].name) for run in runs]
         if not changes:
             return {}
-        written = await self.records.write_back("report", changes, self.clock.nonce(), self.clock.nonce(), now)
-        await self.wake_after(changes, written, now)
+        written = await self.write_back("report", changes, now)
         return {change.after.seq: change.after.state for change in changes if change.after.seq in written.seqs}
 
     async def _settle(self, run_id: str, report: Report) -> Receipt | WindlassError:
@@ -151,10 +150,9 @@ class Reporting(Core):
         now = self.clock.now()
         confirmed = Change(run, step(run, report, now), "confirm")
         try:
-            written = await self.records.write_back("report", [confirmed], self.clock.nonce(), self.clock.nonce(), now)
+            written = await self.write_back("report", [confirmed], now)
         except OutcomeUnknown:
             return {}  # the next look at the run tells
-        await self.wake_after([confirmed], written, now)
         if written.seqs:
             raise cancelled(run)
         return {}

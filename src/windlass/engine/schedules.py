@@ -218,6 +218,7 @@ class Scheduling(Creating, Editing):
                 return _Look(await self._fire_these(plans) if plans else 0, moved, end)
             except (Conflict, OutcomeUnknown):
                 self.forget_jobs()  # another process was faster, or somebody edits one: what is still due is read again
+                await self.refresh_controls()
             except StoreError:
                 raise
             except WindlassError:
@@ -298,7 +299,7 @@ class Scheduling(Creating, Editing):
         advances = [_advance(schedule, fire, runs.get(schedule.id)) for schedule, fire in plans]
         skips = [(schedule.id, *skip) for schedule, fire in plans for skip in fire.skips]
         stored = await self.records.fire(made, advances, skips, self.clock.nonce())
-        await self.wake_queues([*self.ready(made), *stored.released], made.now)
+        await self.wake_queues([*self.ready(made, stored.winners), *stored.released], made.now)
         return len(news)
 
 

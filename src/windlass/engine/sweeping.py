@@ -6,13 +6,13 @@ from msgspec import Struct
 
 from windlass.clock import Clock
 from windlass.engine.core import BACK_AT_LATEST
+from windlass.engine.limiting import Limiting
 from windlass.engine.schedules import Scheduling
 from windlass.engine.stats import Counting
 from windlass.errors import OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
 from windlass.model import Run, State
-from windlass.store.base import queue_topic
-from windlass.store.records import Change
+from windlass.store.records import Change, Ready
 from windlass.store.webhooks import FOLLOWER as TELLING
 
 SLICE = 500
@@ -55,7 +55,7 @@ class Watch:
         return ticks - self._since
 
 
-class Sweeping(Scheduling, Counting):
+class Sweeping(Scheduling, Counting, Limiting):
     """The verbs of time."""
 
     _prune_at = 0
@@ -68,6 +68,7 @@ class Sweeping(Scheduling, Counting):
         """
         began, steady = self.clock.now(), None if watch is None else watch.steady_for()
         lapsed = await self.lapse(steady)
+        await self.open_gates(steady)
         fired, left = await self.fire_in_turn()
         dispatched = await self.dispatch()
         pruned = 0
@@ -99,7 +100,7 @@ class Sweeping(Scheduling, Counting):
             moved = await self.records.dispatch(ids, self.clock.nonce(), now)
         except OutcomeUnknown:
             return 0  # what was not done is still due
-        await self.wake(set(map(queue_topic, moved.values())))
+        await self.wake_queues((Ready(queue, now, (seq,)) for seq, queue in moved.items()), now)
         return len(moved)
 
     async def lapse(self, steady: int | None = None) -> int:
@@ -130,10 +131,9 @@ class Sweeping(Scheduling, Counting):
                 await self.records.look_later(later)
             if not changes:
                 return 0
-            written = await self.records.write_back("lapse", changes, self.clock.nonce(), self.clock.nonce(), now)
+            written = await self.write_back("lapse", changes, now)
         except OutcomeUnknown:
             return 0  # the next sweep looks again
-        await self.wake_after(changes, written, now)
         return len(written.seqs)
 
     def _verdict(self, run: Run, now: int, steady: int | None) -> Command | int | None:
@@ -177,6 +177,7 @@ class Sweeping(Scheduling, Counting):
         """
         pruned, now, read = 0, self.clock.now(), min(await self._read_up_to(), default=None)
         await self.prune_workers()
+        await self.tidy_gates()
         for state in ENDED:
             keep = self.limits.keep_succeeded if state is State.SUCCEEDED else self.limits.keep_others
             for _ in range(SLICES):

@@ -39,6 +39,7 @@ FAILURES, PERIOD = 30, 60_000
 _READS = {"GET", "HEAD", "OPTIONS"}
 _IN_QUERY = re.compile(rb"(?:^|&)(?:access_)?token=|wli?_[A-Za-z0-9_-]{44}")
 _EVERYTHING = frozenset(SCOPES)
+_HANDED_ON = {b"forwarded", b"via", b"x-real-ip"}
 
 
 class Caller(NamedTuple):
@@ -95,13 +96,13 @@ class Gate:
         """The gate before a route."""
 
         async def enter(scope: Scope, receive: Any, send: Any) -> None:
-            scope["caller"] = await self.admit(scope, scope["route_handler"].opt)
+            await self.admit(scope, scope["route_handler"].opt)
             await app(scope, receive, send)
 
         return enter
 
     async def admit(self, scope: Scope, options: Mapping[str, Any]) -> Caller:
-        """Who asks, if they may. A route that does not say who may is for nobody; `None` is for everybody."""
+        """Who asks, if they may; the scope then has it too. A route that does not say who may is for nobody; `None` is for everybody."""
         query, method = scope["query_string"], scope["method"]
         wanted = options.get("scope", None if method == "OPTIONS" else ())
         headers: Headers = dict(scope["headers"])
@@ -120,6 +121,7 @@ class Gate:
             caller = await self._by_ticket(query, scope)
         else:
             raise _unknown()
+        scope["caller"] = caller
         if wanted is not None and not _may(caller, wanted):
             raise Forbidden(f"This needs the scope {_named(wanted)}.", hint="Use a token that has it; `windlass tokens list` tells.")
         if method not in _READS:
@@ -227,8 +229,15 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_open(host: str, any_token: bool) -> None:
-    """Refuse to listen where others can ask, before there is a token."""
-    if not any_token and not is_loopback(host):
+    """Refuse to listen where others can ask, before there is a token; and say that everybody on this machine may."""
+    if any_token:
+        return
+    if is_loopback(host):
+        _LOG.warning(
+            "This hub has no token, so everybody on this machine may do everything. Make one before you put a proxy before it, which would "
+            "let in everybody: `windlass tokens create NAME --scopes admin`."
+        )
+    else:
         raise BadInput(
             f"There is no token yet, so a hub on {host} would be open to all who can reach it.",
             hint="Make one first: `windlass tokens create NAME --scopes admin`. Without tokens a hub listens on 127.0.0.1 only.",
@@ -238,7 +247,7 @@ def refuse_open(host: str, any_token: bool) -> None:
 def _is_local(scope: Scope, headers: Headers) -> bool:
     """Whether a request was made on this machine, and not handed on by a proxy on it."""
     client = scope.get("client")
-    handed_on = b"forwarded" in headers or b"x-forwarded-for" in headers
+    handed_on = any(name in _HANDED_ON or name.startswith(b"x-forwarded-") for name in headers)
     return client is not None and is_loopback(client[0]) and not handed_on
 
 

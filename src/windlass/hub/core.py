@@ -21,6 +21,7 @@ from windlass.hub.metrics import Requests
 from windlass.hub.rollups import RollUps
 from windlass.webhooks import Sender
 from windlass.worker.housekeeping import Housekeeping
+from windlass.worker.lag import Lag
 
 _LOG = logging.getLogger("windlass.hub")
 
@@ -58,7 +59,7 @@ class Hub:
         self.gate = Gate(engine, clock, self.settings)
         self.events = Events(engine, clock, self.settings.streams, self.gate.still)
         self.house = Housekeeping(engine, clock)
-        self.rollups = RollUps(engine, clock)
+        self.rollups, self.lag = RollUps(engine, clock), Lag()
         self.sender = Sender(engine, clock, Egress(allow=self.settings.allow, plain_http=self.settings.plain_http))
         self.reports = Reports(engine)
         self.waiting, self.requests = 0, Requests()
@@ -74,7 +75,7 @@ class Hub:
         """Begin what must go on beside the requests; a second call does nothing."""
         self.over = False
         if not self._tasks:
-            self._keep(self.house.sweep(), self.house.tidy(), self.events.run(), self.rollups.run(), self.sender.run())
+            self._keep(self.house.sweep(), self.house.tidy(), self.events.run(), self.rollups.run(), self.sender.run(), self.lag.run())
 
     async def stop(self) -> None:
         """End the loops; what they were at is taken up by another hub, or by this one when it is back."""

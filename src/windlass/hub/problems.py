@@ -12,7 +12,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from msgspec.structs import replace
 
 from windlass import wire
-from windlass.errors import LimitReached, StoreError, WindlassError
+from windlass.errors import Forbidden, LimitReached, StoreError, WindlassError
 from windlass.hub.requests import HubRequest
 
 _LOG = logging.getLogger("windlass.hub")
@@ -40,10 +40,17 @@ def of_windlass(request: HubRequest, error: WindlassError) -> Response[bytes]:
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     problem = wire.problem_of(error, request.id)
+    if isinstance(error, Forbidden):
+        asked = request.method, request.scope["path"]
+        _LOG.warning("Request %s of %s was refused, %s %r: %s", request.id, _who(request), *asked, error.message)
     if isinstance(error, StoreError):
         _LOG.warning("Request %s was answered %d: %s", request.id, error.status, error)
         problem = replace(problem, detail=_AWAY, hint=_AGAIN)  # its own words name paths, hosts and users
     return answer(problem, headers)
+
+
+def _who(request: HubRequest) -> str:
+    return request.caller.who if "caller" in request.scope else "somebody"
 
 
 def of_litestar(request: HubRequest, error: HTTPException) -> Response[bytes]:

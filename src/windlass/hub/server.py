@@ -30,7 +30,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 HEAD, HEADERS = 32 * 1024, 100
 """Bytes of an address with its headers, and how many of these."""
 
-ROUTES = ("jobs", "runs", "schedules", "worker", "events", "access", "webhooks", "stats", "page")
+ROUTES = (
+    "jobs", "runs", "groups", "moves", "controls", "slots", "schedules", "worker", "events", "access", "webhooks", "stats", "doctor", "page"
+)  # fmt: skip
 
 
 def handlers() -> list[Any]:

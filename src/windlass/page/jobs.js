@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { h } from "./dom.js";
 import { json, when } from "./format.js";
-import { command, empty, heads, pages, steadily, tags, to } from "./parts.js";
+import { command, empty, heads, pages, steadily, switching, tags, to } from "./parts.js";
 
 const COUNT = 100;
 
@@ -11,11 +11,15 @@ export async function jobs(page) {
   page.title("Jobs");
   const after = page.query.get("after") ?? "";
   const load = async () => {
-    const { jobs: found, cursor } = await get("jobs", { after, count: COUNT }, page.signal);
-    page.draw(h("div", { class: "head" }, h("h1", {}, "Jobs")), found.length ? table(found) : nothing(after), pages("jobs", after, cursor));
+    const [{ jobs: found, cursor }, { pauses }] = await Promise.all([
+      get("jobs", { after, count: COUNT }, page.signal), get("pauses", {}, page.signal),
+    ]);
+    const list = found.length ? table(page, found, pauses, view.soon) : nothing(after);
+    page.draw(h("div", { class: "head" }, h("h1", {}, "Jobs")), list, pages("jobs", after, cursor));
     return 5_000;
   };
-  await steadily(page, load).ended;
+  const view = steadily(page, load);
+  await view.ended;
 }
 
 function nothing(after) {
@@ -24,7 +28,8 @@ function nothing(after) {
   return empty("There are no jobs yet.", how, command("windlass work shop:app"));
 }
 
-function table(found) {
+function table(page, found, pauses, again) {
+  const paused = (name) => pauses.some((pause) => pause.scope === "job" && pause.name === name);
   const row = ({ name, handler, payload, options, updated_at: updated }) => h("tr", { key: name },
     h("td", { class: "name" }, h("a", { href: to("runs", undefined, { job: name }) }, name)),
     h("td", { class: "what" }, handler === null ? "Not defined: its runs wait for a worker that knows it." : h("code", {}, handler)),
@@ -32,8 +37,9 @@ function table(found) {
     h("td", { "data-name": "Tries" }, options.max_attempts ?? 3),
     h("td", { "data-name": "Requires" }, tags(options.requires?.tags)),
     h("td", { "data-name": "Payload" }, Object.keys(payload).length > 0 && h("code", {}, json(payload))),
-    h("td", { "data-name": "Changed" }, when(updated)));
+    h("td", { "data-name": "Changed" }, when(updated)),
+    h("td", { class: "actions" }, switching(page, { scope: "job", name }, paused(name), again)));
   return h("table", { class: "plain", key: "list" },
-    heads("Job", "Handler", "Queue", "Tries", "Requires", "Payload", "Changed"),
+    heads("Job", "Handler", "Queue", "Tries", "Requires", "Payload", "Changed", ""),
     h("tbody", {}, found.map(row)));
 }

@@ -1,6 +1,6 @@
 // What several views are made of.
 
-import { passing } from "./api.js";
+import { passing, post } from "./api.js";
 import { h } from "./dom.js";
 import { json } from "./format.js";
 import { follow, pause, seen } from "./stream.js";
@@ -61,6 +61,23 @@ export function asked(title, children, button, danger = false) {
     document.body.append(dialog);
     dialog.showModal();
   });
+}
+
+/** A button that pauses a queue, a job or the system, or lets it go on. */
+export function switching(page, { scope, name }, paused, again) {
+  const what = scope === "system" ? "Everything" : `The ${scope} ${name}`;
+  const refused = page.may("admin") ? null : "Your token may not do this; it needs the scope admin.";
+  const resume = async () => {
+    await act(page, () => post("resume", { scope, name }), () => `${what} goes on.`);
+    again();
+  };
+  const stop = async () => {
+    const reason = h("input", { name: "reason", maxlength: 200, "aria-label": "Reason", placeholder: "Why (whoever asks is told)" });
+    const said = await asked(`Pause ${scope} ${name}?`, [h("p", {}, "Nothing more of it begins. What runs goes on."), reason], "Pause", true);
+    if (said) await act(page, () => post("pause", { scope, name, reason: said.reason || null }), () => `${what} is paused.`);
+    again();
+  };
+  return h("button", { disabled: refused !== null, title: refused, on: { click: paused ? resume : stop } }, paused ? "Resume" : "Pause");
 }
 
 /** A line for a shell, and a button that copies it. */

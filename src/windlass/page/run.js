@@ -4,7 +4,7 @@ import { get, patch, path, post } from "./api.js";
 import { h } from "./dom.js";
 import { at, between, clock, duration, ENDED, HELD, now, pill, when } from "./format.js";
 import { log } from "./log.js";
-import { act, asked, command, facts, live, runLink, steadily, to, value } from "./parts.js";
+import { act, asked, command, facts, live, runLink, steadily, switching, to, value } from "./parts.js";
 import { bar, tries } from "./runs.js";
 
 const WAITING = new Set(["waiting", "scheduled", "queued"]);
@@ -47,7 +47,7 @@ function everything(page, { run, attempts, events, reasons }, lines, again) {
       h("h1", {}, pill(run.state), " ", run.job),
       h("div", { class: "actions" }, actions(page, run, again)),
       h("p", { class: "mono faint" }, run.id)),
-    reasons.length > 0 && why(reasons),
+    reasons.length > 0 && why(page, reasons, again),
     HELD.has(run.state) && run.progress && far(run.progress),
     run.error && h("section", { class: "error", key: "error" },
       h("h2", {}, ENDED.has(run.state) ? "Why it failed" : "Why it is tried again"), failure(run.error)),
@@ -102,8 +102,13 @@ function actions(page, run, again) {
   return [button("patch", "Change", change), button("rerun", "Run again", rerun), button("cancel", "Cancel", cancel, { class: "danger" })];
 }
 
-function why(reasons) {
-  const help = ({ code, data }) => [data.run && [" ", runLink(data.run, "Look at it")], code === "no_worker" && command(starting(data))];
+function why(page, reasons, again) {
+  const help = ({ code, data }) => [
+    data.run && [" ", runLink(data.run, "Look at it")],
+    data.runs?.length > 0 && [" See ", data.runs.map((id) => [runLink(id), " "])],
+    code === "no_worker" && command(starting(data)),
+    code === "paused" && [" ", switching(page, data, true, again)],
+  ];
   return h("div", { class: "callout", key: "why" }, h("h2", {}, "Why it does not run"),
     h("ul", {}, reasons.map((reason) => h("li", {}, reason.text, help(reason)))));
 }

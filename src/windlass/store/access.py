@@ -16,7 +16,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "rotate_token": ("end_token", "refuse_rotate", "add_token", "refuse_token", "add_audit"),
     "revoke_token": ("revoke_token", "add_audit"),
     "use_token": ("mark_used",),
-    "sign_in": ("sign_in",),
+    "sign_in": ("sign_in", "audit_sign_in"),
     "drop_tokens": ("drop_tokens",),
     "drop_audit": ("drop_audit",),
 }
@@ -43,7 +43,10 @@ class AccessRecords(Rows):
     async def sign_in(self, invitation: str, hash: str, now: int, lasts: int) -> Token | None:
         """Turn an invitation into a session with another hash; None when it is not good, or not any more."""
         values: dict[str, Value] = {"invitation": invitation, "hash": hash, "now": now, "lasts": lasts, "expires_at": now + lasts}
-        found = await self._batch("sign_in", Statement("sign_in", values), Statement("token_by_hash", {"hash": hash}))
+        made: dict[str, Value] = {"hash": hash}
+        found = await self._batch(
+            "sign_in", Statement("sign_in", values), Statement("audit_sign_in", made), Statement("token_by_hash", made)
+        )
         return _one(found[-1])
 
     async def token(self, id: str) -> Token | None:

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 Value = str | int | None
 Row = tuple[Any, ...]
+Runs = Collection[str | int]
+"""Some runs, by id or by seq."""
 
 
 class Statement(NamedTuple):
@@ -36,7 +38,7 @@ class Store(Protocol):
         """Let go of every connection; a second call does nothing."""
 
 
-QUEUES, WORKERS = "queue:", "worker:"
+QUEUES, WORKERS, SLOTS = "queue:", "worker:", "slot:"
 ALL_QUEUES = "queue:*"
 """What a waiter names to hear of every queue."""
 SWEEP = "sweep"
@@ -55,12 +57,24 @@ def worker_topic(name: str) -> str:
     return WORKERS + name
 
 
+def slot_topic(resource: str) -> str:
+    """What is said when something was let go of that direct calls may wait for."""
+    return SLOTS + resource
+
+
 @runtime_checkable
 class Hints(Protocol):
     """How those who wait learn that it is worth looking. Nothing depends on it but time."""
 
     def wake(self, topics: Collection[str]) -> None:
-        """Tell those who wait for one of these topics; to be called after the commit. Raises nothing: a lost hint costs only time."""
+        """Tell those who wait for one of these topics; to be called after the commit. Raises nothing: a lost hint costs only time.
+
+        A mapping may say which runs are ready in a queue, by id or seq. Then no more need be told at first than there are runs, and
+        the others later, as long as nobody says that these are `taken`.
+        """
+
+    def taken(self, runs: Runs) -> None:
+        """Nobody else need be told of these runs. Raises nothing."""
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
         """The topics heard, as soon as there are any; none after so many seconds.
@@ -86,6 +100,9 @@ class NoHints:
         self._clock = clock
 
     def wake(self, topics: Collection[str]) -> None:
+        pass
+
+    def taken(self, runs: Runs) -> None:
         pass
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.machine import ENDED
-from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Options, Policy, Requires, Run, Schedule, Skipped, State, WorkerInfo
-from windlass.store import access, sql, stats, tails, webhooks
+from windlass.machine import ENDED, LIVE
+from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Needs, Options, Policy, Run, Schedule, Skipped, State, WorkerInfo
+from windlass.store import access, groups, moves, order, sql, stats, tails, webhooks
 from windlass.store.access import AccessRecords
-from windlass.store.base import Row, Statement, Value
+from windlass.store.base import Row, Runs, Statement, Value
+from windlass.store.doctor import DoctorRecords
+from windlass.store.groups import GroupRecords, GroupRow
+from windlass.store.moves import MoveRecords
+from windlass.store.order import LET_GO, WITHIN, OrderRecords
 from windlass.store.rows import pack as pack
 from windlass.store.stats import StatRecords
 from windlass.store.tails import Tails
-from windlass.store.webhooks import WebhookRecords
+from windlass.store.webhooks import End, WebhookRecords
 
 _FIELDS = Run.__struct_fields__
 _STATE, _POLICY, _ERROR = _FIELDS.index("state"), _FIELDS.index("policy"), _FIELDS.index("error")
@@ -32,42 +36,45 @@ FIRST = (-(2**63), -(2**63), 0)
 
 _WRITTEN_BACK = (
     "seq", "rev", "state", "due_at", "position", "attempt", "attempt_id", "retry_of", "burnt", "returns", "token", "worker", "slot",
-    "lease", "claimed_at", "started_at", "look_at", "cancel_asked_at", "finished_at", "reason",
+    "lease", "claimed_at", "started_at", "look_at", "cancel_asked_at", "finished_at", "reason", "lane", "parked",
 )  # fmt: skip
-_PATCHED = ("seq", "rev", "state", "payload", "queue", "lane", "band", "position", "due_at", "max_attempts")
+_PATCHED = ("seq", "rev", "state", "payload", "queue", "lane", "band", "position", "due_at", "max_attempts", "keys", "parked", "aged")
 
 
 _SCHEDULE_WRITTEN = (
     "key", "job", "kind", "expr", "zone", "anchor", "missed", "most", "max_age", "overlap", "jitter", "said", "next_at",
 )  # fmt: skip
 
-_FOLLOW = ("lock_followers", "doom", "release", "journal_followers")
+_FOLLOW = ("lock_followers", "doom", "tally", "release", "journal_followers")
 _SETTLE = ("doom_created", "release_created", "journal_settled")
 _RELEASE = ("release", "release_created")
 _KEYS = ("take_keys", "lock_keys", "retake_keys")
-_WRITE_BACK = ("write_back", "journal_moves", "close_attempts", *_FOLLOW)
+_LET_GO = ("lock_gates_of", *LET_GO)
+_WRITE_BACK = ("lock_groups", "write_back", "journal_moves", "close_attempts", *_FOLLOW)
 
 BATCHES: Mapping[str, tuple[str, ...]] = {
     "define": ("define",),
     "placeholder": ("define_placeholder",),
     "lanes": ("lock_lanes", "add_lanes"),
     "create": (*_KEYS, "lock_predecessors", "refuse_create", "create", "journal_created", "add_waits", *_SETTLE),
+    "create_group": (*_KEYS, "refuse_create", "create", "journal_created", *groups.MADE),
     "register": ("register",),
-    "claim": ("remember_claim", "claim", "journal"),
+    "claim": ("remember_claim", "claim", *WITHIN, "journal"),
     "start": ("start", "journal"),
     "beat": ("beat",),
     "log": ("add_lines",),
-    "report": ("succeed", "journal", *_WRITE_BACK),
-    "cancel": ("write_back", "journal_moves", *_FOLLOW),
-    "skip": ("write_back", "journal_moves", *_FOLLOW),
+    "report": ("succeed", "journal", *_WRITE_BACK, *_LET_GO),
+    "cancel": ("lock_groups", "write_back", "journal_moves", *_FOLLOW),
+    "skip": ("lock_groups", "write_back", "journal_moves", *_FOLLOW),
     "patch": ("patch", "journal_moves"),
     "dispatch": ("dispatch", "journal"),
-    "lapse": _WRITE_BACK,
+    "lapse": (*_WRITE_BACK, *_LET_GO),
     "look_later": ("look_later",),
     "prune": (
+        "lock_groups",
         "lock_pruned_keys",
         "prune_keys",
-        *(f"prune_{table}" for table in ("journal", "attempts", "logs", "waits", "followed", "runs")),
+        *(f"prune_{table}" for table in ("journal", "attempts", "logs", "waits", "followed", "holds", "groups", "runs")),
     ),
     "drop_keys": ("drop_keys",),
     "schedule": ("add_schedule", "edit_schedule"),
@@ -84,6 +91,9 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
         "add_waits",
         *_SETTLE,
     ),
+    **order.BATCHES,
+    **groups.BATCHES,
+    **moves.BATCHES,
     **tails.BATCHES,
     **access.BATCHES,
     **webhooks.BATCHES,
@@ -107,12 +117,19 @@ class Held(NamedTuple):
     token: str
 
 
+def _place_of(head: Head) -> tuple[int, int, int]:
+    return head.band, head.position, head.seq
+
+
 class Head(NamedTuple):
-    """A queued run's place."""
+    """A queued run's place, and what decides whether it may pass."""
 
     seq: int
     band: int
     position: int
+    lane: int
+    due_at: int
+    keys: str | None
 
 
 class Change(NamedTuple):
@@ -137,6 +154,8 @@ class Kind(NamedTuple):
     max_runtime: int | None
     policy: str | None
     retry_of: str | None
+    group: str | None = None
+    aged: int | None = None
 
 
 class KeyRow(NamedTuple):
@@ -156,10 +175,11 @@ class Creation(NamedTuple):
 
     now: int
     ids: Sequence[str]
-    rows: Mapping[Kind, Sequence[tuple[Any, ...]]]  # id, position, due_at, payload; scope, key, schedule, instant
+    rows: Mapping[Kind, Sequence[tuple[Any, ...]]]  # id, position, due_at, payload; scope, key, schedule, instant, keys
     keys: Sequence[KeyRow] = ()
     definitions: Sequence[tuple[str, int]] = ()  # name, rev
     waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
+    controls: int | None = None  # the revision it was worked out under; None: it does not depend on any
 
 
 class Advance(NamedTuple):
@@ -176,17 +196,42 @@ class Advance(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Where a run waits for a worker, and from when."""
+    """Where runs wait for workers, from when, and which they are where that is known."""
 
     queue: str
     due_at: int
+    runs: Runs = ()
+
+
+class Look(NamedTuple):
+    """What a claim sees before it takes anything."""
+
+    heads: list[Head]
+    end: tuple[int, int, int] | None  # the place behind which there may be more
+    newest: int  # lane
+    controls: int  # revision
+    busy: bool  # the worker's one slot is taken
+
+
+class Grab(NamedTuple):
+    """Under what a claim takes runs."""
+
+    token: str
+    worker: str
+    slot: int | None
+    lease: int
+    controls: int
+    now: int
+    call: str | None = None
+    until: int = 0
 
 
 class Written(NamedTuple):
-    """The runs that a batch moved, and those that no longer wait for them."""
+    """The runs that a batch moved, those that no longer wait for them, and the gates that they let go of."""
 
     seqs: set[int]
     released: list[Ready]
+    freed: frozenset[str] = frozenset()
 
 
 class Stored(NamedTuple):
@@ -259,20 +304,21 @@ def _attempt_of(run_id: str, row: Row) -> Attempt:
     return Attempt(run_id, n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, _error_of(error))
 
 
-def _requires_of(text: str) -> Requires:
-    return msgspec.json.decode(text, type=Requires) if text else Requires()
+def needs_from(text: str) -> Needs:
+    """The needs of a lane from their text."""
+    return msgspec.json.decode(text, type=Needs) if text else Needs()
 
 
-def requires_text(requires: Requires) -> str:
-    """The empty text for no requirement."""
-    return "" if requires == Requires() else pack(requires)
+def needs_text(needs: Needs) -> str:
+    """The empty text for no need."""
+    return "" if needs == Needs() else pack(needs)
 
 
 def _seqs(rows: Iterable[Row]) -> set[int]:
     return {row[0] for row in rows}
 
 
-class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
+class Records(OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRecords, StatRecords, DoctorRecords, Tails):
     """Runs and what belongs to them, over any store."""
 
     # Definitions and lanes
@@ -295,18 +341,18 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
         await self._batch("lanes", Statement("lock_lanes"), Statement("add_lanes", {"r": pack(sorted(lanes)), "most": most}))
 
     async def lanes_after(self, last: int) -> list[Lane]:
-        return [
-            Lane(identity, queue, job, _requires_of(text)) for identity, queue, job, text in await self._read("lanes_after", after=last)
-        ]
+        return [Lane(identity, queue, job, needs_from(text)) for identity, queue, job, text in await self._read("lanes_after", after=last)]
 
     # Creation
 
-    async def create(self, made: Creation, mark: str, *, verb: str = "create", before: Sequence[Statement] = ()) -> Stored:
+    async def create(
+        self, made: Creation, mark: str, *, verb: str = "create", before: Sequence[Statement] = (), behind: Sequence[Statement] = ()
+    ) -> Stored:
         """Insert the runs whose keys are theirs, and say whose they are; Conflict when any of it can no longer be as planned."""
         now, keys = made.now, pack(made.keys)
         predecessors = sorted({wait[1] for wait in made.waits})
         guard: dict[str, Value] = {"d": pack(made.definitions), "k": keys, "predecessors": pack(predecessors), "now": now}
-        guard |= {"definitions": len(made.definitions), "keys": len(made.keys), "expected": len(predecessors)}
+        guard |= {"controls": made.controls, "definitions": len(made.definitions), "keys": len(made.keys), "expected": len(predecessors)}
         statements: list[Statement] = list(before)
         if made.keys:
             statements += (Statement(name, {"r": keys, "now": now}) for name in _KEYS)
@@ -319,10 +365,17 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
         if predecessors:
             statements.append(Statement("add_waits", {"r": pack(made.waits)}))
             statements += (Statement(name, {"ids": pack(made.ids), "mark": mark, "now": now}) for name in _SETTLE)
+        statements += behind
         if made.keys:
             statements.append(Statement("winners", {"r": keys, "now": now}))
         answers = await self._batch(verb, *statements)
         return Stored(_winners(answers[-1]) if made.keys else {}, _released(statements, answers))
+
+    async def create_group(self, group: GroupRow, made: Creation, mark: str) -> Stored:
+        """Insert a group with its runs; Conflict when any of it can no longer be as planned, or the group's key is another's."""
+        keys = [(row.scope, row.key) for row in made.keys]
+        before, behind = groups.before_members(group, made.now), groups.behind_members(group, keys, made.now)
+        return await self.create(made, mark, verb="create_group", before=before, behind=behind)
 
     async def winners(self, keys: Sequence[KeyRow], now: int) -> dict[tuple[str, str], Winner]:
         return _winners(await self._read("winners", r=pack(keys), now=now)) if keys else {}
@@ -333,42 +386,54 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
     # Moves of sets
 
     async def heads(
-        self, lanes: Sequence[int], after: tuple[int, int, int], count: int, worker: str, slot: int | None
-    ) -> tuple[list[Head], int, bool]:
-        """The next queued runs of these lanes, the newest lane there is, and whether the worker's slot is taken."""
+        self, lanes: Sequence[int], after: tuple[int, int, int], count: int, worker: str, slot: int | None, shut: Sequence[int] = ()
+    ) -> Look:
+        """The next queued runs of these lanes, and the first of those that are shut."""
         band, position, seq = after
-        look: dict[str, Value] = {"lanes": pack(lanes), "band": band, "position": position, "seq": seq, "count": count}
-        view = Statement("claim_view", {"worker": worker, "slot": slot})
-        seen, rows = await self._batch("claim", view, Statement("heads", look))
-        return list(map(Head._make, rows)), seen[0][0] or 0, bool(seen[0][1])
+        look: dict[str, Value] = {"band": band, "position": position, "seq": seq}
+        statements = [
+            Statement("claim_view", {"worker": worker, "slot": slot}),
+            Statement("heads", look | {"lanes": pack(lanes), "each": count, "count": count}),
+            *([Statement("heads", look | {"lanes": pack(shut), "each": 1, "count": len(shut)})] if shut else ()),
+        ]
+        view, *found = await self._batch("claim", *statements)
+        newest, controls, busy = view[0]
+        heads = list(map(Head._make, found[0]))
+        end = _place_of(heads[-1]) if len(heads) == count else None
+        if shut:
+            others = [head for head in map(Head._make, found[1]) if end is None or _place_of(head) < end]
+            heads = sorted(heads + others, key=_place_of)
+        return Look(heads, end, newest or 0, controls, bool(busy))
 
-    async def claim(
-        self,
-        heads: Sequence[Head],
-        token: str,
-        worker: str,
-        slot: int | None,
-        lease: int,
-        count: int,
-        now: int,
-        call: str | None,
-        until: int,
-    ) -> list[Run]:
+    async def claim(self, heads: Sequence[Head], count: int, grab: Grab) -> list[Run]:
+        """Take the first of these that are still there."""
+        chosen = Statement("claim", self._grabbing(heads, grab) | {"count": count})
+        return await self._take(heads, grab, chosen)
+
+    async def claim_within(self, heads: Sequence[Head], sets: Mapping[str, Value], grab: Grab) -> list[Run]:
+        """Take those of these that still fit, and put aside those that do not; the sets are those of `order.within`."""
+        gates, now = Statement("hold_gates", {"g": sets["g"], "now": grab.now}), grab.now
+        park = [Statement("park", {"p": sets["p"]})] if sets["p"] != "[]" else []
+        wake = [Statement("wake_gates", {"g": sets["later"], "now": now})] if sets["later"] != "[]" else []
+        if not heads:
+            await self._batch("claim", gates, *park, *wake)
+            return []
+        needs: dict[str, Value] = {"n": sets["n"], "token": grab.token}
+        rates = [Statement("add_rates", needs | {"w": sets["w"], "now": now})] if sets["w"] != "[]" else []
+        chosen = Statement("claim_within", self._grabbing(heads, grab) | {"n": sets["n"], "w": sets["w"]})
+        return await self._take(heads, grab, gates, chosen, Statement("add_holds", needs), *rates, *park, *wake)
+
+    def _grabbing(self, heads: Sequence[Head], grab: Grab) -> dict[str, Value]:
+        values: dict[str, Value] = grab._asdict()
+        del values["until"]
+        return values | {"c": pack([(head.seq, head.lane) for head in heads])}
+
+    async def _take(self, heads: Sequence[Head], grab: Grab, *statements: Statement) -> list[Run]:
         ids = pack([head.seq for head in heads])
-        values: dict[str, Value] = {
-            "ids": ids,
-            "token": token,
-            "worker": worker,
-            "slot": slot,
-            "lease": lease,
-            "count": count,
-            "now": now,
-            "call": call,
-        }
-        remember = [Statement("remember_claim", {"token": token, "call": call, "until": until})] if call else []
-        journal = Statement("journal", {"ids": ids, "mark": token, "move": "claim", "now": now})
-        claimed = Statement("claimed", {"ids": ids, "token": token})
-        rows = (await self._batch("claim", *remember, Statement("claim", values), journal, claimed))[-1]
+        remember = [Statement("remember_claim", {"token": grab.token, "call": grab.call, "until": grab.until})] if grab.call else []
+        journal = Statement("journal", {"ids": ids, "mark": grab.token, "move": "claim", "now": grab.now})
+        claimed = Statement("claimed", {"ids": ids, "token": grab.token})
+        rows = (await self._batch("claim", *remember, *statements, journal, claimed))[-1]
         return list(map(run_of, sorted(rows, key=_IN_ORDER)))  # here, because SQLite sorts wide rows slowly
 
     async def claim_known(self, token: str, but: str | None = None) -> bool:
@@ -390,19 +455,20 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
         beaten = await self._batch("beat", Statement("beat", {"r": rows, "lease": lease, "now": now}))
         return {Held(seq, token): _STATES[state] for seq, token, state in beaten[0]}
 
-    async def succeed(self, done: Sequence[tuple[int, str, str | None, str | None]], mark: str, follow: str, now: int) -> Written:
+    async def succeed(
+        self, done: Sequence[tuple[int, str, str | None, str | None]], mark: str, follow: str, now: int, *, limited: bool
+    ) -> Written:
         """End these runs well, each under its token; the answer names those it was true for."""
         ordered = sorted(done)
         ids = pack([item[0] for item in ordered])
         succeed = Statement("succeed", {"r": pack(ordered), "mark": mark, "now": now})
         journal = Statement("journal", {"ids": ids, "mark": mark, "move": "succeed", "now": now})
-        statements = [succeed, journal, *self._follow(ids, follow, now)]
-        answers = await self._batch("report", *statements)
-        return Written(_seqs(answers[0]), _released(statements, answers))
+        statements = _letting_go([_lock_groups(ids), succeed, journal, *self._follow(ids, mark, follow, now)], ids, len(ordered), limited)
+        return _written(statements, await self._batch("report", *statements), "succeed")
 
-    def _follow(self, ids: str, mark: str, now: int) -> list[Statement]:
-        """What becomes of the runs that wait for these, in the same batch as their end."""
-        values: dict[str, Value] = {"ids": ids, "mark": mark, "now": now}
+    def _follow(self, ids: str, ended: str, mark: str, now: int) -> list[Statement]:
+        """What becomes of the runs that wait for these, and of their groups, in the same batch as their end."""
+        values: dict[str, Value] = {"ids": ids, "ended": ended, "mark": mark, "now": now}
         return [Statement(name, values) for name in _FOLLOW]
 
     async def due(self, now: int, count: int) -> list[int]:
@@ -417,11 +483,12 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
 
     # Moves that `step` decided
 
-    async def write_back(self, verb: str, changes: Sequence[Change], mark: str, follow: str, now: int) -> Written:
+    async def write_back(self, verb: str, changes: Sequence[Change], mark: str, follow: str, now: int, *, limited: bool) -> Written:
         """Write what `step` decided; the answer names the runs that were still as read."""
         ordered = sorted(changes, key=lambda change: change.before.seq)
         closed = [_closed(change) for change in ordered if change.after.attempt > change.before.attempt]
         ended = [change.after.seq for change in ordered if change.after.state in ENDED]
+        left = [change.after.seq for change in ordered if change.before.state in LIVE and change.after.state not in LIVE]
         statements = [
             Statement("write_back", {"r": pack([_written_back(change) for change in ordered]), "mark": mark}),
             Statement("journal_moves", {"r": pack([_journaled(change) for change in ordered]), "mark": mark, "now": now}),
@@ -429,12 +496,12 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
         if closed:
             statements.append(Statement("close_attempts", {"r": pack(closed), "mark": mark, "now": now}))
         if ended:
-            statements += self._follow(pack(ended), follow, now)
-        answers = await self._batch(verb, *statements)
-        return Written(_seqs(answers[0]), _released(statements, answers))
+            statements = [_lock_groups(pack(ended)), *statements, *self._follow(pack(ended), mark, follow, now)]
+        statements = _letting_go(statements, pack(left), len(left), limited and bool(left))
+        return _written(statements, await self._batch(verb, *statements), "write_back")
 
     async def patch(self, change: Change, mark: str, now: int) -> bool:
-        rows = pack([[getattr(change.after, name) for name in _PATCHED]])
+        rows = pack([[*(getattr(change.after, name) for name in _PATCHED), policy_text(change.after.policy)]])
         journal = Statement("journal_moves", {"r": pack([_journaled(change)]), "mark": mark, "now": now})
         return bool((await self._batch("patch", Statement("patch", {"r": rows, "mark": mark}), journal))[0])
 
@@ -449,8 +516,10 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
         await self._batch("look_later", Statement("look_later", {"r": packed}))
 
     async def next_times(self, now: int) -> list[int]:
-        """When the next run is due, the next lease wants a look and the next schedule fires, as far as there are any."""
-        found = await self._batch("read", Statement("next_due"), Statement("next_look"), Statement("next_schedule", {"now": now}))
+        """When the next run is due, a lease wants a look, a gate opens, a direct call ends, a schedule fires: as far as there are any."""
+        asked = [Statement(name) for name in ("next_due", "next_gate")]
+        later = [Statement(name, {"now": now}) for name in ("next_look", "next_slot_end", "next_schedule")]  # an overdue one hides none
+        found = await self._batch("read", *asked, *later)
         return [rows[0][0] for rows in found if rows[0][0] is not None]
 
     # Reading
@@ -491,6 +560,12 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
             Statement("lines", {"seq": run.seq, "attempt": line[0], "n": line[1], "count": count}),
         )
         return run_of(found[0]) if found else None, _entries(run, entries), [LogLine(*row) for row in lines]
+
+    async def ends(self, runs: Collection[str], most: int) -> dict[str, End]:
+        """How these runs are now, without payloads and outputs above a size."""
+        rows = await self._read("ends", names=pack(sorted(runs)), most=most) if runs else ()
+        ends = [End(run_of(row[:-2]), ("payload",) * row[-2] + ("output",) * row[-1]) for row in rows]
+        return {end.run.id: end for end in ends}
 
     async def predecessors(self, seq: int, count: int) -> list[tuple[str, State, str]]:
         return [(run, State(state), rule) for run, state, rule in await self._read("predecessors", seq=seq, count=count)]
@@ -572,10 +647,6 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
             for name, queues, jobs, tags, cores, memory, slots, _ in rows
         ]
 
-    async def ahead(self, run: Run, most: int) -> int:
-        rows = await self._read("ahead", lane=run.lane, band=run.band, position=run.position, seq=run.seq, most=most)
-        return int(rows[0][0])
-
     # Retention
 
     async def prunable(self, state: State, before: int, count: int) -> list[int]:
@@ -599,6 +670,22 @@ class Records(AccessRecords, WebhookRecords, StatRecords, Tails):
             rows = pack(expired)
             await self._batch("drop_keys", Statement("drop_keys", {"r": rows, "now": now}))
         return len(expired)
+
+
+def _lock_groups(ids: str) -> Statement:
+    """Ahead of the statements that end runs: those who end members of the same group do so one after the other."""
+    return Statement("lock_groups", {"ids": ids})
+
+
+def _letting_go(statements: list[Statement], ids: str, count: int, limited: bool) -> list[Statement]:
+    """The same, with what these runs occupied let go of; only where anything is limited at all."""
+    return [order.before_letting_go(ids), *statements, *order.let_go(ids, count)] if limited else statements
+
+
+def _written(statements: Sequence[Statement], answers: Sequence[Sequence[Row]], moving: str) -> Written:
+    by_name = {asked.name: rows for asked, rows in zip(statements, answers, strict=True)}
+    released = _released(statements, answers) + [Ready(queue, 0) for (queue,) in by_name.get("unpark", ())]
+    return Written(_seqs(by_name[moving]), released, frozenset(key for (key,) in by_name.get("free", ())))
 
 
 def _released(statements: Sequence[Statement], answers: Sequence[Sequence[Row]]) -> list[Ready]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.model import Delivery, DeliveryStatus, Secret, State, Webhook
+from windlass.model import Delivery, DeliveryStatus, Run, Secret, State, Webhook
 from windlass.store.base import Row, Statement, Value
 from windlass.store.rows import Rows, pack
 from windlass.store.tails import ADVANCE
@@ -36,12 +36,10 @@ _LISTS: Mapping[str, type] = {"jobs": tuple[str, ...], "queues": tuple[str, ...]
 
 
 class End(NamedTuple):
-    """What the row of a run tells beside its change: JSON texts, and whether there is an output that was left out."""
+    """A run as it is now, and which of its fields are too large to be told of."""
 
-    rev: int
-    error: str | None
-    output: str | None
-    cut: bool
+    run: Run
+    cut: tuple[str, ...] = ()
 
 
 class NewDelivery(NamedTuple):
@@ -122,11 +120,6 @@ class WebhookRecords(Rows):
         return bool(answers[-1])
 
     # Deliveries
-
-    async def ends(self, runs: Collection[str], most: int) -> dict[str, End]:
-        """How these runs are now, with outputs up to a size."""
-        rows = await self._read("ends", names=pack(sorted(runs)), most=most) if runs else ()
-        return {run: End(rev, error, output, bool(there) and output is None) for run, rev, error, output, there in rows}
 
     def added_deliveries(self, made: Sequence[NewDelivery], now: int, until: int) -> list[Statement]:
         """What stores deliveries, to be written together with the place up to which the journal was read for them."""

@@ -19,17 +19,20 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("windlass.worker")
 REGISTER_EVERY = 20_000
 SOON, AT_ONCE = 0.2, 0.01  # seconds in which what is to be told is gathered
-AGAIN = 1.0  # seconds after a beat that failed, at most
+OFTEN = 8
+"""Beats in the length of a lease. With the pause after one that failed and the fence (loop.py), they leave five sixths of a lease in
+which nobody need answer."""
+AGAIN, AGAIN_SHARE = 0.5, 60  # seconds after a beat that failed at most, and this part of the lease
 
 
 class Heart:
-    """Renews the leases of a worker's runs at a third of their length, and brings their progress and the answers."""
+    """Renews the leases of a worker's runs long before their end, and brings their progress and the answers."""
 
     def __init__(self, worker: Worker, port: Port, clock: Clock, info: WorkerInfo, lease: int) -> None:
         self._worker, self._port, self._clock, self._info, self._lease = worker, port, clock, info, lease
         self._nudge, self._ended, self._all = threading.Event(), threading.Event(), False
         self._slice = getattr(port, "limits", Limits()).report
-        self._again = min(AGAIN, lease / 10_000)
+        self._again = min(AGAIN, lease / 1000 / AGAIN_SHARE)
         self._register_at = clock.monotonic() + REGISTER_EVERY
         self._thread = threading.Thread(target=self._live, name="windlass-beats", daemon=True)
 
@@ -65,18 +68,22 @@ class Heart:
                 self._tick()
             except Exception:
                 _LOG.exception("A beat failed.")
-                self._ended.wait(self._again)
+                self._wait_a_little()
 
     def _pause(self) -> float:
-        """Seconds until the next lease has a third of its length behind it."""
-        now, third = self._clock.monotonic(), self._lease // 3
-        due = [execution.lease_ends - 2 * third for execution in self._worker.held()]
-        return max(10, min([third, self._register_at - now, *(at - now for at in due)])) / 1000
+        """Seconds until the next lease is to be renewed."""
+        now, rest = self._clock.monotonic(), self._lease // OFTEN
+        due = [execution.lease_ends - self._lease + rest for execution in self._worker.held()]
+        return max(10, min([rest, self._register_at - now, *(at - now for at in due)])) / 1000
+
+    def _wait_a_little(self) -> None:
+        """Workers that lost the same hub do not come back to it in step."""
+        self._ended.wait(self._again * (0.5 + self._clock.chance() / 2))
 
     def _tick(self) -> None:
         now = self._clock.monotonic()
         every, self._all = self._all, False
-        fresh = now + self._lease - self._lease // 6  # renewed less than a sixth ago
+        fresh = now + self._lease - self._lease // (2 * OFTEN)  # those renewed a moment ago can wait for the next one
         held = self._worker.held()
         due = [item for item in held if every or item.progress_text is not None or item.lease_ends < fresh]
         for at in range(0, len(due), self._slice):
@@ -104,7 +111,7 @@ class Heart:
             return
         except WindlassError as error:
             _LOG.warning("The leases of %d runs could not be renewed: %s", len(due), error)
-            self._ended.wait(self._again)  # the worker stops what it can no longer hold
+            self._wait_a_little()  # the worker stops what it can no longer hold
             return
         for execution, answer in zip(due, answers, strict=True):
             execution.lease_ends = max(execution.lease_ends, now + self._lease)

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache
 from queue import SimpleQueue
@@ -19,12 +20,14 @@ from typing import Any
 
 import msgspec
 
+from windlass.errors import StoreUnreachable
 from windlass.machine import Fail, Report
+from windlass.model import Result
 from windlass.worker.context import LOGGERS, Context, capture_logs
 from windlass.worker.handlers import Handler, Place
 from windlass.worker.launch import bind
 from windlass.worker.outcomes import Stopped, failure_of
-from windlass.worker.processes import CHUNK, Beat, Begin, Begun, Ended, Line, Lines, Order, Progress, Stop, Word, encode, send
+from windlass.worker.processes import CHUNK, Ask, Beat, Begin, Begun, Ended, Line, Lines, Order, Progress, Stop, Told, Word, encode, send
 from windlass.worker.works import attempt
 
 
@@ -34,6 +37,7 @@ class Child:
     def __init__(self, parent: socket.socket) -> None:
         self._parent, self._sending = parent, threading.Lock()
         self._orders: SimpleQueue[tuple[Begin, Context]] = SimpleQueue()
+        self._asked: SimpleQueue[Future[list[Result]]] = SimpleQueue()
         self._context: Context | None = None
         self._interruptible = False
 
@@ -47,6 +51,13 @@ class Child:
 
     def beat(self) -> None:
         self._say(Beat())
+
+    def results(self, after: str | None, count: int) -> Future[list[Result]]:
+        answer: Future[list[Result]] = Future()
+        with self._sending:  # they are answered in the order in which they are asked
+            self._asked.put(answer)
+            send(self._parent, Ask(after, count))
+        return answer
 
     def _say(self, word: Word) -> None:
         with self._sending:
@@ -98,6 +109,10 @@ class Child:
                         if order.stop is not None:
                             self._context.ask_to_stop(order.stop)
                         self._orders.put((order, self._context))
+                    case Told(results, None):
+                        self._asked.get().set_result(results)
+                    case Told(_, problem):
+                        self._asked.get().set_exception(StoreUnreachable(str(problem), hint="The run is tried again."))
                     case Stop(why):
                         if self._context is not None:
                             self._context.ask_to_stop(why)

@@ -30,6 +30,7 @@ _LAUNCH, _GUARD = (str(Path(__file__).with_name(name)) for name in ("launch.py",
 _TAIL = 20  # lines of standard error kept with a failure
 _OUTPUT = Limits().output
 PAYLOAD = "{payload}"
+TOKEN = "WINDLASS_TOKEN"
 
 
 class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,7 +141,7 @@ class AsCommand:
             "WINDLASS_RUN_ID": self.call.run,
             "WINDLASS_JOB": self.call.job,
             "WINDLASS_ATTEMPT": str(self.call.attempt),
-            "WINDLASS_TOKEN": self.call.token,
+            TOKEN: self.call.token,
             "WINDLASS_SCHEDULED_FOR": self.context.scheduled_for.isoformat(timespec="milliseconds"),
         }
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Protocol
 
 import msgspec
 
-from windlass.model import Limits, Progress
+from windlass.errors import BadInput
+from windlass.model import Limits, Progress, Result
 from windlass.worker.outcomes import Stopped
 
 _current: ContextVar[Context] = ContextVar("windlass_context")
 LOGGERS = "windlass.job"
 MOST = Limits().progress
+RESULTS = 100  # are asked for at once
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -40,8 +45,11 @@ class Sink(Protocol):
 
     def beat(self) -> None: ...
 
+    def results(self, after: str | None, count: int) -> Future[list[Result]]:
+        """A page of what became of the runs before this one, behind one of them."""
 
-class _Nowhere:
+
+class Nowhere:
     """Where the words of a handler go whose run is over."""
 
     def line(self, text: str) -> None: ...
@@ -50,8 +58,43 @@ class _Nowhere:
 
     def beat(self) -> None: ...
 
+    def results(self, after: str | None, count: int) -> Future[list[Result]]:
+        none: Future[list[Result]] = Future()
+        none.set_result([])
+        return none
 
-NOWHERE = _Nowhere()
+
+NOWHERE = Nowhere()
+
+
+class Results:
+    """What became of the runs before this one, in the order in which they were given; read page by page as far as it is asked for."""
+
+    def __init__(self, ask: Callable[[str | None, int], Future[list[Result]]]) -> None:
+        self._ask = ask
+
+    def __iter__(self) -> Iterator[Result]:
+        if _in_a_loop():
+            raise BadInput("The results would be waited for in the event loop that brings them.", hint="Write `async for` in a coroutine.")
+        after: str | None = None
+        while page := self._ask(after, RESULTS).result():
+            yield from page
+            after = page[-1].id
+
+    async def __aiter__(self) -> AsyncIterator[Result]:
+        after: str | None = None
+        while page := await asyncio.wrap_future(self._ask(after, RESULTS)):
+            for result in page:
+                yield result
+            after = page[-1].id
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class Context:
@@ -128,6 +171,13 @@ class Context:
     def beat(self) -> None:
         """Renew the lease now. The worker does so by itself; this is for before a step that must not be lost."""
         self._sink.beat()
+
+    def results(self) -> Results:
+        """What became of the runs that this one has waited for, or of the group at whose end it is called.
+
+        `for result in context.results()` in a plain function, `async for` in a coroutine.
+        """
+        return Results(lambda after, count: self._sink.results(after, count))
 
     def close(self) -> None:
         """Called by the worker when the attempt is over: whoever still has the context talks to nobody."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Literal
 
-from windlass.model import Limits, Run
+from windlass.model import Limits, Result, Run
 from windlass.store.records import Held
 from windlass.worker.context import Call, Context
 from windlass.worker.handlers import Handler
@@ -60,6 +61,9 @@ class Execution:
 
     def beat(self) -> None:
         self.worker.heart.now()
+
+    def results(self, after: str | None, count: int) -> Future[list[Result]]:
+        return self.worker.ask(self.worker.port.results(self.run.id, after=after, count=count))
 
     # What the worker does to it, on the loop's thread
 

@@ -7,8 +7,6 @@ import platform
 import socket
 from typing import Any
 
-import psutil
-
 
 def about(version: str) -> dict[str, Any]:
     """What does not change while a process lives."""
@@ -23,6 +21,8 @@ def about(version: str) -> dict[str, Any]:
 
 def metrics(folder: str = "/") -> dict[str, float]:
     """How the machine is doing: percent of its processors since the last call, bytes of memory and disk, and its load."""
+    import psutil  # comes with the extra for hubs
+
     memory, disk, load = psutil.virtual_memory(), psutil.disk_usage(folder), os.getloadavg()
     return {
         "cpu": psutil.cpu_percent(),

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
@@ -26,6 +27,7 @@ from windlass.worker.crew import Crew
 from windlass.worker.executions import Execution, Why
 from windlass.worker.handlers import Handler, UnknownHandler
 from windlass.worker.housekeeping import AWAY, Housekeeping
+from windlass.worker.lag import Lag
 from windlass.worker.outcomes import Stopped, failure_of, paced, returned
 from windlass.worker.port import House, Port, Spool
 from windlass.worker.processes import InProcess, Nursery
@@ -40,6 +42,9 @@ LOG_EVERY = 0.2
 MEASURE_EVERY = 15.0
 LOOK_AGAIN = 0.01  # seconds after a hint, because the hint that follows it closely may not be sent
 LONGEST_WAIT, LISTEN = 1.0, 30.0  # seconds without a hint after which the store is asked anyway
+FENCE = 40
+"""The part of a lease that is left when its handler is stopped because no beat got through. It is counted from before the last one that
+was answered was sent, so from before the store counts: a little for clocks that do not run alike, and for the handler to end."""
 COURTESY = 1_000  # milliseconds between the ask and the kill of what is no longer ours
 LAST_WORD = 5_000  # milliseconds of a stop's grace in which those still running are asked to give up
 
@@ -72,7 +77,10 @@ class Worker:
         self.heart = Heart(self, heart or port, clock, self.info, lease)
         self.worn_out = False  # it has ended because of handlers that were left behind: only a new process is whole again
         self._house, self._spool, self.lease = house, spool, lease
-        self._about, self._measure = about, measure
+        self._at_the_disk, self._spooled = asyncio.Lock(), False
+        self._measure, self._lag = measure, Lag()
+        self._incarnation = 0 if about is None else round(clock.chance() * 2**31)  # so that two who go by one name can be told apart
+        self._about = None if about is None else {**about, "incarnation": self._incarnation}
         self._longest_wait: float = getattr(port, "longest_wait", LONGEST_WAIT)
         limits = getattr(port, "limits", Limits())
         self._batch, self._lines = min(limits.claim, limits.report), limits.lines_per_call
@@ -116,7 +124,7 @@ class Worker:
                 house = Housekeeping(self._house, self.clock)
                 self._keep(house.sweep(), house.tidy())
             if self._measure is not None:
-                self._keep(self._keep_measuring(self._measure))
+                self._keep(self._lag.run(), self._keep_measuring(self._measure))
             self._serving = self._loop.create_task(self._serve(until_idle))
             await asyncio.wait({self._serving})
             if self._serving.cancelled() or not self._serving.result():
@@ -215,7 +223,7 @@ class Worker:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        self._keep_unsent()
+        await self._keep_unsent()
         self._crew.close()
         await asyncio.to_thread(self._nursery.close)
         await asyncio.to_thread(self._guard.close)
@@ -312,7 +320,7 @@ class Worker:
                 if self._stopping and not always:
                     return None
                 _LOG.warning("The store does not answer, trying again in %.1f s: %s", pause, error)
-                self._keep_unsent()
+                await self._keep_unsent()
                 await asyncio.sleep(pause * (0.5 + self.clock.chance() / 2))
                 pause = min(pause * 2, 2.0)
 
@@ -385,6 +393,10 @@ class Worker:
             report = Fail(error=failure_of(error))
         self.call_soon(self._ended_with, execution, report)
 
+    def ask(self, question: Coroutine[Any, Any, T]) -> Future[T]:
+        """The answer to a question, which is asked on the loop's thread; from any thread."""
+        return asyncio.run_coroutine_threadsafe(question, self._loop)
+
     def call_soon(self, call: Callable[..., Any], *arguments: Any) -> None:
         """Have something done on the loop's thread; from any thread."""
         with suppress(RuntimeError):  # the loop is closed: the process ends
@@ -413,7 +425,8 @@ class Worker:
         wait = max(grace - 1_000, grace // 2)
         if why == "lost" and execution.can_be_killed:
             # Nobody else can begin before its end; what is lost already still gets a moment to clean up.
-            wait = min(wait, max(COURTESY, execution.lease_ends - self.clock.monotonic()))
+            left = execution.lease_ends - self.clock.monotonic()
+            wait = min(wait, left if left > 0 and not execution.lost else COURTESY)
         execution.timers.append(self._loop.call_later(wait / 1000, self._force, execution))
 
     def _force(self, execution: Execution) -> None:
@@ -497,10 +510,19 @@ class Worker:
                 batch = [self._done.popleft() for _ in range(min(self._batch, len(self._done)))]
                 await self._report(batch)
 
-    def _keep_unsent(self) -> None:
-        """What has ended and is not reported outlives this process, if there is where to keep it."""
-        if self._spool is not None:
-            self._spool.keep(_outcome(execution, report) for execution, report in (*self._reporting, *self._done))
+    async def _keep_unsent(self) -> None:
+        """What has ended and is not reported outlives this process, if there is where to keep it. A slow disk holds up nobody else."""
+        if self._spool is None:
+            return
+        async with self._at_the_disk:
+            if unsent := [_outcome(execution, report) for execution, report in (*self._reporting, *self._done)]:
+                self._spooled = True
+                await asyncio.to_thread(self._spool.keep, unsent)
+
+    async def _drop_sent(self, outcomes: Sequence[Outcome]) -> None:
+        if self._spool is not None and self._spooled:
+            async with self._at_the_disk:
+                await asyncio.to_thread(self._spool.drop, outcomes)
 
     async def _report(self, batch: Sequence[tuple[Execution, Report]]) -> None:
         self._reporting = batch
@@ -513,8 +535,7 @@ class Worker:
         outcomes = [_outcome(item, report) for item, report in batch]
         answers = await self._insist(partial(self.port.report_many, outcomes), always=True) or []
         self._reporting = ()
-        if self._spool is not None:
-            self._spool.drop(outcomes)
+        await self._drop_sent(outcomes)
         for (execution, report), answer in zip(batch, answers, strict=True):
             if isinstance(answer, Conflict):
                 self._done.append((execution, report))  # somebody was faster fifty times: say it again
@@ -532,15 +553,20 @@ class Worker:
             self._forget(execution)
 
     async def _keep_measuring(self, measure: Callable[[], Mapping[str, float]]) -> None:
+        measured: Mapping[str, float] = {}
         while True:
             try:
-                await self.port.worker_metrics(self.info.name, await asyncio.to_thread(measure))
-            except WindlassError:
-                pass  # nobody's work depends on it
+                measured = await asyncio.to_thread(measure)
             except Exception as error:
                 _LOG.warning("The host cannot be measured: %s", error)
-                return
+                measure, measured = dict, {}
+            with suppress(Exception):  # nobody's work depends on it
+                await self.port.worker_metrics(self.info.name, {**measured, **self._own_metrics()})
             await asyncio.sleep(MEASURE_EVERY)
+
+    def _own_metrics(self) -> Mapping[str, float]:
+        wall: int = getattr(self.clock, "wall", self.clock.now)()  # of this machine: the other may be the store's
+        return {"loop_lag_ms": self._lag.ms, "clock": wall, "incarnation": self._incarnation}
 
     def _start_soon(self) -> None:
         """Tell the start of those that have run for a while; the start of shorter ones is part of their report."""
@@ -605,18 +631,22 @@ class Worker:
 
     async def _keep_fencing(self) -> None:
         """Stop what no beat got through for, while it can still be known to be held: before anybody else may begin."""
-        tick = max(self.lease // 6, 20)
+        margin, rest = self.lease // FENCE, max(self.lease / 6000, 0.02)
+        pause = rest
         while True:
             before = self.clock.monotonic()
-            await asyncio.sleep(tick / 1000)
+            await asyncio.sleep(pause)
             now = self.clock.monotonic()
-            if now - before > 2 * tick:
+            if now - before > 1000 * (pause + rest):
                 self.heart.now()  # this process was paused or its loop blocked: ask before believing the worst
+                pause = rest
                 continue
             for execution in list(self._busy):
-                if execution.lease_ends <= now + tick and execution.why != "lost":
+                if execution.lease_ends <= now + margin and execution.why != "lost":
                     _LOG.warning("No beat of run %s got through for nearly a lease; its handler is stopped.", execution.run.id)
                     self._stop(execution, "lost")
+            ends = [execution.lease_ends - margin - now for execution in self._busy if execution.why != "lost"]
+            pause = min(rest, max(0.01, min(ends, default=self.lease) / 1000))
 
 
 class Claim:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from windlass.engine import Outcome, Swept, Watch
 from windlass.errors import WindlassError
-from windlass.model import Receipt, Run, WorkerInfo
+from windlass.model import Receipt, Result, Run, WorkerInfo
 from windlass.store.records import Held
 
 
@@ -31,6 +31,8 @@ class Port(Protocol):
     async def log(self, run_id: str, token: str, lines: Sequence[tuple[int, str]], *, seq: int | None = None) -> None: ...
 
     async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]: ...
+
+    async def results(self, run_id: str, *, after: str | None = None, count: int = 100) -> list[Result]: ...
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]: ...
 

@@ -10,14 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from windlass.machine import Fail, Report, Snooze, Succeed
-from windlass.model import Failure
+from windlass.model import Failure, Result
 from windlass.worker.context import Call, Context, Sink
 from windlass.worker.handlers import Handler, Place
 
@@ -66,6 +66,20 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
     """From the process: renew the lease now."""
 
 
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """From the process: what became of the runs before this one, behind one of them?"""
+
+    after: str | None
+    count: int
+
+
+class Told(msgspec.Struct, frozen=True, tag="told"):
+    """To the process: the answer to what it last asked, or why there is none."""
+
+    results: list[Result] = []
+    problem: str | None = None
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """From the process: how the attempt ended."""
 
@@ -73,8 +87,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     report: msgspec.Raw
 
 
-Order = Begin | Stop
-Word = Begun | Line | Progress | Beat | Ended
+Order = Begin | Stop | Told
+Word = Begun | Line | Progress | Beat | Ask | Ended
 
 encode = msgspec.json.Encoder().encode
 
@@ -162,6 +176,8 @@ class Child:
     def __init__(self, memory: int) -> None:
         self.memory, self.runs = memory, 0
         self._words, self._said = msgspec.json.Decoder(Word), Lines()
+        self._orders: deque[Order] = deque()
+        self._sending = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "windlass.worker.child", str(theirs.fileno()), str(memory)]
@@ -177,8 +193,17 @@ class Child:
     def begin(self, order: Begin) -> None:
         """Have it work on something."""
         self.runs += 1
-        with contextlib.suppress(OSError):  # it is dead; how it died is found out when it is heard
-            send(self._socket, order)
+        self._send(order)
+
+    def _send(self, order: Order) -> None:
+        """Tell it something. Whoever comes while another thread is still telling it something leaves that to the other, and goes on."""
+        self._orders.append(order)
+        while self._orders and self._sending.acquire(blocking=False):
+            try:
+                with contextlib.suppress(OSError, IndexError):  # it is dead; how it died is found out when it is heard
+                    send(self._socket, self._orders.popleft())
+            finally:
+                self._sending.release()
 
     def work(self, sink: Sink) -> Report | None:
         """Pass on what it says until it is done; None when it was dead before it began, having waited since an earlier run."""
@@ -187,6 +212,8 @@ class Child:
             match word:
                 case Begun():
                     begun = True
+                case Ask(after, count):
+                    self._send(_told(sink, after, count) if begun else Told())
                 case _ if not begun:
                     continue  # a thread that the run before has left speaks for nobody
                 case Line(text):
@@ -231,8 +258,7 @@ class Child:
                     return
 
     def ask_to_stop(self, why: str) -> None:
-        with contextlib.suppress(OSError):
-            send(self._socket, Stop(why))
+        self._send(Stop(why))
 
     def kill(self) -> None:
         kill_group(self.process, signal.SIGKILL)
@@ -245,6 +271,13 @@ class Child:
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+def _told(sink: Sink, after: str | None, count: int) -> Told:
+    try:
+        return Told(sink.results(after, count).result())
+    except Exception as error:
+        return Told(problem=str(error))
 
 
 def _pass_on(lines: list[bytes], sink: Sink) -> None:

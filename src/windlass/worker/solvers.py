@@ -23,7 +23,7 @@ from windlass.egress import Egress
 from windlass.errors import BadInput, EgressFailed, EgressRefused, EgressTooLarge, WindlassError
 from windlass.machine import Fail, Report
 from windlass.model import Failure, Solver
-from windlass.worker.commands import PAYLOAD, AsCommand, Guard
+from windlass.worker.commands import PAYLOAD, TOKEN, AsCommand, Guard
 from windlass.worker.context import Call, Context, Sink
 from windlass.worker.handlers import Handler
 from windlass.worker.outcomes import Stopped, failure_of
@@ -41,6 +41,7 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 _LOOK_EVERY = 0.05  # seconds
 _MFD_EXEC = 0x10  # asked for since Linux 6.3, unknown before
 _is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
+PART = ".part"  # behind the checksum of a program that is being fetched
 
 
 class Mismatch(Exception):
@@ -124,8 +125,8 @@ class Solvers:
         self._egress = egress or Egress()
         self._cache = Path(cache or _default_cache())
         self.memory, self._largest, self._room, self._patience = memory, largest, room, patience
-        with self._folder():
-            pass  # one that cannot be used is told of at the start
+        with self._folder() as folder:  # one that cannot be used is told of at the start
+            self._make_room(folder)
 
     def fill(self, image: Image, solver: Solver, stop: threading.Event) -> None:
         """Write the program into an image, from the cache or from where it is; Mismatch when it is not what was named."""
@@ -135,7 +136,7 @@ class Solvers:
         with self._folder() as folder:
             if self._cached(folder, checksum, image):
                 return
-            with _locked(folder, f"lock-{checksum[0]}", stop):
+            with _locked(folder, checksum, stop):
                 if self._cached(folder, checksum, image):  # by the one who had the lock
                     return
                 self._download(solver.url, image, stop)
@@ -192,7 +193,7 @@ class Solvers:
 
     def _keep(self, folder: int, checksum: str, image: Image) -> None:
         """Put a verified program into the cache, whole or not at all."""
-        part = f"{checksum}.part"  # one process writes it: the one with the lock
+        part = checksum + PART  # one process writes it: the one with the lock
         with suppress(FileNotFoundError):
             os.unlink(part, dir_fd=folder)
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder), "wb") as file:
@@ -201,9 +202,14 @@ class Solvers:
         self._make_room(folder)
 
     def _make_room(self, folder: int) -> None:
-        """Remove what was not used for longest. What runs has its own copy."""
+        """Remove what was not used for longest, and what workers that were killed have begun. What runs has its own copy."""
         with os.scandir(folder) as entries:
-            kept = [(about.st_mtime, entry.name, about.st_size) for entry in entries if (about := _about(entry)) is not None]
+            found = list(entries)
+        for entry in found:
+            if entry.name.endswith(PART) and _is_checksum(checksum := entry.name.removesuffix(PART)):
+                with suppress(OSError, Stopped), _locked(folder, checksum, None):  # else somebody is at it
+                    os.unlink(entry.name, dir_fd=folder)
+        kept = [(about.st_mtime, entry.name, about.st_size) for entry in found if (about := _about(entry)) is not None]
         left = self._room
         for _, name, size in sorted(kept, reverse=True):
             left -= size
@@ -235,19 +241,38 @@ def _opened(folder: int, name: str) -> Iterator[int]:
 
 
 @contextmanager
-def _locked(folder: int, name: str, stop: threading.Event) -> Iterator[None]:
-    """Hold a lock that all processes on the same cache know; the system frees it when its holder dies."""
-    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+def _locked(folder: int, checksum: str, stop: threading.Event | None) -> Iterator[None]:
+    """Hold the lock of one program that all processes on the same cache know, or be Stopped; the system frees it when its holder dies."""
+    name = f"{checksum}.lock"
+    fd = _held(folder, name, stop)
     try:
-        while True:
-            with suppress(BlockingIOError):
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            if stop.wait(_LOOK_EVERY):
-                raise Stopped("The download was stopped.")
         yield
     finally:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=folder)  # while it is held: whoever waits for it sees that it is gone, and takes another
         os.close(fd)
+
+
+def _held(folder: int, name: str, stop: threading.Event | None) -> int:
+    while True:
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+        try:
+            while not _lock(fd):
+                if stop is None or stop.wait(_LOOK_EVERY):
+                    raise Stopped("The download was stopped.")
+            if os.fstat(fd).st_nlink:
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 class AsSolver:
@@ -322,9 +347,10 @@ class _Program(AsCommand):
         return False  # always on standard input as well
 
     def _environment(self) -> dict[str, str]:
-        """Nothing of the worker's own."""
+        """Nothing of the worker's own, and not the token: who has it can write in the worker's stead."""
         home = {"PATH": _PATH, "HOME": self.handler.cwd or "", "TMPDIR": self.handler.cwd or "", "LANG": "C.UTF-8"}
-        return home | self._of_the_run() | {"JOB_ID": self.call.run, "JOB_TYPE": self.call.job} | self._variables
+        run = {name: value for name, value in self._of_the_run().items() if name != TOKEN}
+        return home | run | {"JOB_ID": self.call.run, "JOB_TYPE": self.call.job} | self._variables
 
     def _hear(self, name: str, lines: list[bytes]) -> None:
         if name == "stderr" and len(self._head) < _HEAD:

@@ -21,7 +21,7 @@ from windlass.errors import (
 )
 from windlass.faults import FAULTS
 from windlass.store import sql
-from windlass.store.base import LOOK_EVERY, Statement, check_process, refuse_newer, refuse_older, run_sync
+from windlass.store.base import LOOK_EVERY, Runs, Statement, check_process, refuse_newer, refuse_older, run_sync
 from windlass.store.postgres.hints import BURST, HINT_EVERY, NOTIFY, Listener, payloads
 from windlass.store.postgres.wire import (
     APPLIED,
@@ -133,6 +133,9 @@ class _Postgres:
             await self.close()
             raise
         return self
+
+    def taken(self, runs: Runs) -> None:
+        """A notification names no runs, so all are told of it at once."""
 
     async def close(self) -> None:
         self._closed = True

@@ -45,6 +45,11 @@ select 1, 0 where not exists (select 1 from job_tokens where id {probe: :id} and
 update job_tokens set kind = 'session', hash = :hash, created_at = :now, lasts = :lasts, expires_at = :expires_at
 where hash {probe: :invitation} and kind = 'invitation' and revoked_at is null and expires_at > :now
 
+-- Only where there is a session now: whoever tries with a wrong one leaves nothing behind.
+-- name: audit_sign_in
+insert into job_audit (at, who, what, subject)
+select created_at, name, 'sign in', 'session ' || id from job_tokens where hash {probe: :hash}
+
 -- The newest token stays however old it is: a hub whose tokens have all ended must not look like one that never had any.
 -- name: old_tokens
 select t.id from job_tokens t

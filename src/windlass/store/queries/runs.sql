@@ -40,9 +40,9 @@ on conflict (queue, job, requires) do nothing
 -- name: lanes_after
 select id, queue, job, requires from job_lanes where id > :after order by id
 
--- What a claim looks at besides the heads: the newest lane there is, and whether the worker's one slot is taken.
+-- What a claim looks at besides the heads: the newest lane, the controls' revision, and whether the worker's one slot is taken.
 -- name: claim_view
-select (select max(id) from job_lanes), (select count(*) from job_runs where worker = :worker and slot = :slot)
+select (select max(id) from job_lanes), {controls}, (select count(*) from job_runs where worker = :worker and slot = :slot)
 
 -- Creation -------------------------------------------------------------------------------------------------------
 
@@ -76,6 +76,7 @@ select seq from job_runs where seq {in: predecessors} order by seq for share
 insert into schema_version (version, applied_at)
 select 1, :now
 where (select count(*) from {rows: d: name text, rev int} join jobs on jobs.name = d.name and jobs.rev = d.rev) <> :definitions
+  or {controls} <> coalesce(cast(:controls as {int}), {controls})
   or (select count(*) from job_runs where seq {in: predecessors}) <> :expected
   or (select count(h.run) from {rows: k: scope text, key text} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}) <> :keys
   or exists (
@@ -83,9 +84,9 @@ where (select count(*) from {rows: d: name text, rev int} join jobs on jobs.name
     where k.compare = 1 and h.run <> k.run and h.hash is distinct from k.hash)
 
 -- name: create
-insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of, schedule, instant)
-select r.id, 1, :state, :job, :queue, :lane, :band, r.position, r.payload, r.due_at, :now, :max_attempts, cast(:max_runtime as {int}), :policy, :retry_of, r.schedule, r.instant
-from {rows: r: id text, position int, due_at int, payload text, scope text, key text, schedule int, instant int}
+insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of, schedule, instant, keys, aged, grouped)
+select r.id, 1, :state, :job, :queue, :lane, :band, r.position, r.payload, r.due_at, :now, :max_attempts, cast(:max_runtime as {int}), :policy, :retry_of, r.schedule, r.instant, r.keys, cast(:aged as {int}), (select g.seq from job_groups g where g.id = :group)
+from {rows: r: id text, position int, due_at int, payload text, scope text, key text, schedule int, instant int, keys text}
 where r.key is null or r.id = (select k.run from job_keys k where k.scope = r.scope and k.key = r.key)
 
 -- name: add_waits
@@ -112,19 +113,19 @@ from {rows: r: scope text, key text} join job_keys k on k.scope {probe: r.scope}
 
 -- The heads of the open lanes in queue order, behind a place already looked at. Takes no lock.
 -- name: heads sqlite
-select r.seq, r.band, r.position from json_each(:lanes) as l cross join job_runs as r
+select r.seq, r.band, r.position, r.lane, r.due_at, r.keys from json_each(:lanes) as l cross join job_runs as r
 where r.seq in (
   select q.seq from job_runs q
   where q.state = 'queued' and q.lane = l.value and (q.band, q.position, q.seq) > (:band, :position, :seq)
-  order by q.band, q.position, q.seq limit :count)
+  order by q.band, q.position, q.seq limit :each)
 order by r.band, r.position, r.seq limit :count
 
 -- name: heads postgres
-select h.seq, h.band, h.position
+select h.seq, h.band, h.position, h.lane, h.due_at, h.keys
 from json_array_elements_text(:lanes::json) as l(lane), lateral (
-  select q.seq, q.band, q.position from job_runs q
+  select q.seq, q.band, q.position, q.lane, q.due_at, q.keys from job_runs q
   where q.state = 'queued' and q.lane = l.lane::bigint and (q.band, q.position, q.seq) > (:band, :position, :seq)
-  order by q.band, q.position, q.seq limit :count) as h
+  order by q.band, q.position, q.seq limit :each) as h
 order by h.band, h.position, h.seq limit :count
 
 -- name: remember_claim
@@ -133,18 +134,23 @@ insert into job_keys (scope, key, run, unfinished, until) values ('claim', :toke
 -- name: claim_known
 select run from job_keys where scope = 'claim' and key = :token
 
+-- A run is taken only where it was seen: one that was moved to another lane meanwhile, or parked, is not this worker's.
 -- fragment: chosen
-select seq from job_runs
-where seq {in: ids} and state || '' {from: claim}
+select j.seq from {rows: c: seq int, lane int} join job_runs j on j.seq {probe: c.seq}
+where j.lane = c.lane and j.state || '' {from: claim}
+  and {controls} = :controls
   and (cast(:call as text) is null or exists (select 1 from job_keys where scope = 'claim' and key = :token and run = :call))
   and not exists (select 1 from job_runs b where b.worker = :worker and b.slot = :slot)
-order by band, position, seq limit :count {skip_locked}
+order by j.band, j.position, j.seq limit :count {skip_locked: j}
+
+-- fragment: grant
+state = 'claimed', rev = rev + 1, mark = :token, token = :token, worker = :worker, slot = :slot, lease = :lease,
+  claimed_at = {greatest}(:now, created_at), lease_until = :now + :lease,
+  look_at = :now + {least}(:lease, coalesce(max_runtime, :lease)), progress = null
 
 -- name: claim
 update job_runs
-set state = 'claimed', rev = rev + 1, mark = :token, token = :token, worker = :worker, slot = :slot, lease = :lease,
-  claimed_at = {greatest}(:now, created_at), lease_until = :now + :lease,
-  look_at = :now + {least}(:lease, coalesce(max_runtime, :lease)), progress = null
+set {grant}
 where seq {among: chosen}
 
 -- name: claimed
@@ -196,8 +202,8 @@ set state = r.state, rev = r.rev, mark = :mark, due_at = r.due_at, position = r.
   attempt = r.attempt, attempt_id = r.attempt_id, retry_of = r.retry_of, burnt = r.burnt, returns = r.returns,
   token = r.token, worker = r.worker, slot = r.slot, lease = case when r.lease is null then null else job_runs.lease end, claimed_at = r.claimed_at, started_at = r.started_at,
   lease_until = case when r.look_at is null then null else job_runs.lease_until end, look_at = r.look_at,
-  cancel_asked_at = r.cancel_asked_at, finished_at = r.finished_at, reason = r.reason, error = r.error
-from {rows: r: seq int, rev int, state text, due_at int, position int, attempt int, attempt_id text, retry_of text, burnt int, returns int, token text, worker text, slot int, lease int, claimed_at int, started_at int, look_at int, cancel_asked_at int, finished_at int, reason text, error text, lapsed_by int}
+  cancel_asked_at = r.cancel_asked_at, finished_at = r.finished_at, reason = r.reason, lane = r.lane, parked = r.parked, error = r.error
+from {rows: r: seq int, rev int, state text, due_at int, position int, attempt int, attempt_id text, retry_of text, burnt int, returns int, token text, worker text, slot int, lease int, claimed_at int, started_at int, look_at int, cancel_asked_at int, finished_at int, reason text, lane int, parked text, error text, lapsed_by int}
 where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and (r.lapsed_by is null or job_runs.lease_until <= r.lapsed_by)
 returning job_runs.seq
 
@@ -216,8 +222,8 @@ from {rows: r: seq int, move text, attempt int, worker text, detail text, left_q
 -- name: patch
 update job_runs
 set state = r.state, rev = r.rev, mark = :mark, payload = r.payload, queue = r.queue, lane = r.lane, band = r.band,
-  position = r.position, due_at = r.due_at, max_attempts = r.max_attempts
-from {rows: r: seq int, rev int, state text, payload text, queue text, lane int, band int, position int, due_at int, max_attempts int}
+  position = r.position, due_at = r.due_at, max_attempts = r.max_attempts, keys = r.keys, parked = r.parked, aged = r.aged, policy = r.policy
+from {rows: r: seq int, rev int, state text, payload text, queue text, lane int, band int, position int, due_at int, max_attempts int, keys text, parked text, aged int, policy text}
 where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and job_runs.state {from: patch}
 returning job_runs.seq
 
@@ -228,17 +234,23 @@ returning job_runs.seq
 -- fragment: doomed
 with recursive doomed(run) as (
   select w.run from job_waits w join job_runs p on p.seq {probe: w.predecessor}
-  where exists (select 1 from job_waits) and w.predecessor {in: ids} and w.rule = 'success' and p.state in ({ended}) and p.state <> 'succeeded'
+  where exists (select 1 from job_waits) and w.predecessor {in: ids} and w.rule <> 'any' and p.state in ({ended}) and p.state <> 'succeeded'
   union
-  select w.run from doomed d cross join job_waits w where w.predecessor {probe: d.run} and w.rule = 'success')
+  select w.run from doomed d cross join job_waits w where w.predecessor {probe: d.run} and w.rule <> 'any')
 
 -- fragment: followers
 select run from job_waits where exists (select 1 from job_waits) and predecessor {in: ids} and rule <> ''
 union all select run from doomed
 union all select w.run from doomed d cross join job_waits w where w.predecessor {probe: d.run} and w.rule <> ''
+union all select c.seq from job_groups g cross join job_runs c
+  where g.seq {among: groups_of} and g.finished_at is not null and c.id {probe: coalesce(g.callback, '')}
 
 -- fragment: doomed_runs
 select run from doomed
+
+-- Whether it is left out, and not cancelled, when it cannot start: its group says so of all that it waits for.
+-- fragment: skips
+exists (select 1 from job_waits w where w.run = job_runs.seq and w.rule = 'skip')
 
 -- The rows that stand for the sets to be counted, locked in a statement of their own.
 -- name: lock_followers postgres
@@ -248,8 +260,8 @@ select seq from job_runs where seq {among: followers} and state {from: release} 
 -- name: doom
 {doomed}
 update job_runs
-set state = 'cancelled', rev = rev + 1, mark = :mark, cancel_asked_at = :now, finished_at = {greatest}(:now, created_at),
-  reason = 'predecessor failed'
+set state = case when {skips} then 'skipped' else 'cancelled' end, rev = rev + 1, mark = :mark,
+  cancel_asked_at = case when {skips} then null else cast(:now as {int}) end, finished_at = {greatest}(:now, created_at), reason = 'predecessor failed'
 where seq {among: doomed_runs} and state {from: release}
 
 -- name: release
@@ -263,7 +275,7 @@ returning queue, due_at
 -- name: journal_followers
 {doomed}
 insert into job_journal (run, rev, at, move, state, attempt)
-select seq, rev, :now, case state when 'cancelled' then 'cancel' else 'release' end, state, attempt
+select seq, rev, :now, case state when 'cancelled' then 'cancel' when 'skipped' then 'skip' else 'release' end, state, attempt
 from job_runs where seq {among: followers} and mark = :mark
 
 -- A run that was just made has no followers, and nobody else sees it: what its predecessors are was settled by their locks.
@@ -300,7 +312,7 @@ where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev and job_runs.state in
 select (select due_at from job_runs where state {from: dispatch} order by due_at limit 1)
 
 -- name: next_look
-select (select look_at from job_runs where look_at is not null order by look_at limit 1)
+select (select look_at from job_runs where look_at > :now order by look_at limit 1)
 
 -- Reading --------------------------------------------------------------------------------------------------------
 
@@ -372,10 +384,6 @@ on conflict (run, attempt, n) do nothing
 select attempt, n, at, text from job_logs where run = :seq and (attempt, n) > (:attempt, :n) order by attempt, n limit :count
 
 -- Why ------------------------------------------------------------------------------------------------------------
-
--- name: ahead
-select count(*) from (
-  select 1 from job_runs q where q.state = 'queued' and q.lane = :lane and (q.band, q.position, q.seq) < (:band, :position, :seq) limit :most) as a
 
 -- name: register
 insert into workers (name, queues, jobs, tags, cores, memory, slots, about, registered_at, seen_at)

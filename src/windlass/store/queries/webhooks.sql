@@ -41,7 +41,7 @@ returning id
 
 -- What a body tells of a run beside the change itself; large outputs stay where they are.
 -- name: ends
-select id, rev, error, case when length(output) <= :most then output end, case when output is null then 0 else 1 end
+select {run_within: most}, case when length(payload) > :most then 1 else 0 end, case when length(output) > :most then 1 else 0 end
 from job_runs where id {in_texts: names}
 
 -- name: add_deliveries

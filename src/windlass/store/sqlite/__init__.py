@@ -5,7 +5,19 @@ writer goes into one commit.
 """
 
 from windlass.store.sqlite.copies import backup, restore
-from windlass.store.sqlite.files import check_engine, connect, disconnect, migrate, open_here
+from windlass.store.sqlite.files import OLDEST_ENGINE, check_engine, connect, disconnect, migrate, open_here, strange_here
 from windlass.store.sqlite.stores import AsyncSqlite, BlockingSqlite
 
-__all__ = ["AsyncSqlite", "BlockingSqlite", "backup", "check_engine", "connect", "disconnect", "migrate", "open_here", "restore"]
+__all__ = [
+    "OLDEST_ENGINE",
+    "AsyncSqlite",
+    "BlockingSqlite",
+    "backup",
+    "check_engine",
+    "connect",
+    "disconnect",
+    "migrate",
+    "open_here",
+    "restore",
+    "strange_here",
+]

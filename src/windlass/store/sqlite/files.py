@@ -29,7 +29,7 @@ NEVER = threading.Event()  # waiting for it is how a thread sleeps here
 # Errors
 
 _WAIT = "Try again. If it stays, look for a program that holds a transaction open on this file."
-DISK = "Stop every process that uses it, check the disk, then run `windlass doctor`; `windlass restore` brings back a backup."
+DISK = "Stop every process that uses it, check the disk, then run `windlass doctor --deep`; `windlass restore` brings back a backup."
 ACCESS = "Check that the file and its folder belong to the user that runs windlass, and that the disk is mounted for writing."
 _BUG = "This is a bug in windlass, or the tables were changed by hand; please report it with this text."
 
@@ -102,9 +102,14 @@ def open_here(path: Path) -> bool:
     return bool(held_here(os.fspath(path)) & _OURS)
 
 
+def strange_here(path: str) -> bool:
+    """Whether this process has the file open otherwise too: by another SQLite library, or as a plain file (known on Linux only)."""
+    return bool(held_here(path) - _OURS)
+
+
 def _refuse_strangers(path: str) -> None:
     # POSIX locks belong to the process: when one SQLite library closes the file, the locks of the other are gone too.
-    if held_here(path) - _OURS:
+    if strange_here(path):
         raise StoreError(
             f"This process has {path} open, but not by windlass: by the standard `sqlite3` module, as a plain file, or from before a fork.",
             hint="Close that first (before a fork: app.close()), or start the process by spawn: the two would break each other's locks.",

@@ -12,7 +12,7 @@ import stat
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -29,7 +29,7 @@ MOST_AT_ONCE = 256  # datagrams read before those who wait are told
 
 _CLOCK = SystemClock()  # a timeout is real time, whatever clock the store has
 _NUMBERS = itertools.count(1)
-_topics = msgspec.json.Decoder(set[str]).decode
+_topics: Callable[[bytes], Collection[str]] = msgspec.json.Decoder(set[str] | dict[str, list[str | int]]).decode
 
 
 class Ear:
@@ -130,11 +130,14 @@ def _bind(made: socket.socket, folder: str) -> str:
 
 
 def _message(topics: Collection[str]) -> bytes:
-    message = msgspec.json.encode(sorted(topics))
-    return message if len(message) <= LONGEST_MESSAGE else msgspec.json.encode([ANYTHING])
+    """With the runs behind them, or without, or nothing but that there is something."""
+    for words in (topics if isinstance(topics, Mapping) else sorted(topics), sorted(topics)):
+        if len(message := msgspec.json.encode(words)) <= LONGEST_MESSAGE:
+            return message
+    return msgspec.json.encode([ANYTHING])
 
 
-def _said(message: bytes) -> set[str]:
+def _said(message: bytes) -> Collection[str]:
     """The topics of a message; none of one that is not ours."""
     with suppress(msgspec.DecodeError, UnicodeDecodeError):
         return _topics(message)
@@ -222,8 +225,7 @@ class FileHints(Board):
         """Read what there is, and tell it."""
         with self._draining:
             messages = list(itertools.islice(iter(ear.receive, None), MOST_AT_ONCE))
-        if messages:
-            said = {ANYTHING} if len(messages) >= FULL else set().union(*map(_said, messages))
+        for said in map(_said, messages) if len(messages) < FULL else ({ANYTHING},):
             super().wake(said)
 
     @contextmanager

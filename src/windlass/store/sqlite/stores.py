@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from windlass.clock import Clock
 from windlass.errors import StoreError
-from windlass.store.base import Statement, check_process
+from windlass.store.base import Runs, Statement, check_process
 from windlass.store.hints import Board, wait_anywhere
 from windlass.store.sqlite.files import MEMORY, NEVER, Path
 from windlass.store.sqlite.hints import FileHints
@@ -69,6 +69,10 @@ class BlockingSqlite:
         """Tell those who wait for one of these topics, in this process and in others."""
         if os.getpid() == self._pid:
             self._hints.wake(topics)
+
+    def taken(self, runs: Runs) -> None:
+        """Nobody else in this process need be told of these runs."""
+        self._hints.taken(runs)
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
         """The topics heard, as soon as there are any; none after so many seconds. Blocks, unless an event loop runs on this thread."""
@@ -215,6 +219,10 @@ class AsyncSqlite:
         """Tell those who wait for one of these topics, in this process and in others."""
         if os.getpid() == self._pid:
             self._hints.wake(topics)
+
+    def taken(self, runs: Runs) -> None:
+        """Nobody else in this process need be told of these runs."""
+        self._hints.taken(runs)
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
         """The topics heard, as soon as there are any; none after so many seconds."""

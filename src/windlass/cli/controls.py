@@ -1,0 +1,218 @@
+"""The commands by which people control what is handed out: pauses, queues, resources."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import to_builtins
+from rich.table import Table
+from rich.text import Text
+
+from windlass.app.resources import rate_of, rate_text
+from windlass.cli import views
+from windlass.cli.codes import OK
+from windlass.cli.output import cell, line, table
+from windlass.cli.shell import Shell, who
+from windlass.engine.controls import Occupants, ResourceState
+from windlass.engine.core import MAX_WAIT
+from windlass.errors import BadInput, NotFound
+from windlass.gates import gate_key
+from windlass.model import Pause, PauseScope, Queue, Slot
+from windlass.store.base import run_sync
+
+# pause, resume, pauses
+
+
+def _paused(given: Namespace) -> tuple[PauseScope, str]:
+    if given.all:
+        return "system", ""
+    return ("queue", given.queue) if given.queue is not None else ("job", given.job)
+
+
+def _named(scope: PauseScope, name: str) -> str:
+    return "Everything" if scope == "system" else f"{scope.capitalize()} {line(name)}"
+
+
+def pause(shell: Shell) -> int:
+    """Hand nothing out of a queue, of a job, or at all; what runs goes on."""
+    scope, name = _paused(shell.arguments)
+    with shell.engine() as engine:
+        done = run_sync(engine.pause(scope, name, reason=shell.arguments.reason, by=who()))
+    if shell.output.json:
+        shell.output.document(to_builtins(done))
+    else:
+        shell.output.raw(f"{_named(scope, name)} is paused.")
+    return OK
+
+
+def resume(shell: Shell) -> int:
+    """Hand out again what was paused."""
+    scope, name = _paused(shell.arguments)
+    with shell.engine() as engine:
+        done = run_sync(engine.resume(scope, name))
+    if shell.output.json:
+        shell.output.document({"resumed": done})
+    else:
+        shell.output.raw(f"{_named(scope, name)} is resumed." if done else f"{_named(scope, name)} was not paused.")
+    return OK
+
+
+def pauses(shell: Shell) -> int:
+    """List what is paused."""
+    with shell.engine() as engine:
+        found = run_sync(engine.pauses())
+    if shell.output.json:
+        shell.output.document({"pauses": to_builtins(found)})
+    elif found:
+        shell.output.console.print(_pauses(found, shell.clock.now()))
+    else:
+        shell.output.note("Nothing is paused.")
+    return OK
+
+
+def _pauses(found: Sequence[Pause], now: int) -> Table:
+    made = table("what", "since", "by", "reason", cut=("what", "by"), folded=("reason",))
+    for one in found:
+        made.add_row(cell(_named(one.scope, one.name)), views.ago(one.at, now), cell(one.who or ""), Text(line(one.reason or "")))
+    return made
+
+
+# queues
+
+
+def list_queues(shell: Shell) -> int:
+    """List the queues for which something is set."""
+    with shell.engine() as engine:
+        found = run_sync(engine.queues())
+    if shell.output.json:
+        shell.output.document({"queues": to_builtins(found)})
+    elif found:
+        shell.output.console.print(_queues(found))
+    else:
+        shell.output.note("Nothing is set for any queue.")
+    return OK
+
+
+def _queues(found: Sequence[Queue]) -> Table:
+    made = table("queue", "ageing", cut=("queue",))
+    for queue in found:
+        made.add_row(cell(queue.name), views.span(queue.ageing))
+    return made
+
+
+def set_queue(shell: Shell) -> int:
+    """Let waiting count in a queue, for runs made from now on."""
+    given = shell.arguments
+    with shell.engine() as engine:
+        queue = run_sync(engine.set_queue(given.name, ageing=given.ageing))
+    if shell.output.json:
+        shell.output.document({"name": given.name, "ageing": given.ageing})
+    elif queue is None:
+        shell.output.raw(f"In {line(given.name)} priorities alone count.")
+    else:
+        shell.output.raw(f"In {line(given.name)} a wait of {views.span(queue.ageing)} is worth one step of priority.")
+    return OK
+
+
+# resources
+
+
+def list_resources(shell: Shell) -> int:
+    """List resources, and how much of each is occupied."""
+    with shell.engine() as engine:
+        found = run_sync(engine.resources())
+    if shell.output.json:
+        shell.output.document({"resources": [_document(state) for state in found]})
+    elif found:
+        shell.output.console.print(_resources(found))
+    else:
+        shell.output.note("No resources. Make one: windlass resources set NAME --capacity 1")
+    return OK
+
+
+def _document(state: ResourceState) -> dict[str, Any]:
+    """A resource as JSON. Times and durations are milliseconds."""
+    told: dict[str, Any] = to_builtins(state)
+    return {**told.pop("resource"), **told}
+
+
+def _resources(found: Sequence[ResourceState]) -> Table:
+    made = table("resource", "capacity", "rates", "by runs", "direct calls", "jobs", cut=("resource", "jobs"), folded=("rates",))
+    for state in found:
+        one = state.resource
+        capacity = "any" if one.capacity is None else f"{one.capacity:,}"
+        counts = (f"{number:,}" for number in (state.held, state.slots))
+        made.add_row(cell(one.name), capacity, "; ".join(map(rate_text, one.rates)), *counts, cell(", ".join(state.jobs)))
+    return made
+
+
+def show_resource(shell: Shell) -> int:
+    """Show a resource, and who occupies it."""
+    name, key = shell.arguments.name, shell.arguments.key
+    with shell.engine() as engine:
+        state, found = run_sync(engine.get_resource(name)), run_sync(engine.occupants(gate_key(name, key)))
+    if shell.output.json:
+        runs = [holder._asdict() for holder in found.runs]
+        shell.output.document(_document(state) | {"occupants": {"runs": runs, "slots": [slot_document(slot) for slot in found.slots]}})
+        return OK
+    shell.output.console.print(_resources([state]))
+    if found.runs or found.slots:
+        shell.output.console.print(_occupants(found))
+    elif key is None and (state.held or state.slots):
+        shell.output.note("It is occupied by key: add --key.")
+    else:
+        shell.output.note("Nobody occupies it.")
+    return OK
+
+
+def _occupants(found: Occupants) -> Table:
+    made = table("\nwho", "what", "weight", cut=("\nwho",))
+    for holder in found.runs:
+        made.add_row(cell(f"run {holder.run}"), f"{line(holder.job)} on {line(holder.worker or '')}", f"{holder.weight:,}")
+    for slot in found.slots:
+        made.add_row(cell(f"slot {slot.id}"), f"{slot.state} by {line(slot.who or 'somebody')}", f"{slot.weight:,}")
+    return made
+
+
+def slot_document(slot: Slot) -> dict[str, Any]:
+    """A direct call as JSON; its token stays inside."""
+    told: dict[str, Any] = to_builtins(slot)
+    resource, _, key = told.pop("key").partition("\x1f")
+    told.pop("token")
+    return {"resource": resource, "key": key or None, **told}
+
+
+def set_resource(shell: Shell) -> int:
+    """Say how much there is of a resource, and how often it may be used; what is left out stays as it is."""
+    said = vars(shell.arguments)
+    given = {name: said[name] for name in ("capacity", "rates", "max_wait") if name in said}
+    if not given:
+        raise BadInput("Nothing is said of the resource.", hint="Give --capacity, --rate or --max-wait.")
+    if "rates" in given:
+        given["rates"] = tuple(map(rate_of, given["rates"] or ()))
+    with shell.engine() as engine:
+        try:
+            before = run_sync(engine.get_resource(shell.arguments.name)).resource
+            kept: dict[str, Any] = {"capacity": before.capacity, "rates": before.rates, "max_wait": before.max_wait}
+        except NotFound:
+            kept = {"max_wait": MAX_WAIT}
+        run_sync(engine.set_resource(shell.arguments.name, **kept | given))
+        state = run_sync(engine.get_resource(shell.arguments.name))
+    if shell.output.json:
+        shell.output.document(_document(state))
+    else:
+        shell.output.console.print(_resources([state]))
+    return OK
+
+
+def drop_resource(shell: Shell) -> int:
+    """Forget a resource that no job uses."""
+    with shell.engine() as engine:
+        run_sync(engine.drop_resource(shell.arguments.name))
+    if shell.output.json:
+        shell.output.document({"dropped": shell.arguments.name})
+    else:
+        shell.output.raw(f"{line(shell.arguments.name)} is gone.")
+    return OK

@@ -1,0 +1,120 @@
+"""The commands about groups of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import asdict
+from rich.table import Table
+from rich.text import Text
+
+from windlass.cli import views
+from windlass.cli.codes import OK
+from windlass.cli.output import cell, line, table
+from windlass.cli.shell import Shell, who
+from windlass.model import Group
+from windlass.store.base import run_sync
+
+STYLES = {"running": "cyan", "completed": "green", "cancelled": "yellow", "partial": "red"}
+
+
+def list_all(shell: Shell) -> int:
+    """List groups, newest first."""
+    given = shell.arguments
+    with shell.engine() as engine:
+        found = run_sync(engine.groups(status=given.status, after=given.after, count=given.limit))
+    if shell.output.json:
+        shell.output.document({"groups": [_document(group) for group in found]})
+    elif found:
+        shell.output.console.print(_table(found, shell.clock.now()))
+        if len(found) == given.limit:
+            shell.output.note(f"There may be more: --after {found[-1].id}")
+    else:
+        shell.output.note("No groups.")
+    return OK
+
+
+def show(shell: Shell) -> int:
+    """Show a group and its runs, in the order in which they were given."""
+    given = shell.arguments
+    with shell.engine() as engine:
+        group = run_sync(engine.get_group(given.id))
+        runs = run_sync(engine.members(group.id, after=given.after, count=given.limit))
+    if shell.output.json:
+        shell.output.document(_document(group) | {"runs": [views.run_document(run) for run in runs]})
+        return OK
+    shell.output.console.print(_facts(group, shell.clock.now()))
+    shell.output.console.print()
+    shell.output.console.print(views.run_table(runs, shell.clock.now()))
+    if len(runs) == given.limit:
+        shell.output.note(f"There may be more: --after {runs[-1].id}")
+    return OK
+
+
+def cancel(shell: Shell) -> int:
+    """Cancel what has not ended of a group."""
+    with shell.engine() as engine:
+        group = run_sync(engine.cancel_group(shell.arguments.id, reason=shell.arguments.reason, by=who()))
+    if shell.output.json:
+        shell.output.document(_document(group))
+    else:
+        shell.output.raw(group.status + ("" if group.finished_at is not None else ": the workers of those that run are asked to stop"))
+    return OK
+
+
+def rerun(shell: Shell) -> int:
+    """Make a new group from one that has ended, and print its id."""
+    with shell.engine() as engine:
+        group = run_sync(engine.rerun_group(shell.arguments.id))
+    if shell.output.json:
+        shell.output.document(_document(group))
+    else:
+        shell.output.raw(group.id)
+    return OK
+
+
+# How they look
+
+
+def _document(group: Group) -> dict[str, Any]:
+    """A group as JSON. Times are milliseconds UTC."""
+    return {name: value for name, value in asdict(group).items() if name != "seq"}
+
+
+def _status(group: Group) -> Text:
+    return Text(group.status, style=STYLES[group.status])
+
+
+def _ended(group: Group) -> str:
+    return f"{group.succeeded + group.failed + group.cancelled:,}/{group.total:,}"
+
+
+def _table(groups: Iterable[Group], now: int) -> Table:
+    made = table("id", "status", "name", "kind", "ended", "when", cut=("name",))
+    for group in groups:
+        when = views.ago(group.created_at if group.finished_at is None else group.finished_at, now)
+        made.add_row(group.id, _status(group), cell(group.name or ""), group.kind, _ended(group), when)
+    return made
+
+
+def _facts(group: Group, now: int) -> Table:
+    facts = (
+        ("name", group.name),
+        ("kind", f"{group.kind}, on failure {group.on_failure}"),
+        ("ended", f"{_ended(group)}: {group.succeeded:,} succeeded, {group.failed:,} failed, {group.cancelled:,} cancelled"),
+        ("callback", group.callback),
+        ("created", f"{views.moment(group.created_at)} ({views.ago(group.created_at, now)})"),
+        ("finished", None if group.finished_at is None else f"{views.moment(group.finished_at)} ({views.ago(group.finished_at, now)})"),
+        ("rerun of", group.retry_of),
+        ("reason", group.reason),
+    )
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    made.add_row("group", Text(group.id, style="bold"))
+    made.add_row("status", _status(group))
+    for name, value in facts:
+        if value is not None:
+            made.add_row(name, Text(line(value)))
+    return made

@@ -1,0 +1,165 @@
+"""What people set for all: what is paused, how queues age, how much there is of a resource."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from windlass.engine import checks
+from windlass.engine.core import MAX_WAIT, Core
+from windlass.errors import BadInput, LimitReached, NotFound, WrongState
+from windlass.gates import parts_of, window
+from windlass.model import Lane, Pause, PauseScope, Queue, Rate, Resource, Slot
+from windlass.store.base import queue_topic
+from windlass.store.order import Holder
+
+_MOST_RATES = 8
+_LARGEST_BUCKET = 10**18  # microseconds: sums with an instant still fit into 63 bits
+_LONGEST_STEP = 10**9  # what one step of priority may be worth: eleven days
+
+
+class ResourceState(Struct, frozen=True):
+    """A resource, and how much of it is occupied; under keys, of all of them together."""
+
+    resource: Resource
+    held: int
+    runs: int
+    slots: int  # direct calls that hold it or wait for it
+    jobs: tuple[str, ...]  # that use it
+
+
+class Occupants(Struct, frozen=True):
+    """Who occupies a resource, or one key of it."""
+
+    runs: list[Holder]
+    slots: list[Slot]
+
+
+class Controlling(Core):
+    """The verbs by which people control what is handed out. All of them take effect with the next claim, everywhere."""
+
+    # Pauses
+
+    async def pause(self, scope: PauseScope, name: str = "", *, reason: str | None = None, by: str | None = None) -> Pause:
+        """Hand nothing out of a queue, of a job, or of the whole system; what runs goes on. Paused again, it stays as it was."""
+        self._check_scope(scope, name)
+        said = None if reason is None else checks.reason(reason)
+        pause = Pause(scope, name, self.clock.now(), said, None if by is None else checks.name(by, "Who did it"))
+        done = await self.records.add_pause(pause, self.limits.pauses)
+        await self.refresh_controls()
+        if not done and (scope, name) not in self.controls.pauses:
+            raise LimitReached(f"{self.limits.pauses:,} things are paused already.", hint="Resume some, or pause the whole system.")
+        return self.controls.pauses.get((scope, name), pause)
+
+    async def resume(self, scope: PauseScope, name: str = "") -> bool:
+        """Hand out again; False when it was not paused."""
+        self._check_scope(scope, name)
+        done = await self.records.drop_pause(scope, name)
+        await self.refresh_controls()
+        await self.refresh_lanes()
+        await self._wake_lanes(lane for lane in self.lanes.all if scope == "system" or name in (lane.queue, lane.job))
+        return done
+
+    async def pauses(self) -> list[Pause]:
+        """What is paused now."""
+        return (await self.records.settings()).pauses
+
+    def _check_scope(self, scope: PauseScope, name: str) -> None:
+        if scope not in ("system", "queue", "job"):
+            raise BadInput(f"{scope!r:.40} cannot be paused.", hint="Pause a queue, a job, or the system.")
+        if scope != "system":
+            checks.name(name, f"A {scope}'s name")
+        elif name:
+            raise BadInput("The system has no name.", hint="Leave the name out.")
+
+    # Queues
+
+    async def set_queue(self, name: str, *, ageing: int | None) -> Queue | None:
+        """Let waiting count: `ageing` milliseconds are worth one step of priority, for runs made from now on. None: priorities alone."""
+        checks.name(name, "A queue's name")
+        checks.maybe(ageing, "ageing", 1, _LONGEST_STEP)
+        if ageing is None:
+            await self.records.drop_queue(name)
+            await self.refresh_controls()
+            return None
+        queue = Queue(name, ageing)
+        if not await self.records.set_queue(queue, self.limits.queues):
+            raise LimitReached(f"{self.limits.queues:,} queues have settings already.", hint="Take some back with ageing=None.")
+        await self.refresh_controls()
+        return queue
+
+    async def queues(self) -> list[Queue]:
+        """The queues for which something is set."""
+        return (await self.records.settings()).queues
+
+    # Resources
+
+    async def set_resource(
+        self, name: str, *, capacity: int | None = None, rates: tuple[Rate, ...] = (), max_wait: int = MAX_WAIT
+    ) -> Resource:
+        """Say how much there is of a resource, and how often it may be used; None: any number. In effect at once.
+
+        Nothing that runs is interrupted: when there is less than is occupied, nothing more is handed out until it fits.
+        """
+        checks.name(name, "A resource's name")
+        checks.maybe(capacity, "capacity", 0, 2**31 - 1)
+        checks.integer(max_wait, "max_wait", 0, self.limits.duration)
+        checks.kind(rates, "rates", tuple)
+        checks.count(rates, "rates of one resource", _MOST_RATES)
+        for rate in rates:
+            checks.kind(rate, "A rate", Rate)
+            checks.integer(rate.count, "A rate's count", 1, 10**9)
+            checks.integer(rate.period, "A rate's period", 1, self.limits.duration)
+            checks.maybe(rate.burst, "A rate's burst", 1, 10**9)
+            if window(rate).room > _LARGEST_BUCKET:
+                raise BadInput(
+                    f"{rate.burst:,} at once, each worth {rate.period:,} ms of {rate.count:,}, is more than can be counted.",
+                    hint="Use a smaller burst or a shorter period.",
+                )
+        now = self.clock.now()
+        resource = Resource(name, capacity, rates, max_wait, now, now)
+        if not await self.records.set_resource(resource, self.limits.resources):
+            raise LimitReached(f"There are {self.limits.resources:,} resources already.", hint="Use a key (`per`) instead of many names.")
+        await self.refresh_controls()
+        await self.refresh_lanes()
+        await self.wake(self.freed_topics([name]))
+        await self._wake_lanes(lane for lane in self.lanes.all if any(use.resource == name for use in lane.requires.uses))
+        return self.controls.resources.get(name, resource)
+
+    async def drop_resource(self, name: str) -> None:
+        """Forget a resource that no job uses."""
+        checks.name(name, "A resource's name")
+        await self.refresh_lanes()
+        users = sorted({lane.job for lane in self.lanes.all if any(use.resource == name for use in lane.requires.uses)})
+        if users:
+            raise WrongState(
+                f"Job {users[0]!r} uses {name!r}.", hint="Give the resource another capacity instead; its runs would have none."
+            )
+        if not await self.records.drop_resource(name):
+            raise NotFound(f"There is no resource {name!r}.", hint="`windlass resources` shows those there are.")
+        await self.refresh_controls()
+
+    async def resources(self) -> list[ResourceState]:
+        """Every resource, and how much of it is occupied."""
+        settings = await self.records.settings()
+        held, slots = await self.records.held_under(), await self.records.slots_after(0, self.limits.slots)
+        await self.refresh_lanes()
+        return [
+            ResourceState(
+                resource,
+                sum(weight for key, (weight, _) in held.items() if parts_of(key)[0] == resource.name),
+                sum(runs for key, (_, runs) in held.items() if parts_of(key)[0] == resource.name),
+                sum(parts_of(slot.key)[0] == resource.name for slot in slots),
+                tuple(sorted({lane.job for lane in self.lanes.all if any(use.resource == resource.name for use in lane.requires.uses)})),
+            )
+            for resource in settings.resources
+        ]
+
+    async def occupants(self, key: str, *, count: int = 100) -> Occupants:
+        """Who occupies a gate: a resource, or a resource under a key."""
+        checks.integer(count, "count", 1, self.limits.page)
+        return Occupants(await self.records.holders(key, count), await self.records.slots_at(key, count))
+
+    async def _wake_lanes(self, lanes: Iterable[Lane]) -> None:
+        await self.wake({queue_topic(lane.queue) for lane in lanes})

@@ -1,0 +1,109 @@
+"""Whether workers are as they should be, by what they tell of themselves."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from windlass.durations import span
+from windlass.engine.core import Core
+from windlass.engine.doctor.findings import Finding, note, runs, warning
+from windlass.store.stats import Seen
+
+BLOCKED = 1_000
+"""Milliseconds for which an event loop may do nothing else."""
+SKEW = 10_000
+"""Milliseconds between two clocks that no network explains."""
+
+
+async def _seen(core: Core, *, alive: bool) -> list[Seen]:
+    since = core.clock.now() - core.limits.worker_silence
+    return [one for one in await core.records.workers_after("", core.limits.page) if (one.seen_at >= since) is alive]
+
+
+async def silent(core: Core) -> list[Finding]:
+    """Workers that nobody hears of and that still hold runs."""
+    gone = {one.info.name: one.seen_at for one in await _seen(core, alive=False)}
+    held = await core.records.held_by(sorted(gone), 1) if gone else {}
+    return [
+        warning(
+            "silent_worker",
+            f"Worker {name} was last heard of {span(core.clock.now() - gone[name])} ago and still holds {runs(number)}.",
+            "They are recovered when their lease ends, if a worker or a hub sweeps. If it lives, look why it does not reach the store.",
+            worker=name,
+            seen_at=gone[name],
+            runs=number,
+        )
+        for name, (number, _) in held.items()
+    ]
+
+
+async def blocked(core: Core) -> list[Finding]:
+    """Workers whose event loop is held up."""
+    lags = {one.info.name: _lag(one, core.limits.worker_silence) for one in await _seen(core, alive=True)}
+    return [blocked_loop(f"worker {name}", lag) for name, lag in lags.items() if lag > BLOCKED]
+
+
+def _lag(seen: Seen, silence: int) -> float:
+    """Its own figure; or for how long its loop has told nothing, while the thread that beats still does."""
+    quiet = 0 if seen.metrics_at is None else seen.seen_at - seen.metrics_at
+    return quiet if quiet > silence else seen.metrics.get("loop_lag_ms", 0)
+
+
+def blocked_loop(whose: str, lag: float) -> Finding:
+    """An event loop that was held up for so many milliseconds."""
+    return warning(
+        "blocked_loop",
+        f"The event loop of {whose} was held up for {span(round(lag))} lately: nothing else happened there meanwhile.",
+        "An async handler must await: move what computes or blocks into a plain function, which gets a thread, or into a process.",
+        whose=whose,
+        lag_ms=lag,
+    )
+
+
+async def doubled(core: Core) -> list[Finding]:
+    """Names that two living processes go by: one has told who it is, and another how it is doing."""
+    return [
+        warning(
+            "two_of_a_name",
+            f"Two workers are called {one.info.name}: each takes what the other tells of itself for its own.",
+            "Start each under a name of its own, or leave out --name.",
+            worker=one.info.name,
+        )
+        for one in await _seen(core, alive=True)
+        if {"incarnation"} <= one.about.keys() & one.metrics.keys() and one.about["incarnation"] != one.metrics["incarnation"]
+    ]
+
+
+async def skewed(core: Core) -> list[Finding]:
+    """Workers whose clock differs from the one that counts."""
+    return [
+        warning(
+            "worker_clock",
+            f"The clock of worker {one.info.name} is {span(abs(apart))} {'ahead' if apart > 0 else 'behind'}.",
+            "Have its machine's clock set over the network. Leases do not depend on it, but what its handlers write down does.",
+            worker=one.info.name,
+            ahead_ms=apart,
+        )
+        for one in await _seen(core, alive=True)
+        if one.metrics_at is not None and abs(apart := round(one.metrics.get("clock", one.metrics_at)) - one.metrics_at) > SKEW
+    ]
+
+
+async def mixed(core: Core) -> list[Finding]:
+    """Versions that work side by side."""
+    versions: defaultdict[str, list[str]] = defaultdict(list)
+    for one in await _seen(core, alive=True):
+        if version := one.about.get("version"):
+            versions[str(version)].append(one.info.name)
+    if len(versions) < 2:
+        return []
+    numbers = Counter({version: len(names) for version, names in versions.items()})
+    listed = ", ".join(f"{version} ({number})" for version, number in sorted(numbers.items()))
+    return [
+        note(
+            "mixed_versions",
+            f"The live workers are of {len(versions)} versions: {listed}.",
+            "Bring them to one version when the roll-out is over.",
+            versions=dict(sorted(numbers.items())),
+        )
+    ]

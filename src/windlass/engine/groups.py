@@ -1,0 +1,282 @@
+"""Groups: runs that start and finish together by rule."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Any, Literal, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from windlass import payload as json
+from windlass.engine import checks
+from windlass.engine.core import PATIENCE
+from windlass.engine.create import Creating
+from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, WrongState
+from windlass.machine import MOVES, Cancel, step
+from windlass.model import Group, GroupKind, GroupStatus, Key, Member, NewGroup, NewRun, OnFailure, Result, Run, State, place
+from windlass.store.groups import NEWEST, GroupRow
+from windlass.store.records import Change, Creation, KeyRow, Kind, pack, policy_text
+
+SLICE = 500
+"""Members that are cancelled in one batch."""
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Grouping(Creating):
+    """The verbs of groups, and of what one run may read of others."""
+
+    async def create_group(self, new: NewGroup, *, undefined: Literal["refuse", "wait"] = "refuse") -> Group:
+        """Store a group with all its runs, or nothing. With a key, the same request again gives the same group."""
+        checks.choice(undefined, "undefined", ("refuse", "wait"))
+        self._check_group(new)
+        before = self._predecessors_by_place(new)
+        news = [member.run for member in new.members] + ([] if new.callback is None else [new.callback])
+        texts = [json.encode(one.payload, most=self.limits.payload) for one in news]
+        ids = sorted(self.clock.new_ids(len(news)))  # so that the members can be read in the order of this call
+        asked = list(zip(ids, news, [None] * len(news), texts, strict=True))
+        waits = [(ids[place], ids[other]) for place, others in enumerate(before) for other in others]
+        callback = None if new.callback is None else ids[-1]
+        group = GroupRow(self.clock.new_id(), new.name, new.kind, new.on_failure, len(new.members), waits, callback)
+        for _ in range(PATIENCE):
+            made = _in_group(await self._made(asked, undefined), group)
+            keys = [] if new.key is None else [_key_row(replace(new, key=None), new.key, group.id, made.now)]
+            if (stored := await self._store_group(group, made._replace(keys=keys))) is not None:
+                return stored
+            self.forget_jobs()
+            await self.refresh_controls()
+        raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
+
+    async def _store_group(self, group: GroupRow, made: Creation) -> Group | None:
+        """The group once it is stored, or the one that the same request has made before; None when neither is there."""
+        try:
+            await self.records.create_group(group, made, self.clock.nonce())
+        except (OutcomeUnknown, Conflict):
+            if await self.records.group(group.id) is None:
+                await self._refuse_other_content(made)
+                winners = await self.records.winners(made.keys, made.now)
+                return await self.get_group(next(iter(winners.values())).run) if winners else None
+        await self.wake_queues(self.ready(made, {}), made.now)
+        return await self.get_group(group.id)
+
+    async def get_group(self, group_id: str) -> Group:
+        """The group with this id."""
+        group = await self.records.group(checks.identifier(group_id, "The group"))
+        if group is None:
+            raise NotFound(f"There is no group {group_id}.", hint="Check the id; a group is removed together with the last of its runs.")
+        return group
+
+    async def groups(self, *, status: GroupStatus | None = None, after: str | None = None, count: int = 100) -> list[Group]:
+        """Groups, newest first, all or those of a status, from behind one of them on."""
+        checks.integer(count, "count", 1, self.limits.page)
+        checks.choice(status, "status", get_args(GroupStatus))
+        before = NEWEST if after is None else (await self.get_group(after)).seq
+        return await self.records.groups(status, before, count)
+
+    async def members(self, group_id: str, *, after: str | None = None, count: int = 100) -> list[Run]:
+        """The runs of a group in the order in which they were given, from behind one of them on."""
+        checks.integer(count, "count", 1, self.limits.page)
+        behind = "" if after is None else checks.identifier(after, "The run")
+        return await self.records.page("members", seq=(await self.get_group(group_id)).seq, after=behind, count=count)
+
+    async def results(self, run_id: str, *, after: str | None = None, count: int = 100) -> list[Result]:
+        """What became of the runs that a run has waited for, or of the members of the group at whose end it is called."""
+        checks.integer(count, "count", 1, self.limits.page)
+        behind = "" if after is None else checks.identifier(after, "The run")
+        return await self.records.results(await self.get(run_id), behind, count)
+
+    async def cancel_group(self, group_id: str, *, reason: str | None = None, by: str | None = None) -> Group:
+        """Cancel all members that have not ended, in slices: at once those that wait; those that run are asked to stop."""
+        group = await self.get_group(group_id)
+        if group.finished_at is not None:
+            raise WrongState(f"Group {group.id} has ended: {group.status}.", hint="It can be rerun as a new group.")
+        cmd = Cancel(reason=None if reason is None else checks.reason(reason))
+        facts = {"reason": cmd.reason, "group": group.id, "by": None if by is None else checks.name(by, "Who did it")}
+        detail = pack({name: value for name, value in facts.items() if value is not None})
+        await self.records.note_group(group.seq, cmd.reason)
+        for _ in range(PATIENCE):
+            if not (left := await self.records.members_to_cancel(group.seq)):
+                return await self.get_group(group_id)
+            for begin in range(0, len(left), SLICE):
+                await self._cancel(left[begin : begin + SLICE], cmd, detail)
+        raise Conflict(f"The runs of group {group_id} kept changing; not all were cancelled.", hint="Try again.")
+
+    async def _cancel(self, seqs: Sequence[int], cmd: Cancel, detail: str) -> None:
+        """Cancel those of these runs that are as they are read; whoever asked looks again for the others."""
+        runs, now = await self.records.find_seqs(sorted(seqs)), self.clock.now()
+        changes = [Change(run, step(run, cmd, now), cmd.name, detail) for run in runs if Cancel in MOVES[run.state]]
+        with suppress(OutcomeUnknown):
+            await self.write_back("cancel", changes, now)
+
+    async def rerun_group(self, group_id: str, *, key: Key | None = None) -> Group:
+        """Make a new group from one that has ended: the same runs with fresh limits, waiting for each other in the same way."""
+        old = await self.get_group(group_id)
+        if old.finished_at is None:
+            raise WrongState(f"Group {old.id} is running, so it cannot rerun.", hint="Wait for its end, or cancel it first.")
+        runs = await self._all_members(old)
+        called = [] if old.callback is None else [await self.get(old.callback)]
+        ids = sorted(self.clock.new_ids(len(runs) + len(called)))
+        new_ids = {run.id: new_id for run, new_id in zip([*runs, *called], ids, strict=True)}
+        waits = [(new_ids[run], new_ids[other]) for run, other in await self.records.group_waits(old.seq)]
+        retries = [(new_ids[run.id], run.current_attempt) for run in (*runs, *called)]
+        callback = new_ids[old.callback] if old.callback is not None else None
+        identity = self.clock.new_id()
+        group = GroupRow(identity, old.name, old.kind, old.on_failure, old.total, waits, callback, retry_of=old.id, retries=retries)
+        now = self.clock.now()
+        keys = [] if key is None else [_key_row(("rerun", old.id), self._checked_key(key), identity, now)]
+        made = _in_group(Creation(now, ids, _again([*runs, *called], new_ids, now), keys), group)
+        for _ in range(PATIENCE):
+            if (stored := await self._store_group(group, made)) is not None:
+                return stored
+        raise Conflict(f"Group {old.id} could not be rerun.", hint="Try again.")
+
+    async def _all_members(self, group: Group) -> list[Run]:
+        runs: list[Run] = []
+        while len(runs) < group.total:
+            more = await self.records.page("members", seq=group.seq, after=runs[-1].id if runs else "", count=self.limits.page)
+            if not more:
+                raise BadInput(
+                    f"Group {group.id} has lost {group.total - len(runs):,} of its {group.total:,} runs to retention.",
+                    hint="Rerun those that are left one by one, or create the group anew.",
+                )
+            runs += more
+        return runs
+
+    # What can be a group
+
+    def _check_group(self, new: NewGroup) -> None:
+        checks.kind(new, "A group", NewGroup)
+        checks.choice(new.kind, "kind", get_args(GroupKind))
+        checks.choice(new.on_failure, "on_failure", get_args(OnFailure))
+        if new.name is not None:
+            checks.name(new.name, "A group's name")
+        checks.kind(new.members, "members", tuple)
+        checks.count(new.members, "members of a group", self.limits.create)
+        if not new.members:
+            raise BadInput("A group needs at least one member.", hint="Add runs to it before it is stored.")
+        for member in new.members:
+            checks.kind(member, "A member", Member)
+            self._check_in_group(member.run, "A member")
+            if member.name is not None:
+                checks.name(member.name, "A member's name")
+        if new.callback is not None:
+            self._check_in_group(new.callback, "A callback")
+        if new.key is not None:
+            self._checked_key(new.key)
+
+    def _checked_key(self, key: Key) -> Key:
+        if checks.key(key, self.limits).lasts == "unfinished":
+            raise BadInput("A group's key lasts for a time or for ever.", hint="Say lasts='time' with a period, or lasts='forever'.")
+        return key
+
+    def _check_in_group(self, run: NewRun, what: str) -> None:
+        checks.kind(run, what, NewRun)
+        if run.key is not None:
+            raise BadInput(f"{what} of a group cannot have a key.", hint="A group is stored whole or not at all: give the group a key.")
+        if run.after:
+            raise BadInput(
+                f"{what} of a group cannot wait for runs outside of it.",
+                hint="Create the group when they have ended, or make them members.",
+            )
+        self._checked(run)
+
+    def _predecessors_by_place(self, new: NewGroup) -> list[Sequence[int]]:
+        """For each member, by its place in the call, the places of those it waits for."""
+        members = new.members
+        if new.kind != "graph" and any(member.after for member in members):
+            raise BadInput(f"The members of a {new.kind} group name no predecessors.", hint="Say kind='graph', or leave `after` out.")
+        if new.kind == "sequential":
+            return [(), *((place,) for place in range(len(members) - 1))]
+        if new.kind == "parallel":
+            return [()] * len(members)
+        places = _places(members)
+        before = [self._named(member, places) for member in members]
+        checks.count([other for others in before for other in others], "waits between the members of a group", self.limits.waits)
+        _refuse_cycles(members, before)
+        return before
+
+    def _named(self, member: Member, places: Mapping[str, int]) -> Sequence[int]:
+        who = f"The member {member.name!r}" if member.name is not None else "A member without a name"
+        checks.names(member.after, "A predecessor's name")
+        if len(member.after) > self.limits.predecessors:
+            raise BadInput(
+                f"{who} waits for {len(member.after):,} others; the limit is {self.limits.predecessors:,}.",
+                hint="What begins when all have ended is the group's callback.",
+            )
+        for name, times in Counter(member.after).items():
+            if name == member.name:
+                raise BadInput(f"{who} waits for itself.", hint="Name those that must end before it begins.")
+            if name not in places:
+                raise BadInput(f"{who} waits for {name!r}, which is not in the group.", hint="Name members of the same group.")
+            if times > 1:
+                raise BadInput(f"{who} names {name!r} more than once.", hint="Name each predecessor once.")
+        return [places[name] for name in member.after]
+
+
+def _places(members: Sequence[Member]) -> dict[str, int]:
+    places: dict[str, int] = {}
+    for index, member in enumerate(members):
+        if member.name is not None and places.setdefault(member.name, index) != index:
+            raise BadInput(f"Two members are called {member.name!r}.", hint="Give each a name of its own, or none.")
+    return places
+
+
+def _refuse_cycles(members: Sequence[Member], before: Sequence[Sequence[int]]) -> None:
+    """Take away, again and again, those that wait for nobody; what is left waits for itself in the end."""
+    followers: dict[int, list[int]] = defaultdict(list)
+    for index, others in enumerate(before):
+        for other in others:
+            followers[other].append(index)
+    left = {index: len(others) for index, others in enumerate(before)}
+    free = [index for index, number in left.items() if number == 0]
+    while free:
+        index = free.pop()
+        del left[index]
+        for follower in followers[index]:
+            left[follower] -= 1
+            if left[follower] == 0:
+                free.append(follower)
+    if left:
+        names = " -> ".join(members[index].name or "?" for index in _cycle(left, before))
+        raise BadInput(f"The members wait for each other in a circle: {names}.", hint="Leave out one of these predecessors.")
+
+
+def _cycle(left: Mapping[int, int], before: Sequence[Sequence[int]]) -> list[int]:
+    """A way from a member through those it waits for back to itself."""
+    way: list[int] = []
+    index = next(iter(left))
+    while index not in way:
+        way.append(index)
+        index = next(other for other in before[index] if other in left)
+    return [*way[way.index(index) :], index]
+
+
+def _in_group(made: Creation, group: GroupRow) -> Creation:
+    """The same runs, in a group: those with predecessors wait, and so does the callback, which is no member."""
+    waiting = {run for run, _ in group.waits} | {group.callback}
+    rows: dict[Kind, list[tuple[Any, ...]]] = defaultdict(list)
+    for kind, some in made.rows.items():
+        for row in some:
+            state = State.WAITING.value if row[0] in waiting else kind.state
+            rows[kind._replace(state=state, group=None if row[0] == group.callback else group.id)].append(row)
+    return made._replace(rows=rows)
+
+
+def _again(runs: Sequence[Run], new_ids: Mapping[str, str], now: int) -> dict[Kind, list[tuple[Any, ...]]]:
+    """The rows of new runs with the payloads and rules of old ones."""
+    rows: dict[Kind, list[tuple[Any, ...]]] = defaultdict(list)
+    for index, run in enumerate(runs):
+        rules = run.max_attempts, run.max_runtime, policy_text(run.policy)
+        kind = Kind(State.QUEUED.value, run.job, run.queue, run.lane, run.band, *rules, retry_of=None, aged=run.aged)
+        rows[kind].append((new_ids[run.id], place(now - run.head_start, index), now, run.payload, None, None, None, None, run.keys))
+    return rows
+
+
+def _key_row(asked: Any, key: Key, group: str, now: int) -> KeyRow:
+    content = key.content or blake2b(_canonical(asked), digest_size=16).hexdigest()
+    until = None if key.period is None else now + key.period
+    return KeyRow(key.scope, key.name, group, content, 0, until, int(key.on_duplicate == "compare"))

@@ -1,0 +1,152 @@
+"""Limits over time: gates that open again, parked runs put back, and the next slot for a direct call."""
+
+from __future__ import annotations
+
+from windlass.engine import checks
+from windlass.engine.controls import Controlling
+from windlass.engine.core import PATIENCE
+from windlass.errors import BadInput, Conflict, LeaseLost, LimitReached, NotFound
+from windlass.gates import gate_key, parts_of
+from windlass.model import Resource, Slot
+from windlass.store.base import queue_topic
+
+SLOT_LEASE = 30_000
+_AT_ONCE = 64  # parked runs of a lane that are put back when time opens their gate
+_KEYS = 500
+_IDLE = 3_600_000
+
+
+class Limiting(Controlling):
+    """The verbs of direct calls, and what a sweep does for limits."""
+
+    _repaired = ""  # the key up to which sweeps have looked whether it has room
+
+    # Direct calls
+
+    async def reserve(
+        self,
+        resource: str,
+        *,
+        key: str | None = None,
+        weight: int = 1,
+        lease: int = SLOT_LEASE,
+        slot_id: str | None = None,
+        token: str | None = None,
+        who: str | None = None,
+    ) -> Slot:
+        """Ask for the next slot of a resource: behind what runs and those who asked before, ahead of every queue.
+
+        It is held, or waits: `renew` keeps it and says when its turn has come. A caller that sends its own id and token can ask
+        again when the answer was lost.
+        """
+        checks.name(resource, "A resource's name")
+        if key is not None:
+            checks.name(key, "The key")
+        checks.integer(weight, "weight", 1, 2**31 - 1)
+        checks.integer(lease, "lease", 1, self.limits.lease)
+        identity = self.clock.new_id() if slot_id is None else checks.identifier(slot_id, "The slot's id")
+        secret = self.clock.nonce() if token is None else checks.identifier(token, "The token")
+        caller = None if who is None else checks.name(who, "Who waits")
+        for _ in range(PATIENCE):
+            found = await self._resource(resource, weight)
+            now = self.clock.now()
+            asked = Slot(0, identity, gate_key(resource, key), secret, weight, "waiting", caller, lease, now + lease, now, None)
+            slot = await self.records.reserve(asked, found.capacity, self.controls.rev, self.limits.slots, now)
+            if slot is None:
+                raise LimitReached(f"{self.limits.slots:,} direct calls wait already.", hint="Try again later.")
+            if slot.token != secret:
+                raise BadInput(f"There is a slot {identity} already.", hint="Send a new id with every call, or none.")
+            if slot.state == "held" or not await self.stale():
+                return slot
+        raise Conflict("The resources kept changing.", hint="Try again.")
+
+    async def renew(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE) -> Slot:
+        """Keep a slot, and have it if its turn has come. Raises LeaseLost when it is gone."""
+        checks.integer(lease, "lease", 1, self.limits.lease)
+        for _ in range(PATIENCE):
+            before = await self._own(slot_id, token)
+            resource = await self._resource(parts_of(before.key)[0], before.weight)
+            slot = await self.records.renew_slot(before, lease, resource.capacity, self.controls.rev, self.clock.now())
+            if slot is None:
+                raise _slot_lost(slot_id)
+            if slot.state == "held" or not await self.stale():
+                return slot
+        raise Conflict("The resources kept changing.", hint="Try again.")
+
+    async def release(self, slot_id: str, token: str) -> bool:
+        """Give a slot back, or leave the line; False when it was gone already."""
+        checks.identifier(slot_id, "The slot's id")
+        checks.identifier(token, "The token")
+        freed = await self.records.release_slot(slot_id, token)
+        await self.wake(self.freed_topics(freed))
+        return bool(freed)
+
+    async def slots(self, *, after: int = 0, count: int = 100) -> list[Slot]:
+        """Direct calls that hold something or wait, in their order."""
+        checks.integer(count, "count", 1, self.limits.page)
+        return await self.records.slots_after(checks.integer(after, "after", 0, 2**63 - 1), count)
+
+    async def _own(self, slot_id: str, token: str) -> Slot:
+        checks.identifier(token, "The token")
+        slot = await self.records.find_slot(checks.identifier(slot_id, "The slot's id"))
+        if slot is None or slot.token != token:
+            raise _slot_lost(slot_id)
+        return slot
+
+    async def _resource(self, name: str, weight: int) -> Resource:
+        if name not in self.controls.resources:
+            await self.refresh_controls()
+        resource = self.controls.resources.get(name)
+        if resource is None:
+            raise NotFound(f"There is no resource {name!r}.", hint="Set it first: windlass resources set NAME --capacity 1.")
+        if resource.capacity is not None and weight > resource.capacity:
+            raise BadInput(f"There are {resource.capacity:,} of {name!r}, not {weight:,}.", hint="Ask for less, or raise the capacity.")
+        return resource
+
+    # Sweeping
+
+    async def open_gates(self, steady: int | None = None) -> int:
+        """End direct calls whose caller is gone, and put back the parked runs that could pass now; how many gates were opened."""
+        await self._lapse_slots(steady)
+        now = self.clock.now()
+        due = [key for key, _ in await self.records.gates_due(now, _KEYS)]
+        if due:
+            await self._let_in(due, _AT_ONCE, now)
+        keys = await self.records.parked_keys(self._repaired, _KEYS)
+        self._repaired = keys[-1] if len(keys) == _KEYS else ""
+        return len(due) + (await self._repair(keys, now) if keys else 0)
+
+    async def _let_in(self, keys: list[str], count: int, now: int) -> None:
+        queues = await self.records.open_gates(keys, count, now)
+        await self.wake(self.freed_topics(keys) | set(map(queue_topic, queues)))
+
+    async def _repair(self, keys: list[str], now: int) -> int:
+        """Put back what waits for keys that have room: after a change of capacity, or a fault."""
+        await self.refresh_controls()
+        gates = await self.gates_of(keys, now)
+        free = [gate.key for gate in gates.values() if not gate.full(1) and not gate.late(1)]
+        if free:
+            await self._let_in(free, _AT_ONCE, now)
+        return len(free)
+
+    async def _lapse_slots(self, steady: int | None) -> None:
+        now = self.clock.now()
+        overdue = await self.records.slots_overdue(now, _KEYS)
+        lost = [slot.seq for slot in overdue if steady is None or steady >= slot.lease]
+        if lost:
+            await self.wake(self.freed_topics(await self.records.lapse_slots(lost, now)))
+
+    async def tidy_gates(self) -> None:
+        """Let go of what runs that are not live still hold, and forget keys that nobody has used for an hour."""
+        after, now = 0, self.clock.now()
+        while runs := await self.records.free_stale(after, _KEYS):
+            after = runs[-1]
+        while await self.records.drop_idle_gates(now - _IDLE, now, _KEYS) == _KEYS:
+            pass
+
+
+def _slot_lost(slot_id: str) -> LeaseLost:
+    return LeaseLost(
+        f"Slot {slot_id} is not held under this token.",
+        hint="It was released, or not renewed in time. Stop using the resource; ask for a slot again.",
+    )

@@ -1,0 +1,33 @@
+"""What a claim sees before it takes anything; `why` looks with the same eyes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from windlass.engine.core import Core, Open
+from windlass.gates import Candidate, Choice, lacks, needs
+from windlass.store.records import Head, Look
+
+
+class Looking(Core):
+    """Reads the next runs in the order of the queue, and what is occupied of what they use."""
+
+    async def look(self, lanes: Open, choice: Choice, after: tuple[int, int, int], width: int, worker: str, slot: int | None) -> Look:
+        """The next runs; of lanes that can give none now, only the one that others may have to wait for."""
+        if not lanes.limited:
+            return await self.records.heads(lanes.plain, after, width, worker, slot)
+        fixed = {lane.id: needs(tuple(use for use in lane.requires.uses if use.per is None), None) for lane in lanes.limited}
+        await self.learn(choice, {need.key for wanted in fixed.values() for need in wanted})
+        shut = [lane for lane, wanted in fixed.items() if lacks(wanted, choice.gates, frozenset())]
+        takeable = [*lanes.plain, *(lane for lane in fixed if lane not in shut)]
+        return await self.records.heads(takeable, after, width, worker, slot, shut)
+
+    async def learn(self, choice: Choice, keys: set[str]) -> None:
+        """Let a choice know of these gates, if it does not yet."""
+        choice.gates |= await self.gates_of(keys - choice.gates.keys(), choice.now)
+
+    async def candidates(self, choice: Choice, heads: Sequence[Head]) -> list[Candidate]:
+        """The runs at these places with what they need, of which the choice then knows all gates."""
+        found = [Candidate(head.seq, head.lane, head.due_at, needs(self.lanes.by_id[head.lane].requires.uses, head.keys)) for head in heads]
+        await self.learn(choice, {need.key for candidate in found for need in candidate.needs})
+        return found

@@ -1,0 +1,181 @@
+"""Giving a run that waits another place in its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Literal, NamedTuple
+
+from windlass.engine import checks
+from windlass.engine.core import PATIENCE, Core
+from windlass.engine.edits import detail_of
+from windlass.errors import BadInput, Conflict, LimitReached, WrongState
+from windlass.machine import Reorder, step
+from windlass.model import Run, State
+from windlass.store.moves import Place, Shift
+from windlass.store.records import FIRST, Change, Written
+
+APART = 2**10
+"""Positions between a run and the only neighbour it is put next to."""
+ROOMY = 2**3
+"""Positions between neighbours that make room, if they can: others will want in between, too."""
+NEAR, FAR = 2**5, 2**13
+"""How many neighbours on each side are looked at for room, at first and at most."""
+DEEPEST = 10_000
+"""The highest place that can be counted to."""
+
+_HEAD, _END = Place(*FIRST), Place(2**63 - 1, 2**63 - 1, 2**63 - 1)
+
+
+class Aim(NamedTuple):
+    """Where a run is to go. One of them is said."""
+
+    place: int | None = None
+    to: str | None = None
+    before: str | None = None
+    after: str | None = None
+
+
+class Moving(Core):
+    """The verb that changes the order of a queue."""
+
+    async def move(
+        self,
+        run_id: str,
+        *,
+        place: int | None = None,
+        to: Literal["top", "bottom"] | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        by: str | None = None,
+    ) -> Run:
+        """Give a run that waits another place in its queue: the n-th from 0, the "top" or "bottom", or next to another run.
+
+        It keeps its priority where that fits the place, else it takes its neighbour's. Nobody else's order changes.
+        """
+        aim = _checked(Aim(place, to, before, after))
+        detail = detail_of(by, **aim._asdict())
+        for _ in range(PATIENCE):
+            run, now = await self.get(run_id), self.clock.now()
+            step(run, Reorder(band=run.band, position=run.position), now)  # raises what is wrong, before anything is looked up
+            lanes = await self._lanes_of(run.queue)
+            cmd, shifts = await self._room(run, lanes, await self._cut(run, lanes, aim))
+            change = Change(run, step(run, cmd, now), cmd.name, detail)
+            try:
+                if await self.records.move(change.after, detail, shifts, self.clock.nonce(), now):
+                    await self.wake_after([change], Written({run.seq}, []), now)
+                    return change.after
+            except Conflict:
+                continue  # a neighbour that should make room has moved, too
+        raise Conflict(f"Run {run_id} or its neighbours kept changing; it was not moved.", hint="Try again.")
+
+    async def _lanes_of(self, queue: str) -> list[int]:
+        """All lanes of a queue, and where those of their runs are that are parked."""
+        await self.refresh_lanes()
+        return [number for lane in self.lanes.all if lane.queue == queue for number in (lane.id, -lane.id)]
+
+    async def _cut(self, run: Run, lanes: Sequence[int], aim: Aim) -> Place:
+        """Where the order is cut to let the run in: it comes behind whatever is less."""
+        if aim.place is not None:
+            return await self.records.place_at(lanes, run.seq, aim.place) or _END
+        if aim.to is not None:
+            return _HEAD if aim.to == "top" else _END
+        other = await self._neighbour(run, aim.before or aim.after or "")
+        return Place(other.band, other.position, other.seq if aim.before else other.seq + 1)
+
+    async def _neighbour(self, run: Run, run_id: str) -> Run:
+        other = await self.get(run_id)
+        if other.seq == run.seq:
+            raise BadInput(f"Run {run.id} cannot be moved next to itself.", hint="Name another run, or move it to the top or the bottom.")
+        if other.queue != run.queue:
+            raise BadInput(
+                f"Run {other.id} is in queue {other.queue!r} and run {run.id} in {run.queue!r}.",
+                hint="Name a run of the same queue, or patch the queue of this one first.",
+            )
+        if other.state is not State.QUEUED:
+            raise WrongState(
+                f"Run {other.id} is {other.state}, so it has no place in the queue.",
+                hint="Name a run that is queued, or move this one to the top or the bottom.",
+            )
+        return other
+
+    async def _room(self, run: Run, lanes: Sequence[int], cut: Place) -> tuple[Reorder, list[Shift]]:
+        """A place at the cut, and the neighbours that must make room for it: none nearly always."""
+        width = 1
+        while width <= FAR:
+            around = await self.records.around(lanes, cut, run.seq, width)
+            band = _band(run.band, *around)
+            before, behind = (_of(band, places) for places in around)
+            if (position := _between(run, band, before, behind)) is not None:
+                return Reorder(band=band, position=position), []
+            if (found := _respaced(before, behind, width)) is not None:
+                return Reorder(band=band, position=found[0]), found[1]
+            width = max(NEAR, 2 * width)
+        raise LimitReached(
+            f"More than {FAR:,} runs stand at one place of queue {run.queue!r}, so there is none between them.",
+            hint="Move it to the top or the bottom, or change its priority.",
+        )
+
+
+def _checked(aim: Aim) -> Aim:
+    """One word says where to, and can be understood."""
+    if (said := sum(word is not None for word in aim)) != 1:
+        raise BadInput(
+            f"A move goes to one place, not to {said}.", hint="Say one of place (0 is the head), to (top or bottom), before, after."
+        )
+    checks.maybe(aim.place, "place", 0, DEEPEST)
+    checks.choice(aim.to, "to", ("top", "bottom"))
+    for run_id in (aim.before, aim.after):
+        if run_id is not None:
+            checks.identifier(run_id, "The other run")
+    return aim
+
+
+def _band(own: int, before: Sequence[Place], behind: Sequence[Place]) -> int:
+    """Its own band, or the nearest that fits between the neighbours'."""
+    above = max(own, before[0].band) if before else own
+    return min(above, behind[0].band) if behind else above
+
+
+def _of(band: int, places: Sequence[Place]) -> list[Place]:
+    return list(takewhile(lambda place: place.band == band, places))
+
+
+def _between(run: Run, band: int, before: Sequence[Place], behind: Sequence[Place]) -> int | None:
+    """A position behind the one neighbour and before the other; the run's own if it can stay."""
+    low, high = before[0] if before else _HEAD, behind[0] if behind else _END
+    return next((at for at in _candidates(run, before, behind) if low < Place(band, at, run.seq) < high), None)
+
+
+def _candidates(run: Run, before: Sequence[Place], behind: Sequence[Place]) -> Iterator[int]:
+    yield run.position
+    if before and behind:
+        yield (before[0].position + behind[0].position) // 2
+    elif before:
+        yield before[0].position + APART
+    elif behind:
+        yield behind[0].position - APART
+
+
+def _respaced(before: Sequence[Place], behind: Sequence[Place], width: int) -> tuple[int, list[Shift]] | None:
+    """A position between two neighbours that have none between them, and where the fewest neighbours go to make it free."""
+    up, down = [place.position for place in behind], [-place.position for place in before]
+    for least in (ROOMY, 1):
+        later = _pushed(before[0].position, up, least, endless=len(behind) < width)
+        sooner = [-at for at in _pushed(-behind[0].position, down, least, endless=len(before) < width)]
+        options = [(at, others) for at, others in ((later, behind), (sooner, before)) if at]
+        if options:
+            (own, *at), others = min(options, key=lambda option: len(option[0]))
+            return own, [Shift(place.seq, place.band, place.position, to) for place, to in zip(others, at, strict=False)]
+    return None
+
+
+def _pushed(anchor: int, others: Sequence[int], least: int, *, endless: bool) -> list[int]:
+    """Even positions behind the anchor for one more and as few of the others as can be, at least so far apart; none if there is no room."""
+    for count in range(1, len(others) + 1):
+        if count == len(others) and not endless:
+            break
+        room = others[count] - anchor if count < len(others) else APART * (count + 2)
+        if (apart := room // (count + 2)) >= least:
+            return [anchor + apart * n for n in range(1, count + 2)]
+    return []

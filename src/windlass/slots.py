@@ -1,0 +1,181 @@
+"""Direct calls: wait for the next slot of a resource, keep it while a block runs, give it back. The same over a store and over a hub."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import NamedTuple, Protocol
+
+from windlass import durations
+from windlass.clock import Clock
+from windlass.engine.limiting import SLOT_LEASE
+from windlass.errors import BadInput, LeaseLost, NotInTime, WindlassError
+from windlass.model import Slot
+from windlass.store.base import run_sync
+
+_LOG = logging.getLogger("windlass.slots")
+
+Duration = float | timedelta
+
+
+class Line(Protocol):
+    """Where direct calls stand in line: an engine, or a hub."""
+
+    @property
+    def clock(self) -> Clock: ...
+    async def reserve(
+        self,
+        resource: str,
+        *,
+        key: str | None = None,
+        weight: int = 1,
+        lease: int,
+        slot_id: str | None = None,
+        token: str | None = None,
+        who: str | None = None,
+    ) -> Slot: ...
+    async def turn(self, slot_id: str, token: str, *, lease: int, wait: float | None = None) -> Slot: ...
+    async def renew(self, slot_id: str, token: str, *, lease: int) -> Slot: ...
+    async def release(self, slot_id: str, token: str) -> bool: ...
+
+
+class Call(NamedTuple):
+    """What a direct call asks for. Durations are milliseconds."""
+
+    resource: str
+    key: str | None
+    weight: int
+    timeout: int | None
+    lease: int
+    who: str | None = None
+
+
+def direct_call(
+    resource: str, *, key: str | None, weight: int, timeout: Duration | None, lease: Duration | None, who: str | None = None
+) -> Call:
+    """A direct call in the units that people use: seconds, or a timedelta."""
+    kept = SLOT_LEASE if lease is None else _milliseconds(lease, "lease")
+    return Call(resource, key, weight, None if timeout is None else _milliseconds(timeout, "timeout"), kept, who)
+
+
+def _milliseconds(said: Duration, what: str) -> int:
+    try:
+        return durations.duration(said.total_seconds() if isinstance(said, timedelta) else said)
+    except ValueError as wanted:
+        raise BadInput(f"{what} is {said!r:.80}, which is not {wanted}.", hint="Write 30, 0.5 or timedelta(minutes=5).") from None
+
+
+class HeldSlot:
+    """A slot while its block runs. Look at `lost` before anything that must not be done twice at once."""
+
+    def __init__(self, line: Line, call: Call) -> None:
+        self._line, self._call = line, call
+        self.id, self.token = line.clock.new_id(), line.clock.nonce()
+        self._gone, self._kept_until = False, 0
+
+    @property
+    def resource(self) -> str:
+        return self._call.resource
+
+    @property
+    def lost(self) -> bool:
+        """Whether it could not be kept: somebody else may have its place by now."""
+        return self._gone or self._line.clock.monotonic() >= self._kept_until
+
+    async def take(self) -> None:
+        """Wait for it; NotInTime, and out of the line again, when that takes too long."""
+        resource, key, weight, timeout, lease, who = self._call
+        try:
+            self._kept_until = self._line.clock.monotonic() + lease
+            slot = await self._line.reserve(resource, key=key, weight=weight, lease=lease, slot_id=self.id, token=self.token, who=who)
+            if slot.state == "waiting":
+                await self._wait(timeout, lease)
+        except BaseException:
+            await self.let_go()
+            raise
+
+    async def _wait(self, timeout: int | None, lease: int) -> None:
+        slot = await self._line.turn(self.id, self.token, lease=lease, wait=None if timeout is None else timeout / 1000)
+        if slot.state == "waiting":
+            raise NotInTime(
+                f"No slot of {self.resource!r} was free within {(timeout or 0) / 1000:g} s.",
+                hint=f"Wait for longer, or see who has it: windlass resources show {self.resource}.",
+            )
+        await self.renew()  # when its lease began is not known here
+
+    async def renew(self) -> float:
+        """Keep it; the seconds after which that is to be done again."""
+        asked, lease = self._line.clock.monotonic(), self._call.lease
+        try:
+            await self._line.renew(self.id, self.token, lease=lease)
+        except LeaseLost:
+            self._gone = True
+        except WindlassError as error:
+            _LOG.warning("Slot %s of %s could not be renewed: %s", self.id, self.resource, error)
+            return lease / 15_000
+        else:
+            self._kept_until = asked + lease
+        return lease / 3_000
+
+    async def let_go(self) -> bool:
+        """Give it back; whether it was kept until now. What cannot be given back is free when its lease ends."""
+        lost = self.lost
+        try:
+            return await self._line.release(self.id, self.token)
+        except WindlassError as error:
+            _LOG.warning("Slot %s of %s could not be given back: %s", self.id, self.resource, error)
+            return not lost
+
+
+def _lost(slot: HeldSlot) -> LeaseLost:
+    return LeaseLost(
+        f"Slot {slot.id} of {slot.resource!r} was lost before its block ended.",
+        hint="It could not be renewed in time, so somebody else may have used the resource as well. Take a longer lease.",
+    )
+
+
+@contextlib.contextmanager
+def on_thread(line: Line, call: Call) -> Iterator[HeldSlot]:
+    """Hold a slot for a block of plain code; a thread keeps it meanwhile."""
+    slot, over = HeldSlot(line, call), threading.Event()
+    run_sync(slot.take())
+
+    def keep() -> None:
+        pause = call.lease / 3_000
+        while not over.wait(pause) and not slot.lost:
+            pause = run_sync(slot.renew())
+
+    try:
+        threading.Thread(target=keep, name="windlass-slot", daemon=True).start()
+        yield slot
+    finally:
+        over.set()
+        kept = run_sync(slot.let_go())
+    if not kept:
+        raise _lost(slot)
+
+
+@contextlib.asynccontextmanager
+async def in_loop(line: Line, call: Call) -> AsyncIterator[HeldSlot]:
+    """Hold a slot for a block of a coroutine; a task keeps it meanwhile."""
+    slot = HeldSlot(line, call)
+    await slot.take()
+
+    async def keep() -> None:
+        pause = call.lease / 3_000
+        while not slot.lost:
+            await asyncio.sleep(pause)
+            pause = await slot.renew()
+
+    keeping = asyncio.create_task(keep())
+    try:
+        yield slot
+    finally:
+        keeping.cancel()
+        kept = await slot.let_go()
+    if not kept:
+        raise _lost(slot)

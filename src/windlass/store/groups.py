@@ -1,0 +1,85 @@
+"""Groups of runs: one row for each, in which the ends of its members are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from windlass.model import Group, GroupKind, OnFailure, Result, Run, State
+from windlass.store.base import Statement, Value
+from windlass.store.rows import Rows, pack
+
+BATCHES: Mapping[str, tuple[str, ...]] = {"cancel_group": ("note_group",)}
+
+MADE = ("add_group", "refuse_group", "add_group_waits", "name_retries")
+"""What stands around the creation of the runs of a group, in its batch."""
+
+RULES: Mapping[OnFailure, str] = {"stop": "success", "continue": "any", "skip": "skip"}
+"""What those who wait for a member ask of its end."""
+
+NEWEST = 2**63 - 1
+"""Behind every group."""
+
+
+class GroupRow(NamedTuple):
+    """A group that is to be stored together with its runs, all of them named by their ids."""
+
+    id: str
+    name: str | None
+    kind: GroupKind
+    on_failure: OnFailure
+    total: int
+    waits: Sequence[tuple[str, str]]  # a member, and one that it waits for
+    callback: str | None = None
+    retry_of: str | None = None
+    retries: Sequence[tuple[str, str]] = ()  # a member, and the attempt it is the rerun of
+
+
+def before_members(group: GroupRow, now: int) -> list[Statement]:
+    """The group's row, which its members name."""
+    values: dict[str, Value] = {"id": group.id, "name": group.name, "kind": group.kind, "on_failure": group.on_failure}
+    more: dict[str, Value] = {"total": group.total, "callback": group.callback, "retry_of": group.retry_of, "now": now}
+    return [Statement("add_group", values | more)]
+
+
+def behind_members(group: GroupRow, keys: Sequence[tuple[str, str]], now: int) -> list[Statement]:
+    """What the members, once they are stored, are to each other; and nothing at all where the group's key is another's."""
+    statements = [Statement("refuse_group", {"scope": scope, "key": key, "id": group.id, "now": now}) for scope, key in keys]
+    if group.waits:
+        statements.append(Statement("add_group_waits", {"r": pack(group.waits), "rule": RULES[group.on_failure]}))
+    if group.retries:
+        statements.append(Statement("name_retries", {"r": pack(group.retries)}))
+    return statements
+
+
+class GroupRecords(Rows):
+    """Groups, and what a run may read of others."""
+
+    async def group(self, id: str) -> Group | None:
+        found = await self._read("group", id=id)
+        return Group(*found[0]) if found else None
+
+    async def callback_group(self, run: str) -> Group | None:
+        """The group at whose end a run is called."""
+        found = await self._read("callback_group", run=run)
+        return Group(*found[0]) if found else None
+
+    async def groups(self, status: str | None, before: int, count: int) -> list[Group]:
+        """Groups, newest first, from before a place on."""
+        if status is None:
+            return [Group(*row) for row in await self._read("groups_newest", before=before, count=count)]
+        return [Group(*row) for row in await self._read("groups_in", status=status, before=before, count=count)]
+
+    async def members_to_cancel(self, group: int) -> list[int]:
+        return [seq for (seq,) in await self._read("members_to_cancel", seq=group)]
+
+    async def note_group(self, group: int, reason: str | None) -> None:
+        await self._batch("cancel_group", Statement("note_group", {"seq": group, "reason": reason}))
+
+    async def group_waits(self, group: int) -> list[tuple[str, str]]:
+        """Who waits for whom, by their ids."""
+        return [(run, predecessor) for run, predecessor in await self._read("group_waits", seq=group)]
+
+    async def results(self, run: Run, after: str, count: int) -> list[Result]:
+        rows = await self._read("results", seq=run.seq, id=run.id, after=after, count=count)
+        return [Result(id, job, State(state), output) for id, job, state, output in rows]

@@ -1,0 +1,99 @@
+-- Groups ---------------------------------------------------------------------------------------------------------
+
+-- fragment: group_columns
+id, name, kind, on_failure, total, succeeded, failed, cancelled, status, callback, created_at, finished_at, reason, retry_of, seq
+
+-- name: add_group
+insert into job_groups (id, name, kind, on_failure, total, status, callback, created_at, retry_of)
+values (:id, :name, :kind, :on_failure, :total, 'running', :callback, :now, :retry_of)
+
+-- Both ends of a wait were made by this batch, and are known by their ids only.
+-- name: add_group_waits
+insert into job_waits (run, predecessor, rule)
+select n.seq, p.seq, :rule from {rows: r: id text, predecessor text} cross join job_runs n cross join job_runs p
+where n.id {probe: r.id} and p.id {probe: r.predecessor}
+
+-- name: name_retries
+update job_runs set retry_of = r.retry_of from {rows: r: id text, retry_of text} where job_runs.id {probe: r.id}
+
+-- Then nothing at all: the same request has made another group.
+-- name: refuse_group
+insert into schema_version (version, applied_at)
+select 1, :now where exists (select 1 from job_keys where scope = :scope and key = :key and run <> :id)
+
+-- Most runs have no group, and where there are no groups nothing is looked up.
+-- fragment: groups_of
+select m.grouped from job_runs m where exists (select 1 from job_groups) and m.seq {in: ids}
+
+-- The row that stands for all members is locked before any of them is written, so that those who end and those who cancel them meet here.
+-- name: lock_groups postgres
+select seq from job_groups where seq {among: groups_of} order by seq for update
+
+-- Counts what this batch has ended: members that it was asked to, and those that failed with them. The last one ends the group.
+-- name: tally
+{doomed}
+update job_groups
+set succeeded = job_groups.succeeded + e.succeeded, failed = job_groups.failed + e.failed, cancelled = job_groups.cancelled + e.cancelled,
+  status = case
+    when job_groups.succeeded + job_groups.failed + job_groups.cancelled + e.ended < total then 'running'
+    when job_groups.succeeded + e.succeeded = total then 'completed'
+    when job_groups.cancelled + e.cancelled = total then 'cancelled'
+    else 'partial' end,
+  finished_at = case
+    when job_groups.succeeded + job_groups.failed + job_groups.cancelled + e.ended = total then {greatest}(:now, created_at) end
+from (
+  select grouped, count(*) as ended, sum(case when state = 'succeeded' then 1 else 0 end) as succeeded,
+    sum(case when state in ('failed', 'quarantined') then 1 else 0 end) as failed,
+    sum(case when state in ('cancelled', 'skipped') then 1 else 0 end) as cancelled
+  from (
+    select grouped, state from job_runs where exists (select 1 from job_groups) and seq {in: ids} and mark = :ended
+    union all select grouped, state from job_runs where seq {among: doomed_runs} and mark = :mark) as m
+  group by grouped) as e
+where job_groups.seq {probe: e.grouped}
+
+-- name: note_group
+update job_groups set reason = :reason where seq = :seq and finished_at is null
+
+-- name: group
+select {group_columns} from job_groups where id = :id
+
+-- name: groups_newest
+select {group_columns} from job_groups where seq < :before order by seq desc limit :count
+
+-- name: groups_in
+select {group_columns} from job_groups where status = :status and seq + 0 < :before order by seq + 0 desc limit :count
+
+-- The ids of a group's members are in the order of the call that made them.
+-- name: members
+select {run} from job_runs where grouped = :seq and id || '' > :after order by id || '' limit :count
+
+-- Those that can still be cancelled, the last ones first: what is released meanwhile has been cancelled already.
+-- name: members_to_cancel
+select seq from job_runs where grouped = :seq and finished_at is null and state <> 'cancelling' order by position desc, seq desc
+
+-- fragment: its_members
+select m.seq from job_runs m where m.grouped = :seq
+
+-- name: group_waits
+select (select n.id from job_runs n where n.seq = w.run), (select p.id from job_runs p where p.seq = w.predecessor)
+from job_waits w where w.run {among: its_members}
+
+-- name: callback_group
+select {group_columns} from job_groups where callback = :run
+
+-- fragment: its_group
+select g.seq from job_groups g where g.callback = :id
+
+-- What a run may read of others: of those it waited for, and of a group's members if it is called at their end.
+-- name: results
+select id, job, state, output from (
+  select p.id, p.job, p.state, p.output from job_waits w cross join job_runs p where w.run = :seq and p.seq {probe: w.predecessor}
+  union all
+  select m.id, m.job, m.state, m.output from job_runs m where m.grouped {among: its_group}) as r
+where id || '' > :after order by id || '' limit :count
+
+-- A group goes with the last of its members.
+-- name: prune_groups
+delete from job_groups
+where seq {among: groups_of} and finished_at is not null
+  and (select m.seq from job_runs m where m.grouped = job_groups.seq and not m.seq {in: ids} limit 1) is null

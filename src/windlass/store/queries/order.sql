@@ -1,0 +1,293 @@
+-- Controls: pauses, queues, resources ----------------------------------------------------------------------------
+
+-- fragment: controls
+(select coalesce(max(rev), 0) from job_controls)
+
+-- name: controls_rev
+select {controls}
+
+-- name: raise_controls
+insert into job_controls (id, rev) values (1, 1) on conflict (id) do update set rev = job_controls.rev + 1
+
+-- name: all_pauses
+select scope, name, at, reason, who from job_pauses order by scope, name
+
+-- name: all_queues
+select name, ageing from job_queues order by name
+
+-- name: all_resources
+select name, capacity, rates, max_wait, created_at, updated_at from job_resources order by name
+
+-- name: add_pause
+insert into job_pauses (scope, name, at, reason, who)
+select :scope, :name, :now, :reason, :who where (select count(*) from job_pauses) < :most
+on conflict (scope, name) do nothing
+returning name
+
+-- name: drop_pause
+delete from job_pauses where scope = :scope and name = :name returning name
+
+-- name: set_queue
+insert into job_queues (name, ageing) select :name, :ageing
+where (select count(*) from job_queues) < :most or exists (select 1 from job_queues where name = :name)
+on conflict (name) do update set ageing = excluded.ageing
+returning name
+
+-- name: drop_queue
+delete from job_queues where name = :name returning name
+
+-- name: set_resource
+insert into job_resources (name, capacity, rates, max_wait, created_at, updated_at)
+select :name, cast(:capacity as {int}), :rates, :max_wait, :now, :now
+where (select count(*) from job_resources) < :most or exists (select 1 from job_resources where name = :name)
+on conflict (name) do update
+  set capacity = excluded.capacity, rates = excluded.rates, max_wait = excluded.max_wait, updated_at = excluded.updated_at
+returning name
+
+-- A resource that a job names and nobody has set: one at a time, which harms nobody.
+-- name: add_resources
+insert into job_resources (name, capacity, rates, max_wait, created_at, updated_at)
+select r.name, 1, '[]', :max_wait, :now, :now from {rows: r: name text}
+where (select count(*) from job_resources) + (select count(*) from {rows: r: name text}) <= :most
+on conflict (name) do nothing
+
+-- name: drop_resource
+delete from job_resources where name = :name returning name
+
+-- What is occupied ------------------------------------------------------------------------------------------------
+
+-- Runs that are live under the token of their hold, and every direct call, also one that still waits.
+-- fragment: counting
+(select cast(coalesce(sum(h.weight), 0) as {int}) from job_holds h join job_runs o on o.seq {probe: h.run}
+  where h.key = g.key and o.token = h.token and o.state in ({live}))
++ (select cast(coalesce(sum(s.weight), 0) as {int}) from job_slots s where s.key = g.key)
+
+-- name: usage
+select g.key, {counting} from {rows: g: key text}
+
+-- name: rates_of
+select key, n, tat from job_rates where key {in_texts: names}
+
+-- name: holders
+select o.id, o.job, o.worker, h.weight from job_holds h join job_runs o on o.seq {probe: h.run}
+where h.key = :key and o.token = h.token and o.state in ({live}) order by h.run + 0 limit :count
+
+-- name: slots_at
+select {slot} from job_slots where key = :key order by seq limit :count
+
+-- name: held_under
+select h.key, cast(sum(h.weight) as {int}), count(*) from job_holds h join job_runs o on o.seq {probe: h.run}
+where o.token = h.token and o.state in ({live}) group by h.key order by h.key
+
+-- Claims within limits --------------------------------------------------------------------------------------------
+
+-- The rows that stand for what is counted next, made if they are not there, locked in the order of their keys. A conflict
+-- locks the row also where nothing is written.
+-- name: hold_gates
+insert into job_gates (key, resource, used_at)
+select g.key, g.resource, :now from {rows: g: key text, resource text} where true order by g.key
+on conflict (key) do update set used_at = :now where job_gates.used_at < :now - 60000
+
+-- Each gate once: how much of it is occupied now that it is locked.
+-- fragment: counted
+with g as (select distinct n.key from {rows: n: seq int, key text, weight int, upto int, capacity int}),
+occupied as materialized (select g.key, {counting} as weight from g)
+
+-- When a bucket is empty, as `Gate` reads it: one that is more than full begins anew.
+-- fragment: filled
+coalesce((select t.tat from job_rates t where t.key = w.key and t.n = w.n and t.tat > :now * 1000 and t.tat <= :now * 1000 + w.room + 60000000), :now * 1000)
+
+-- fragment: fitting
+select j.seq from {rows: c: seq int, lane int} join job_runs j on j.seq {probe: c.seq}
+where j.lane = c.lane and j.state || '' {from: claim}
+  and {controls} = :controls
+  and (cast(:call as text) is null or exists (select 1 from job_keys where scope = 'claim' and key = :token and run = :call))
+  and not exists (select 1 from job_runs b where b.worker = :worker and b.slot = :slot)
+  and j.seq not in (
+    select n.seq from {rows: n: seq int, key text, weight int, upto int, capacity int} join occupied f on f.key = n.key
+    where f.weight + n.upto > n.capacity)
+  and j.seq not in (
+    select n.seq from {rows: n: seq int, key text, weight int, upto int, capacity int}
+    join {rows: w: key text, n int, step int, room int} on w.key = n.key
+    where {filled} + n.upto * w.step > :now * 1000 + w.room)
+order by j.band, j.position, j.seq {skip_locked: j}
+
+-- name: claim_within
+{counted}
+update job_runs
+set {grant}
+where seq {among: fitting}
+
+-- name: add_holds
+insert into job_holds (key, run, token, weight)
+select n.key, n.seq, :token, n.weight
+from {rows: n: seq int, key text, weight int, upto int, capacity int} join job_runs j on j.seq {probe: n.seq} and j.mark = :token
+where true
+on conflict (key, run) do update set token = excluded.token, weight = excluded.weight
+
+-- name: add_rates
+insert into job_rates (key, n, tat)
+select w.key, w.n, {filled} + w.step * p.weight
+from {rows: w: key text, n int, step int, room int} join (
+  select n.key, cast(sum(n.weight) as {int}) as weight from {rows: n: seq int, key text, weight int, upto int, capacity int}
+  join job_runs j on j.seq {probe: n.seq} and j.mark = :token group by n.key) as p on p.key = w.key
+where true
+on conflict (key, n) do update set tat = excluded.tat
+
+-- Their lane becomes negative, so that no claim reads over them.
+-- name: park
+with g as (select distinct p.key from {rows: p: seq int, lane int, key text, capacity int}),
+occupied as materialized (select g.key, {counting} as weight from g),
+kept_out as materialized (
+  select j.seq, p.key from {rows: p: seq int, lane int, key text, capacity int} join job_runs j on j.seq {probe: p.seq}
+  where j.lane = p.lane and j.state || '' {from: claim}
+    and (p.capacity is null or (select f.weight from occupied f where f.key = p.key) >= p.capacity)
+  order by j.seq {skip_locked: j})
+update job_runs set lane = -job_runs.lane, parked = kept_out.key from kept_out where job_runs.seq {probe: kept_out.seq}
+
+-- name: wake_gates
+insert into job_gates (key, resource, wake_at, used_at)
+select g.key, g.resource, g.wake_at, :now from {rows: g: key text, resource text, wake_at int} where true
+on conflict (key) do update set wake_at = excluded.wake_at
+  where job_gates.wake_at is null or job_gates.wake_at > excluded.wake_at
+
+-- Letting go -------------------------------------------------------------------------------------------------------
+
+-- fragment: keys_held
+select key from job_holds where run {in: ids}
+
+-- name: lock_gates_of postgres
+select key from job_gates where key {among: keys_held} order by key for update
+
+-- fragment: let_go
+select h.key from job_holds h join job_runs o on o.seq {probe: h.run} where h.run {in: ids} and (o.token is distinct from h.token or o.state not in ({live}))
+
+-- fragment: gates_named
+select g.key from {rows: g: key text}
+
+-- Which lanes have parked runs for these keys: looked up one by one, however many are parked.
+-- fragment: lanes_of
+lanes(key, lane) as (
+  select f.key, (select min(j.lane) from job_runs j where j.parked = f.key) from freed f
+  union all
+  select l.key, (select min(j.lane) from job_runs j where j.parked = l.key and j.lane > l.lane) from lanes l where l.lane is not null)
+
+-- fragment: first_parked_sqlite
+select q.seq from lanes l cross join job_runs q where l.lane is not null and q.seq in (
+  select j.seq from job_runs j where j.parked = l.key and j.lane = l.lane order by j.band, j.position, j.seq limit :count)
+
+-- fragment: first_parked_postgres
+select q.seq from lanes l, lateral (
+  select j.seq from job_runs j where l.lane is not null and j.parked = l.key and j.lane = l.lane
+  order by j.band, j.position, j.seq limit :count for update skip locked) as q
+
+-- name: unpark sqlite
+with recursive freed(key) as (select distinct key from ({let_go}) as k),
+{lanes_of}
+update job_runs set parked = null, lane = -lane where seq in ({first_parked_sqlite})
+returning queue
+
+-- name: unpark postgres
+with recursive freed(key) as (select distinct key from ({let_go}) as k),
+{lanes_of}
+update job_runs set parked = null, lane = -lane where seq = any (array({first_parked_postgres}))
+returning queue
+
+-- name: unpark_keys sqlite
+with recursive freed(key) as ({gates_named}),
+{lanes_of}
+update job_runs set parked = null, lane = -lane where seq in ({first_parked_sqlite})
+returning queue
+
+-- name: unpark_keys postgres
+with recursive freed(key) as ({gates_named}),
+{lanes_of}
+update job_runs set parked = null, lane = -lane where seq = any (array({first_parked_postgres}))
+returning queue
+
+-- name: free
+delete from job_holds where run {in: ids}
+  and not exists (select 1 from job_runs o where o.seq {probe: job_holds.run} and o.token = job_holds.token and o.state in ({live}))
+returning key
+
+-- What time and faults have left behind ------------------------------------------------------------------------------
+
+-- name: gates_due
+select key, resource from job_gates where wake_at <= :now order by wake_at limit :count
+
+-- name: lock_gates postgres
+select key from job_gates where key {in_texts: names} order by key for update
+
+-- name: open_gates
+update job_gates set wake_at = null where key {in_texts: names} and coalesce(wake_at, :now + 1) <= :now
+
+-- name: next_gate
+select (select wake_at from job_gates where wake_at is not null order by wake_at limit 1)
+
+-- name: parked_keys
+with recursive found(key, n) as (
+  select (select parked from job_runs where parked is not null and parked > :after order by parked limit 1), 1
+  union all
+  select (select parked from job_runs where parked is not null and parked > f.key order by parked limit 1), f.n + 1 from found f where f.key is not null and f.n < :count)
+select key from found where key is not null
+
+-- name: stale_holds
+select h.run from job_holds h where h.run > :after
+  and not exists (select 1 from job_runs o where o.seq {probe: h.run} and o.token = h.token and o.state in ({live}))
+order by h.run limit :count
+
+-- Gates of keys that nobody has used for a while, and what their rates remember.
+-- name: idle_gates
+select key from job_gates g where used_at < :before and wake_at is null
+  and not exists (select 1 from job_holds h where h.key {probe: g.key})
+  and not exists (select 1 from job_runs j where j.parked {probe: g.key})
+  and not exists (select 1 from job_slots s where s.key {probe: g.key})
+  and not exists (select 1 from job_rates t where t.key {probe: g.key} and t.tat > :now * 1000)
+limit :count
+
+-- name: drop_idle_rates
+delete from job_rates where key {in_texts: names} and tat <= :now * 1000
+
+-- name: drop_idle_gates
+delete from job_gates where key {in_texts: names} and used_at < :before and wake_at is null
+
+-- name: prune_holds
+delete from job_holds where run {in: ids}
+
+-- Direct calls --------------------------------------------------------------------------------------------------------
+
+-- name: add_slot
+insert into job_slots (id, key, token, weight, state, who, lease, lease_until, created_at)
+select :id, :key, :token, :weight, 'waiting', :who, :lease, :now + :lease, :now where (select count(*) from job_slots) < :most
+on conflict (id) do nothing
+
+-- The next in line gets its turn when it fits beside the live runs and those before it.
+-- name: grant_slots
+update job_slots set state = 'held', held_at = :now
+where key = :key and state = 'waiting' and {controls} = :controls
+  and (cast(:capacity as {int}) is null or :capacity >=
+    (select cast(coalesce(sum(s.weight), 0) as {int}) from job_slots s where s.key = :key and s.seq <= job_slots.seq)
+    + (select cast(coalesce(sum(h.weight), 0) as {int}) from job_holds h join job_runs o on o.seq {probe: h.run}
+      where h.key = :key and o.token = h.token and o.state in ({live})))
+returning id
+
+-- name: find_slot
+select {slot} from job_slots where id = :id
+
+-- name: slots_after
+select {slot} from job_slots where seq > :after order by seq limit :count
+
+-- name: renew_slot
+update job_slots set lease = {greatest}(lease, :lease), lease_until = {greatest}(lease_until, :now + :lease) where id = :id and token = :token returning id
+
+-- name: release_slot
+delete from job_slots where id = :id and token = :token returning key
+
+-- name: slots_overdue
+select {slot} from job_slots where lease_until <= :now order by seq limit :count
+
+-- name: lapse_slots
+delete from job_slots where seq {in: ids} and lease_until <= :now returning key
+
+-- name: next_slot_end
+select min(lease_until) from job_slots where lease_until > :now

@@ -1,0 +1,46 @@
+"""Definitions of jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from windlass.model import Job, Options
+from windlass.wire.values import heard, told
+
+
+class JobView(Struct, frozen=True):
+    """A definition."""
+
+    name: str
+    handler: str | None
+    payload: dict[str, Any]
+    options: Options
+    rev: int
+    created_at: str
+    updated_at: str
+
+
+class Jobs(Struct, frozen=True):
+    """Some definitions by name, and after which name the next page begins."""
+
+    jobs: list[JobView]
+    cursor: str | None
+
+
+def job_view(job: Job) -> JobView:
+    return JobView(job.name, job.handler, job.payload, job.options, job.rev, told(job.created_at), told(job.updated_at))
+
+
+def job_of(view: JobView) -> Job:
+    created_at, updated_at = heard(view.created_at, "created_at"), heard(view.updated_at, "updated_at")
+    return Job(0, view.name, view.handler, view.payload, view.options, view.rev, created_at, updated_at)
+
+
+class DefineJob(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a job is to be."""
+
+    handler: str | None = None
+    payload: dict[str, Any] = {}
+    options: Options = Options()

@@ -1,0 +1,147 @@
+"""The worker's port: how a worker takes runs, keeps them and reports."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from windlass.engine import Outcome
+from windlass.errors import BadInput
+from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
+from windlass.model import Failure, Run, State, WorkerInfo
+from windlass.wire.answers import Problem
+
+
+class RegisterWorker(Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker introduces itself: what it can take, and what it says of its host and process."""
+
+    worker: WorkerInfo
+    about: dict[str, Any] | None = None
+
+
+class Claimed(Struct, frozen=True):
+    runs: list[Run]
+
+
+class Started(Struct, frozen=True):
+    started: list[Hold]
+
+
+class Beaten(Struct, frozen=True):
+    answers: list[Literal["ok", "stop", "lost"]]
+
+
+class Receipts(Struct, frozen=True):
+    receipts: list[ReceiptView]
+
+
+class Heard(Struct, frozen=True):
+    topics: list[str]
+
+
+class ClaimRuns(Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker asks for work; with `wait`, the answer may take so many milliseconds if there is none at once."""
+
+    worker: WorkerInfo
+    count: int
+    lease: int
+    token: str | None = None
+    wait: int = 0
+
+
+class RecoverRuns(Struct, frozen=True, forbid_unknown_fields=True):
+    worker: WorkerInfo
+    token: str
+
+
+class Hold(Struct, frozen=True, array_like=True):
+    """A run as its worker holds it."""
+
+    seq: int
+    token: str
+
+
+class StartRuns(Struct, frozen=True, forbid_unknown_fields=True):
+    held: list[Hold]
+
+
+class BeatRuns(Struct, frozen=True, forbid_unknown_fields=True):
+    """Leases to renew; progress is JSON text by the index in `held`."""
+
+    held: list[Hold]
+    lease: int
+    progress: dict[int, str] = {}
+
+
+class AddLines(Struct, frozen=True, forbid_unknown_fields=True):
+    run: str
+    token: str
+    lines: list[tuple[int, str]]
+    seq: int | None = None
+
+
+class ReportView(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How one attempt ended."""
+
+    run: str
+    token: str
+    kind: Literal["succeed", "fail", "snooze", "give_back"]
+    seq: int | None = None
+    output: str | None = None  # JSON text
+    output_hash: str | None = None
+    error: Failure | None = None
+    retry: bool = True
+    delay: int | None = None
+
+
+class ReportRuns(Struct, frozen=True, forbid_unknown_fields=True):
+    outcomes: list[ReportView]
+
+
+class ReceiptView(Struct, frozen=True, omit_defaults=True):
+    """The answer to one report: what the run became, or why nothing of it was stored."""
+
+    run: str
+    state: State | None = None
+    repeated: bool = False
+    problem: Problem | None = None
+
+
+class WaitFor(Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker waits for something to do on these topics, for so many milliseconds at most."""
+
+    topics: list[str]
+    timeout: int
+
+
+def report_of(view: ReportView) -> Outcome:
+    """A report in the engine's words."""
+    report: Report
+    match view.kind:
+        case "succeed":
+            report = Succeed(token=view.token, output=view.output, output_hash=view.output_hash)
+        case "fail":
+            if view.error is None:
+                raise BadInput("A failure without its error.", hint="Send error with code and message.")
+            report = Fail(token=view.token, error=view.error, retry=view.retry, delay=view.delay)
+        case "snooze":
+            report = Snooze(token=view.token, delay=view.delay or 0)
+        case "give_back":
+            report = GiveBack(token=view.token)
+    return Outcome(view.run, report, view.seq)
+
+
+def report_view(outcome: Outcome) -> ReportView:
+    """A report as it is told."""
+    run, report, seq = outcome
+    token = report.token or ""
+    match report:
+        case Succeed():
+            return ReportView(run, token, "succeed", seq, output=report.output, output_hash=report.output_hash)
+        case Fail():
+            return ReportView(run, token, "fail", seq, error=report.error, retry=report.retry, delay=report.delay)
+        case Snooze():
+            return ReportView(run, token, "snooze", seq, delay=report.delay)
+        case _:
+            return ReportView(run, token, "give_back", seq)

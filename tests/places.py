@@ -1,0 +1,83 @@
+"""Where those who call and those who work meet: stores, and hubs on them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.served import ServedHub
+from tests.workers import DEADLINE
+from windlass import App
+from windlass.hub import HubSettings
+from windlass.model import Slot
+from windlass.store.base import run_sync
+
+AGES = 24 * 3600
+PLACES = ("file", "hub on file", "hub on postgres", "postgres")
+HUBS = ("hub on file", "hub on postgres")
+
+
+class Place:
+    """A store, or two hubs on it."""
+
+    def __init__(self, store: str, hubs: int) -> None:
+        self.store, self._closing = store, ExitStack()
+        self.hubs = [ServedHub(store, HubSettings(longest_wait=AGES * 1000)) for _ in range(hubs)]
+        for hub in self.hubs:
+            self._closing.callback(hub.stop)
+        self.app = self.new_app()
+
+    @property
+    def address(self) -> str:
+        return self.hubs[0].url if self.hubs else self.store
+
+    def new_app(self, address: str | None = None) -> App:
+        return self._closing.enter_context(App(address or self.address))
+
+    def slots(self, state: str | None = None) -> list[Slot]:
+        return [slot for slot in run_sync(self.app.engine.slots()) if state in (None, slot.state)]
+
+    def close(self) -> None:
+        self._closing.close()
+
+
+@contextmanager
+def open_place(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
+    """The place that a test is asked for; a file where it does not say."""
+    kind: str = getattr(request, "param", "file")
+    store = request.getfixturevalue("postgres_url") if kind.endswith("postgres") else str(folder / "windlass.db")
+    place = Place(store, hubs=2 if kind.startswith("hub") else 0)
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+at_both_ends = pytest.mark.parametrize("place", ["file", "hub on postgres"], indirect=True)
+"""The shortest way and the longest, where what lies between makes no difference."""
+everywhere = pytest.mark.parametrize("place", PLACES, indirect=True)
+over_http = pytest.mark.parametrize("place", HUBS, indirect=True)
+
+
+@contextmanager
+def beside(call: Callable[[], None]) -> Iterator[None]:
+    """Somebody who calls on another thread while the block runs, and must be through soon after it."""
+    wrong: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            wrong.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+    if wrong:
+        raise wrong[0]
