@@ -130,13 +130,16 @@ def _no_constant(name: str) -> NoReturn:
     _refuse("The text", f"contains {name}, which JSON does not have", "Send null or a text instead.")
 
 
+_strict = json.JSONDecoder(object_pairs_hook=_no_twice, parse_constant=_no_constant).decode
+
+
 def parse(text: str | bytes, *, most: int, what: str = "The payload") -> Any:
     """The value of a JSON text from outside, by the same rule as `encode`; stricter than the standard library."""
     try:
         raw = text.encode() if isinstance(text, str) else text
         if len(raw) > most:
             raise TooLarge(f"{what} has more than {most:,} bytes.", hint="Keep large data elsewhere and send a reference to it.")
-        value = json.loads(raw.decode(), object_pairs_hook=_no_twice, parse_constant=_no_constant)
+        value = _strict(raw.decode())
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{what} is not JSON: {error}.", hint="Send one JSON value, encoded as UTF-8.") from error
     check(value, what, most=most)

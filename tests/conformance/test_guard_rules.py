@@ -18,8 +18,8 @@ from tests.harness import BOOM, LEASE, Harness
 from tests.workers import Gate, ended, working
 from windlass import App, Context, State, payload
 from windlass.cron import upcoming
-from windlass.engine.schedules import rule_of
 from windlass.errors import BadInput, Frozen, LeaseLost, WrongState
+from windlass.firing import rule_of
 from windlass.gates import Candidate, Choice, Need
 from windlass.gates import Gate as Limit
 from windlass.machine import ENDED, LIVE, MOVES, Cancel, Claim, Fail, Lapse, Patch, Reorder, backoff, step
@@ -112,7 +112,7 @@ class TestINV002:
         run = IN_STATE[State.SUCCEEDED](h)
         for field in ("started_at", "worker", "output", "attempt"):
             with unchanged(h), pytest.raises(Frozen, match=f"Cannot modify {field}"):
-                h(h.engine.patch(run.id, **{field: 1}))
+                h(h.engine.patch(run.id, **dict[str, Any]({field: 1})))
 
 
 class TestINV003:

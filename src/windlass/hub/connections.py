@@ -12,7 +12,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from windlass.hub.events.pipes import ABORT, AT_SHUTDOWN
+from windlass.hub.events.pipes import ABORT, AT_SHUTDOWN, IS_WHOLE
 
 BUFFER = 32 * 1024
 """Bytes that may wait for a client before its stream does."""
@@ -90,7 +90,11 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._expect_head()
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT: self.transport.abort, AT_SHUTDOWN: self._at_shutdown}  # type: ignore[dict-item]
+        self.scope["extensions"] = {ABORT: self.transport.abort, AT_SHUTDOWN: self._at_shutdown, IS_WHOLE: self._is_whole}  # type: ignore[dict-item]
+
+    def _is_whole(self) -> bool:
+        """Of the newest request; those before it are, or it could not have begun."""
+        return not self.cycle.more_body
 
     def on_response_complete(self) -> None:
         """A request that was answered before its body came is not waited for much longer: nothing else would bound that.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from windlass.engine import Engine
 from windlass.errors import BadInput, TooLarge, TooSlow
 from windlass.hub.auth import Caller
 from windlass.hub.core import Hub
-from windlass.hub.events.pipes import AT_SHUTDOWN
+from windlass.hub.events.pipes import AT_SHUTDOWN, IS_WHOLE
 
 T = TypeVar("T")
 
@@ -87,8 +88,10 @@ class HubRequest(Request[Any, Any, State]):
     async def body(self) -> bytes:
         """The body, refused as soon as it is over the limit."""
         if not isinstance(self._body, bytes):
+            is_whole: Callable[[], bool] = self._extension(IS_WHOLE, _unknown)
             try:
-                async with asyncio.timeout(self.hub.settings.body_within / 1000):
+                # To wait under a timeout costs more than anything else here, and most bodies have come by now.
+                async with nullcontext() if is_whole() else asyncio.timeout(self.hub.settings.body_within / 1000):
                     self._body = await self._whole(self._most())
             except TimeoutError:
                 raise TooSlow("The body did not come to its end in time.", hint="Send less at once, or over a better line.") from None
@@ -109,6 +112,9 @@ class HubRequest(Request[Any, Any, State]):
                 raise _too_large(most)
         return b"".join(parts)
 
+    def _extension(self, name: str, otherwise: Any) -> Any:
+        return (self.scope.get("extensions") or {}).get(name, otherwise)
+
     def _most(self) -> int:
         """Bytes of the body: little where anybody may ask."""
         return self.hub.settings.body if self.route_handler.opt.get("scope") is not None else FOR_ANYBODY
@@ -117,7 +123,7 @@ class HubRequest(Request[Any, Any, State]):
         """What is waited for; None as soon as nobody is there any more to be told, or the server ends."""
         await self.body()
         wait, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(self._gone())
-        at_shutdown: set[Callable[[], object]] = (self.scope.get("extensions") or {}).get(AT_SHUTDOWN, set())  # type: ignore[assignment]
+        at_shutdown: set[Callable[[], object]] = self._extension(AT_SHUTDOWN, set())
         at_shutdown.add(gone.cancel)
         try:
             await asyncio.wait({wait, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -130,6 +136,10 @@ class HubRequest(Request[Any, Any, State]):
     async def _gone(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+def _unknown() -> bool:
+    return False
 
 
 def _too_large(most: int) -> TooLarge:

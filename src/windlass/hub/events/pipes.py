@@ -20,6 +20,8 @@ ABORT = "windlass.abort"
 """Where the server leaves a way to drop a connection with all that is still unsent. Without it, an ordinary close must do."""
 AT_SHUTDOWN = "windlass.at_shutdown"
 """Where the server leaves a set of what is to be called when it is told to stop."""
+IS_WHOLE = "windlass.is_whole"
+"""Where the server leaves a way to ask whether the body of a request has come to its end."""
 
 _HEADERS = [(b"content-type", MEDIA_TYPE.encode()), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
