@@ -503,6 +503,21 @@ class Model:
         if nonce is not None and saw:
             self.nonces[nonce] = now + KEEP_NONCES
         taken = self.ready(worker, now, 1 if worker.slots == 1 else count)
+        self._take(taken, worker, lease, token, now)
+        return [doc.id for doc in taken]
+
+    def claim_in_a_race(self, worker: WorkerInfo, lease: int, answer: Sequence[str], token: str | None, now: int) -> list[str]:
+        """What a claim gives that chose while others were faster: the engine says which, and all of them may pass, in order."""
+        docs, taken = [self.runs[run] for run in answer], Counter[str]()
+        assert docs == sorted(docs, key=lambda doc: doc.place)
+        for doc in docs:
+            assert (doc.state, doc.parked, self.paused(doc), able(worker, doc)) == ("queued", False, [], True), f"{doc.id} may not be taken"
+            assert not self.lacks(doc, now, taken), f"{doc.id} may not pass"
+            taken.update(dict(self.wants(doc)))
+        self._take(docs, worker, lease, token, now)
+        return list(answer)
+
+    def _take(self, taken: Sequence[Doc], worker: WorkerInfo, lease: int, token: str | None, now: int) -> None:
         for doc in taken:
             for key, weight in self.wants(doc):
                 for n, rate in enumerate(self.supplies[key.partition("\x1f")[0]].rates):
@@ -513,7 +528,6 @@ class Model:
             doc.claimed_at, doc.lease_until = max(now, doc.created_at), now + lease
             doc.look_at, doc.progress = now + min(lease, doc.max_runtime or lease), None
             self._note(doc, "claim")
-        return [doc.id for doc in taken]
 
     def start(self, run: str, token: str, now: int) -> None:
         doc = self.get(run)
@@ -710,7 +724,7 @@ class Model:
 
     def _aimed(self, doc: Doc, line: Sequence[str], aim: Mapping[str, Any]) -> int:
         if "place" in aim:
-            return min(aim["place"], len(line))
+            return min(int(aim["place"]), len(line))
         if "to" in aim:
             return 0 if aim["to"] == "top" else len(line)
         other = self.get(aim.get("before") or aim["after"])
@@ -718,7 +732,7 @@ class Model:
             raise Refused(BadInput)
         if other.state != "queued":
             raise Refused(WrongState)
-        return line.index(other.id) + ("after" in aim)
+        return line.index(other.id) + int("after" in aim)
 
     # What time does
 

@@ -22,14 +22,20 @@ HUBS = ("hub on file", "hub on postgres")
 
 
 class Place:
-    """A store, or two hubs on it."""
+    """A store, or hubs on it."""
 
-    def __init__(self, store: str, hubs: int) -> None:
+    def __init__(self, store: str, *, hub: bool) -> None:
         self.store, self._closing = store, ExitStack()
-        self.hubs = [ServedHub(store, HubSettings(longest_wait=AGES * 1000)) for _ in range(hubs)]
-        for hub in self.hubs:
-            self._closing.callback(hub.stop)
+        self.hubs = list[ServedHub]()
+        if hub:
+            self.add_hub()
         self.app = self.new_app()
+
+    def add_hub(self) -> ServedHub:
+        """Another hub on the same store."""
+        self.hubs.append(ServedHub(self.store, HubSettings(longest_wait=AGES * 1000)))
+        self._closing.callback(self.hubs[-1].stop)
+        return self.hubs[-1]
 
     @property
     def address(self) -> str:
@@ -50,7 +56,7 @@ def open_place(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
     """The place that a test is asked for; a file where it does not say."""
     kind: str = getattr(request, "param", "file")
     store = request.getfixturevalue("postgres_url") if kind.endswith("postgres") else str(folder / "windlass.db")
-    place = Place(store, hubs=2 if kind.startswith("hub") else 0)
+    place = Place(store, hub=kind.startswith("hub"))
     try:
         yield place
     finally:

@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,12 @@ def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RemotePort, "longest_wait", float(AGES))
 
 
-@pytest.mark.parametrize(("scope", "name"), SCOPES, ids=[scope for scope, _ in SCOPES])
+def _is_there(app: App, worker: str) -> bool:
+    return worker in {known.info.name for known in run_sync(app.engine.workers())}
+
+
 @by_every_door
-def test_a_pause_is_in_effect_at_once_and_its_end_is_told(place: Place, door: Door, scope: PauseScope, name: str, only_hints: None) -> None:
+def test_a_pause_is_in_effect_at_once_and_its_end_is_told(place: Place, door: Door, only_hints: None) -> None:
     app = place.app
 
     @app.job(name="send", queue="post")
@@ -150,21 +154,22 @@ def test_a_pause_is_in_effect_at_once_and_its_end_is_told(place: Place, door: Do
     @app.job(name="other")
     def other() -> None: ...
 
-    send.enqueue()
-    probe = WorkerInfo("probe", slots=100)
-    assert len(run_sync(app.engine.claim(probe, count=10))) == 1  # so that the place knows the lane as open
-    door.pause(place, scope, name)
-    run = send.enqueue()
-    assert run_sync(app.engine.claim(probe, count=10)) == []
-    assert [reason.text for reason in run.why() if reason.code == "paused" and "maintenance" in reason.text]
-    with working(app, name="waits"):
-        if scope != "system":
-            ended(other.enqueue())  # nothing else is held up
-        until(lambda: [worker for worker in run_sync(app.engine.workers()) if worker.info.name == "waits"])
-        assert run.refresh().state is State.QUEUED
-        assert door.resume(place, scope, name)
-        assert ended(run).state is State.SUCCEEDED
-    assert run_sync(app.engine.pauses()) == []
+    probe = WorkerInfo("probe", queues=("post",), slots=100)
+    for scope, name in SCOPES:
+        send.enqueue()
+        assert len(run_sync(app.engine.claim(probe, count=10))) == 1  # so that the place knows the lane as open
+        door.pause(place, scope, name)
+        run = send.enqueue()
+        assert run_sync(app.engine.claim(probe, count=10)) == []
+        assert [reason.text for reason in run.why() if reason.code == "paused" and "maintenance" in reason.text]
+        with working(app, name=f"waits for {scope}"):
+            if scope != "system":
+                ended(other.enqueue())  # nothing else is held up
+            until(partial(_is_there, app, f"waits for {scope}"))
+            assert run.refresh().state is State.QUEUED
+            assert door.resume(place, scope, name)
+            assert ended(run).state is State.SUCCEEDED
+        assert run_sync(app.engine.pauses()) == []
 
 
 @everywhere
@@ -346,7 +351,7 @@ def test_workers_of_two_hubs_share_a_capacity_and_a_change_is_in_effect_at_once(
         return app
 
     with ExitStack() as stack:
-        for n, address in enumerate([hub.url for hub in place.hubs] or [place.address] * 2):
+        for n, address in enumerate([place.address, place.add_hub().url if place.hubs else place.address]):
             stack.enter_context(working(trains(place.new_app(address)), name=f"w{n}", slots=5))
         runs = [app.enqueue("train") for _ in range(8)]
         until(lambda: gate.inside == 2)

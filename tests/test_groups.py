@@ -484,6 +484,15 @@ def test_a_callback_that_is_due_later_waits_for_its_time(h: Harness) -> None:
     assert h.claimed().id == group.callback
 
 
+def test_why_a_callback_waits_is_told_until_its_group_has_ended(h: Harness) -> None:
+    group = make(h, runs(2), "parallel", callback=NewRun("mail"))
+    h.succeed(h.claim(1)[0])
+    (reason,) = h(h.engine.why(group.callback or ""))
+    assert (reason.code, reason.data) == ("waits_for_group", {"group": group.id, "left": 1, "total": 2})
+    h.succeed(h.claim(1)[0])
+    assert "waits_for_group" not in [reason.code for reason in h(h.engine.why(group.callback or ""))]
+
+
 # Cancel and rerun
 
 

@@ -268,15 +268,21 @@ CAPACITY = {"gpu": 3, "customer": 2}
 CUSTOMERS = [gate_key("customer", str(n)) for n in range(3)]
 
 
+def _crowd_on_postgres(request: pytest.FixtureRequest) -> tuple[Crowd, Callable[[], str]]:
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url, said = request.getfixturevalue("postgres_url"), len(server.log)
+    queries = invariants.with_tables("postgres")
+    return Crowd(lambda: BlockingPostgres(url, SystemClock(), queries=queries)), lambda: server.log[said:]
+
+
+def _crowd_on_a_file(folder: Path) -> tuple[Crowd, Callable[[], str]]:
+    queries = invariants.with_tables("sqlite")
+    return Crowd(lambda: BlockingSqlite(folder / "windlass.db", SystemClock(), synchronous="NORMAL", queries=queries)), lambda: ""
+
+
 @pytest.mark.parametrize("kind", ["postgres", "file"])
 def test_S11_capacity_is_never_exceeded_in_a_crowd(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
-    if kind == "postgres":
-        server, url = request.getfixturevalue("postgres_server"), request.getfixturevalue("postgres_url")
-        said = len(server.log)
-        crowd = Crowd(lambda: BlockingPostgres(url, SystemClock(), queries=invariants.with_tables("postgres")))
-    else:
-        queries = invariants.with_tables("sqlite")
-        crowd = Crowd(lambda: BlockingSqlite(tmp_path / "windlass.db", SystemClock(), synchronous="NORMAL", queries=queries))
+    crowd, log = _crowd_on_postgres(request) if kind == "postgres" else _crowd_on_a_file(tmp_path)
     store, clock = crowd.open_store(), SystemClock()
     engine = Engine(store, clock)
     for name, capacity in CAPACITY.items():
@@ -299,8 +305,7 @@ def test_S11_capacity_is_never_exceeded_in_a_crowd(request: pytest.FixtureReques
     check_journal(snapshot)
     assert run_sync(engine.records.held_under()) == {}
     run_sync(store.close())
-    if kind == "postgres":
-        assert "deadlock detected" not in server.log[said:]
+    assert "deadlock detected" not in log()
 
 
 def _finish(engine: Engine) -> None:

@@ -271,7 +271,7 @@ def test_what_cannot_be_a_limit_is_refused(h: Harness) -> None:
         {"max_wait": -1},
     ):
         with pytest.raises(BadInput):
-            h(h.engine.set_resource("gpu", **bad))  # type: ignore[arg-type]
+            h(h.engine.set_resource("gpu", **bad))
     with pytest.raises(WrongState, match="uses 'gpu'"):
         h(h.engine.drop_resource("gpu"))
     with pytest.raises(NotFound):
@@ -600,6 +600,19 @@ def test_the_same_call_again_is_the_same_slot(h: Harness) -> None:
     assert len(h(h.engine.slots())) == 1
 
 
+def test_a_direct_call_is_judged_by_the_capacity_of_now_wherever_that_was_set(h: Harness) -> None:
+    limit(h, capacity=0)
+    other = h.another()
+    with pytest.raises(BadInput, match="not 1"):
+        reserve(other)
+    limit(h, capacity=2)
+    assert reserve(other, weight=2).state == "held"
+    limit(h, capacity=1)
+    with pytest.raises(BadInput, match="not 2"):
+        reserve(other, weight=2)
+    assert len(h(h.engine.slots())) == 1  # what was refused does not wait in line
+
+
 def test_a_direct_call_that_cannot_be_is_refused(h: Harness) -> None:
     limit(h)
     with pytest.raises(NotFound, match="no resource"):
@@ -627,7 +640,7 @@ def test_a_claim_that_was_refused_because_the_controls_changed_looks_again(h: Ha
         await other.engine.pause("queue", "another")
         return await take(*arguments)
 
-    h.engine.records.claim_within = late  # type: ignore[method-assign]
+    h.engine.records.claim_within = late  # type: ignore[assignment, method-assign]
     assert ids(h.claim()) == [run]
 
 
@@ -646,7 +659,7 @@ def test_a_claim_that_lost_its_runs_goes_on_with_the_next(h: Harness) -> None:
             await other.engine.claim(WorkerInfo("other", slots=100))
         return await take(*arguments)
 
-    h.engine.records.claim_within = late  # type: ignore[method-assign]
+    h.engine.records.claim_within = late  # type: ignore[assignment, method-assign]
     assert ids(h.claim()) == [made[5]]
 
 

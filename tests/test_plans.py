@@ -224,7 +224,8 @@ insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options,
 insert into job_skips (schedule, first_at, last_at, number, reason, at) select id, 1, 1, 1, 'missed', 1 from job_schedules;
 insert into job_audit (at, who, what, subject) select n, 'ann', 'cancel', 'run ' || n from numbers;
 update job_runs set schedule = seq % 50 + 1 where seq % 2 = 0;
-insert into job_gates (key, resource, wake_at, used_at) select 'key' || n, 'key', case when n % 3 = 0 then n end, n from numbers where n <= 5000;
+insert into job_gates (key, resource, wake_at, used_at)
+  select 'key' || n, 'key', case when n % 3 = 0 then n end, n from numbers where n <= 5000;
 insert into job_rates (key, n, tat) select key, 0, 1 from job_gates;
 insert into job_holds (key, run, token, weight) select 'key' || (seq % 5000), seq, token, 1 from job_runs where look_at is not null;
 insert into job_slots (id, key, token, weight, state, lease, lease_until, created_at)

@@ -56,9 +56,9 @@ OWN = {
     "put_slot": "insert into job_slots (id, key, token, weight, state, lease, lease_until, created_at) "
     "values (:id, :key, 'a', 1, 'held', 1, 1, 1)",
     "put_rate": "insert into job_rates (key, n, tat) values (:key, 0, :tat)",
-    "all_holds": "select key, run, token, weight from job_holds order by key, run",
-    "all_rates": "select key, tat from job_rates where n = 0 order by key",
-    "all_gates": "select key, wake_at from job_gates order by key",
+    "own_holds": "select key, run, token, weight from job_holds order by key, run",
+    "own_rates": "select key, tat from job_rates where n = 0 order by key",
+    "own_gates": "select key, wake_at from job_gates order by key",
 }
 
 Waits = dict[int, tuple[str, tuple[int, ...]]]
@@ -338,14 +338,14 @@ def test_claim_within(table: Table, data: st.DataObject, count: int, stale: bool
     mine = {(row.key, row.seq): ("fresh", row.weight) for row in choice.taken if expected[row.seq].token == "fresh"}
     holds = {(key, run): (token, weight) for key, run, token, weight in case.holds} | mine
     rows_of = [(key, run, *rest) for (key, run), rest in holds.items()]
-    assert all_of(table, "all_holds") == sorted(rows_of)
+    assert all_of(table, "own_holds") == sorted(rows_of)
     then = occupied(case, expected.values(), rows_of)
     for row in choice.parked:
         if row.capacity is None or then[row.key] >= row.capacity:
             expected[row.seq] = replace(expected[row.seq], lane=-row.lane, parked=row.key)
     table.expect(expected, entries(moved, expected, "claim", now))
-    assert dict(all_of(table, "all_rates")) == case.tats | _passed(case, mine, now)
-    assert dict(all_of(table, "all_gates")) == {key: choice.later.get(key) for key in GATES}
+    assert dict(all_of(table, "own_rates")) == case.tats | _passed(case, mine, now)
+    assert dict(all_of(table, "own_gates")) == {key: choice.later.get(key) for key in GATES}
 
 
 def _passed(case: Limited, mine: dict[tuple[str, int], tuple[str, int]], now: int) -> dict[str, int]:
@@ -413,7 +413,7 @@ def test_unpark(table: Table, case: tuple[list[Run], list[tuple[str, int, str, i
     assert sorted(ready.queue for ready in written.released) == sorted(run.queue for run in back.values())
     expected |= back
     table.expect(expected, {_entry(run, expected[run.seq], commands[run.seq].name, now) for run in moved})
-    assert all_of(table, "all_holds") == sorted(hold for hold in holds if hold[1] not in left)
+    assert all_of(table, "own_holds") == sorted(hold for hold in holds if hold[1] not in left)
 
 
 @examples

@@ -279,7 +279,7 @@ def test_who_waits_hears_of_a_larger_capacity(place: Place, only_hints: None) ->
 
 @over_http
 def test_two_hubs_share_a_resource_and_tell_each_other(place: Place, only_hints: None) -> None:
-    one, other = (place.new_app(hub.url) for hub in place.hubs)
+    one, other = place.app, place.new_app(place.add_hub().url)
     run_sync(one.engine.add_resource("ollama", capacity=1))
     order: list[str] = []
 
@@ -532,11 +532,11 @@ def test_a_hub_bounds_those_who_wait_for_their_turn(tmp_path: Path) -> None:
 
 
 def test_a_caller_that_hangs_up_is_not_kept_in_line(tmp_path: Path) -> None:
-    served = ServedHub(tmp_path / "gone.db")
+    served = ServedHub(tmp_path / "gone.db", HubSettings(longest_wait=AGES * 1000))
     with Client(served.url) as client:
         client.set_resource("ollama", capacity=1)
         with client.slot("ollama"):
-            body = {"resource": "ollama", "wait": 30_000, "lease": 600}
+            body = {"resource": "ollama", "wait": AGES * 1000, "lease": 600}
             with httpx.Client(base_url=f"{served.url}api/v1/", timeout=0.3) as http, pytest.raises(httpx.ReadTimeout):
                 http.post("slots", json=body)
             until(lambda: len(client.slots()) == 1)

@@ -189,9 +189,9 @@ class OrderMachine(EngineMachine):
     # Pauses and queues
 
     @rule(scope=scopes, on=st.booleans(), trouble=troubles)
-    def pause(self, scope: Any, on: bool, trouble: str | None) -> None:
+    def pause(self, scope: tuple[Any, str], on: bool, trouble: str | None) -> None:
         if not on:
-            self._resume(*scope, trouble)
+            self._resume(scope[0], scope[1], trouble)
             return
         answer = self.ask(self.here.engine.pause(*scope, reason="wait"), "pause", trouble)
         self.judge(answer, lambda: self.model.pauses.add(scope), trouble, unknown=True)
@@ -303,11 +303,13 @@ class OrderMachine(EngineMachine):
     )
     def claim_meanwhile(self, worker: WorkerInfo, count: int, deed: str) -> None:
         """While a worker has chosen and not yet taken, something else happens: then that counts."""
-        saw = bool(self.model.ready(worker, self.now))
         self.store.before("claim_within", lambda: self._do_meanwhile(deed))
         answer = self.ask(self.here.engine.claim(worker, count=count))
-        token = answer[0].token if answer else None
-        self._claimed(answer, self.model.claim(worker, count, 30_000, None, token, saw, self.now))
+        ids, token = [run.id for run in answer], answer[0].token if answer else None
+        if deed in ("lower", "pause"):  # it is asked anew then
+            self._claimed(answer, self.model.claim(worker, count, 30_000, None, token, True, self.now))
+        else:
+            self._claimed(answer, self.model.claim_in_a_race(worker, 30_000, ids, token, self.now))
 
     def _do_meanwhile(self, deed: str) -> None:
         engine = self.elsewhere.engine

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from windlass import durations
 from windlass.clock import Clock
 from windlass.engine.limiting import SLOT_LEASE
-from windlass.errors import BadInput, LeaseLost, NotInTime, WindlassError
+from windlass.errors import BadInput, LeaseLost, NotInTime, OutcomeUnknown, WindlassError
 from windlass.model import Slot
 from windlass.store.base import run_sync
 
@@ -89,13 +89,16 @@ class HeldSlot:
     async def take(self) -> None:
         """Wait for it; NotInTime, and out of the line again, when that takes too long."""
         resource, key, weight, timeout, lease, who = self._call
+        in_line = False
         try:
             self._kept_until = self._line.clock.monotonic() + lease
             slot = await self._line.reserve(resource, key=key, weight=weight, lease=lease, slot_id=self.id, token=self.token, who=who)
+            in_line = True
             if slot.state == "waiting":
                 await self._wait(timeout, lease)
-        except BaseException:
-            await self.let_go()
+        except BaseException as error:
+            if in_line or isinstance(error, OutcomeUnknown) or not isinstance(error, WindlassError):  # else it was refused
+                await self.let_go()
             raise
 
     async def _wait(self, timeout: int | None, lease: int) -> None:
@@ -106,6 +109,8 @@ class HeldSlot:
                 hint=f"Wait for longer, or see who has it: windlass resources show {self.resource}.",
             )
         await self.renew()  # when its lease began is not known here
+        if self.lost:
+            raise _lost(self)
 
     async def renew(self) -> float:
         """Keep it; the seconds after which that is to be done again."""

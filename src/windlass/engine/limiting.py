@@ -95,8 +95,7 @@ class Limiting(Controlling):
         return slot
 
     async def _resource(self, name: str, weight: int) -> Resource:
-        if name not in self.controls.resources:
-            await self.refresh_controls()
+        await self.refresh_controls()  # what this process remembers may be old, and must neither refuse nor let in
         resource = self.controls.resources.get(name)
         if resource is None:
             raise NotFound(f"There is no resource {name!r}.", hint="Set it first: windlass resources set NAME --capacity 1.")

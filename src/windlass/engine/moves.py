@@ -17,8 +17,6 @@ from windlass.store.records import FIRST, Change, Written
 
 APART = 2**10
 """Positions between a run and the only neighbour it is put next to."""
-ROOMY = 2**3
-"""Positions between neighbours that make room, if they can: others will want in between, too."""
 NEAR, FAR = 2**5, 2**13
 """How many neighbours on each side are looked at for room, at first and at most."""
 DEEPEST = 10_000
@@ -159,23 +157,20 @@ def _candidates(run: Run, before: Sequence[Place], behind: Sequence[Place]) -> I
 
 def _respaced(before: Sequence[Place], behind: Sequence[Place], width: int) -> tuple[int, list[Shift]] | None:
     """A position between two neighbours that have none between them, and where the fewest neighbours go to make it free."""
-    up, down = [place.position for place in behind], [-place.position for place in before]
-    for least in (ROOMY, 1):
-        later = _pushed(before[0].position, up, least, endless=len(behind) < width)
-        sooner = [-at for at in _pushed(-behind[0].position, down, least, endless=len(before) < width)]
-        options = [(at, others) for at, others in ((later, behind), (sooner, before)) if at]
-        if options:
-            (own, *at), others = min(options, key=lambda option: len(option[0]))
-            return own, [Shift(place.seq, place.band, place.position, to) for place, to in zip(others, at, strict=False)]
-    return None
+    later = _pushed(before[0].position, [place.position for place in behind], endless=len(behind) < width)
+    sooner = _pushed(-behind[0].position, [-place.position for place in before], endless=len(before) < width)
+    options = [(at, others) for at, others in ((later, behind), ([-at for at in sooner], before)) if at]
+    if not options:
+        return None
+    (own, *at), others = min(options, key=lambda option: len(option[0]))
+    return own, [Shift(place.seq, place.band, place.position, to) for place, to in zip(others, at, strict=False)]
 
 
-def _pushed(anchor: int, others: Sequence[int], least: int, *, endless: bool) -> list[int]:
-    """Even positions behind the anchor for one more and as few of the others as can be, at least so far apart; none if there is no room."""
-    for count in range(1, len(others) + 1):
-        if count == len(others) and not endless:
-            break
+def _pushed(anchor: int, others: Sequence[int], *, endless: bool) -> list[int]:
+    """Even positions behind the anchor for one more and as few of the others as can be; none if there is no room."""
+    for count in range(1, len(others) + endless):
         room = others[count] - anchor if count < len(others) else APART * (count + 2)
-        if (apart := room // (count + 2)) >= least:
+        apart = room // (count + 2)
+        if apart >= count.bit_length():  # the more must go, the further apart: then it takes longer until the next ones must
             return [anchor + apart * n for n in range(1, count + 2)]
     return []

@@ -398,3 +398,20 @@ async def a_worker_that_registers_again_is_one_worker(ports: Ports) -> None:
     assert seen.info == WorkerInfo("w", queues=("b", "c"), tags=("gpu",), slots=3)
     assert seen.about == {"host": "here", "pid": 7}
     assert seen.metrics == {"cpu": 12.5, "memory": 1024}
+
+
+@_case
+async def what_became_of_the_runs_before_is_read_page_by_page(ports: Ports) -> None:
+    first = await ports.create(3)
+    for run in await ports.claim(3):
+        await ports.port.report_many([succeeded(run, f'"{run.id}"') if run.id != first[1] else failed(run, retry=False)])
+    (made,) = await ports.engine.create([NewRun("job", after=tuple(first), after_end="any")])
+    found = await ports.port.results(made.id)
+    assert {result.id: (result.state, result.value) for result in found} == {
+        run: (State.FAILED, None) if run == first[1] else (State.SUCCEEDED, run) for run in first
+    }
+    assert await ports.port.results(made.id, count=2) == found[:2]
+    assert await ports.port.results(made.id, after=found[1].id) == found[2:]
+    assert await ports.port.results(first[0]) == []
+    with refused(NotFound):
+        await ports.port.results("nobody")
