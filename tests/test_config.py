@@ -89,7 +89,7 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
     lines = {
         "store": '"/shop.db"', "app": '"shop:app"', "name": '"w"', "queues": '["a"]', "jobs": '["a"]', "tags": '["a"]', "slots": "2",
         "lease": "60", "grace": '"1m"', "cores": "3", "memory": '"2GiB"', "log_level": '"debug"',
-        "host": '"::1"', "port": "81", "allow": '["10.0.0.0/8"]', "plain_http": "true",
+        "host": '"::1"', "port": "81", "connections": "9", "allow": '["10.0.0.0/8"]', "plain_http": "true",
         "hub": '"https://hub"', "hub_token": '"wl_x"', "hub_ca": '"/ca.pem"', "spool": '"/spool"',
         "solvers": "true", "solver_hosts": '["a"]', "solver_allow": '["10.0.0.0/8"]', "solver_plain_http": "true", "solver_cache": '"/c"',
         "solver_memory": '"1GiB"',
@@ -97,7 +97,7 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
     texts = {
         "store": "/shop.db", "app": "shop:app", "name": "w", "queues": "a", "jobs": "a,", "tags": " a ", "slots": "2",
         "lease": "60", "grace": "1m", "cores": "3", "memory": "2048", "log_level": "debug",
-        "host": "::1", "port": "81", "allow": "10.0.0.0/8", "plain_http": "1",
+        "host": "::1", "port": "81", "connections": "9", "allow": "10.0.0.0/8", "plain_http": "1",
         "hub": "https://hub", "hub_token": "wl_x", "hub_ca": "/ca.pem", "spool": "/spool",
         "solvers": "1", "solver_hosts": "a", "solver_allow": "10.0.0.0/8", "solver_plain_http": "true", "solver_cache": "/c",
         "solver_memory": "1024",
