@@ -242,7 +242,7 @@ def tell_a_receiver(life: Life) -> None:
     life(life.engine.make_deliveries(lambda entry, end: f'"{entry.run}"'))
     for _ in range(BROKEN):  # the last refusal breaks it
         for delivery, webhook, _ in life(life.engine.claim_deliveries(10, 1_000, each=1)):
-            life(life.engine.not_delivered(delivery.id, delivery.token or "", "no", answer=410 if webhook.id == gone.id else 500))
+            life(life.engine.not_delivered(delivery.id, delivery.token or "", "no", gone=webhook.id == gone.id))
     life.clock.advance(HOUR)
     ((probe, _, _),) = life(life.engine.claim_deliveries(10, 1_000))
     life(life.engine.delivered(probe.id, probe.token or "", 200))

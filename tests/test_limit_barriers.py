@@ -102,17 +102,30 @@ def test_S11_four_claim_what_needs_two_resources_in_any_order(arena: Arena) -> N
         end_all(arena)
 
 
+def test_S11_four_claim_from_lanes_of_their_own(arena: Arena) -> None:
+    """They meet only at the gate: no run is wanted by two of them."""
+    verbs = apart(arena, capacity=2)
+    for _ in range(ROUNDS):
+        assert sum(map(len, arena.race(*verbs))) == len(live(arena)) == 2
+        end_all(arena)
+
+
 def test_S11_a_rate_is_one_for_all(arena: Arena) -> None:
-    limited(arena, Use("gpu"))
-    arena(arena.engine.set_resource("gpu", rates=(Rate(1, 1_000, 2),)))
-    arena.create(5 * ROUNDS)
+    verbs = apart(arena, rates=(Rate(1, 1_000, 2),))
     for _ in range(ROUNDS):
         arena.clock.advance(2_000)
-        assert sum(map(len, arena.race(*[claim(1)] * 4))) <= 2
-        while more := arena(arena.engine.claim(MANY, count=5)):
-            assert len(more) <= 2
-        assert len(live(arena)) == 2
+        assert sum(map(len, arena.race(*verbs))) == len(live(arena)) == 2
         end_all(arena)
+
+
+def apart(arena: Arena, **limits: Any) -> list[Verb]:
+    """Four claims, each from a job of its own; all use one resource."""
+    arena(arena.engine.set_resource("gpu", **limits))
+    for number in range(4):
+        arena(arena.engine.define(f"job{number}", options=Options(uses=(Use("gpu"),))))
+        arena(arena.engine.create([NewRun(f"job{number}") for _ in range(2 * ROUNDS)]))
+    workers = [WorkerInfo(f"w{number}", jobs=(f"job{number}",), slots=9) for number in range(4)]
+    return [lambda engine, worker=worker: engine.claim(worker) for worker in workers]  # type: ignore[misc]
 
 
 def test_nobody_is_stuck_when_a_claim_wants_to_park_while_the_holder_ends(arena: Arena) -> None:

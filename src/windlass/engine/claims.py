@@ -104,6 +104,7 @@ class Claiming(Looking):
     async def _take_within(self, choice: Choice, heads: Sequence[Head], count: int, grab: Grab) -> list[Run]:
         """Choose from an unlocked read; one batch then locks, counts again, and drops what no longer fits."""
         got: list[Run] = []
+        lost_once: set[int] = set()
         while heads and len(got) < count:
             seen = choice.offer(await self.candidates(choice, heads), count - len(got))
             chosen = {candidate.seq for candidate in choice.runs}
@@ -111,9 +112,12 @@ class Claiming(Looking):
                 sets = within(choice.taken, choice.parked, choice.later, choice.gates)
                 more = await self.records.claim_within([head for head in heads if head.seq in chosen], sets, grab)
                 got += more
-                if len(more) < len(chosen):
-                    choice.gates.clear()  # others were faster, so what is occupied is to be read again
-            heads = heads[seen:]
+                chosen -= {run.seq for run in more}
+            if chosen:  # others were faster: what is occupied is read again, and what may only have lost its room is offered once more
+                choice.gates.clear()
+            again = [head for head in heads[:seen] if head.seq in chosen - lost_once]
+            lost_once |= chosen
+            heads = [*again, *heads[seen:]]
         return got
 
     def _check_worker(self, worker: WorkerInfo) -> None:
