@@ -266,7 +266,6 @@ _LIVE, _ENDED = {state.value for state in LIVE}, {state.value for state in ENDED
 LITERALS: dict[str, set[str]] = {
     "give_up_deliveries": {"failed"},  # of a delivery, which happens to have the same word
     "heads": _from(Claim),
-    "ahead": _from(Claim),
     "claim": _from(Claim) | _to(Claim),
     "start": _from(Start, State.RUNNING) | _to(Start),
     "beat": _from(Beat),
@@ -292,6 +291,16 @@ LITERALS: dict[str, set[str]] = {
     "journal_settled": {"cancelled"},
     "look_later": _LIVE,
     "add_lines": _LIVE,
+    "add_group": {"running"},  # of a group, as below
+    "tally": {"running"} | _ENDED,
+    "members_to_cancel": {"cancelling"},
+    "add_slot": {"waiting"},  # of a direct call, as below
+    "grant_slots": {"waiting"} | _LIVE,
+    "claim_within": _from(Claim) | _to(Claim) | _LIVE,
+    "park": _from(Claim) | _LIVE,
+    **dict.fromkeys(("usage", "holders", "held_under", "free", "unpark", "stale_holds"), _LIVE),
+    "lanes_waiting": _from(Claim),
+    "late_runs": _from(Dispatch),
 }
 """Which states each statement names, read from the table; a statement that is not here names none."""
 

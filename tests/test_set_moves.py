@@ -55,6 +55,7 @@ OWN = {
     "put_hold": "insert into job_holds (key, run, token, weight) values (:key, :run, :token, :weight)",
     "put_slot": "insert into job_slots (id, key, token, weight, state, lease, lease_until, created_at) "
     "values (:id, :key, 'a', 1, 'held', 1, 1, 1)",
+    "drop_slots": "delete from job_slots where key = :key",
     "put_rate": "insert into job_rates (key, n, tat) values (:key, 0, :tat)",
     "own_holds": "select key, run, token, weight from job_holds order by key, run",
     "own_rates": "select key, tat from job_rates where n = 0 order by key",
@@ -306,7 +307,7 @@ def occupied(case: Limited, rows: Iterable[Run], holds: Iterable[tuple[str, int,
     data=st.data(),
     count=st.integers(1, 5),
     stale=st.sampled_from([False, False, False, True]),
-    rival=st.none() | st.tuples(st.sampled_from(GATES), st.integers(1, 2)),
+    rival=st.none() | st.tuples(st.sampled_from(GATES), st.integers(0, 2)),
     now=times,
 )
 def test_claim_within(table: Table, data: st.DataObject, count: int, stale: bool, rival: tuple[str, int] | None, now: int) -> None:
@@ -320,8 +321,10 @@ def test_claim_within(table: Table, data: st.DataObject, count: int, stale: bool
     choice.gates = {key: Gate(key, case.resources[parts_of(key)[0]], *usage[key], now) for key in GATES}
     waiting = sorted((run for run in case.rows if run.state is State.QUEUED), key=_place)
     choice.offer([Candidate(run.seq, run.lane, run.due_at, case.needs[run.seq]) for run in waiting], count)
-    if rival is not None:  # comes between the choice and the claim
-        case.slots.extend([rival[0]] * rival[1])
+    if rival is not None:  # direct calls come, or end, between the choice and the claim
+        case.slots[:] = [key for key in case.slots if key != rival[0] or rival[1]] + [rival[0]] * rival[1]
+        if not rival[1]:
+            run_sync(table.store.batch("put", [Statement("drop_slots", {"key": rival[0]})]))
         run_sync(table.store.batch("put", [Statement("put_slot", {"id": f"rival{n}", "key": rival[0]}) for n in range(rival[1])]))
     by_seq = {run.seq: run for run in case.rows}
     heads = [_head(by_seq[candidate.seq]) for candidate in choice.runs]
@@ -363,13 +366,14 @@ def _passed(case: Limited, mine: dict[tuple[str, int], tuple[str, int]], now: in
 def parked(draw: Callable[..., Any]) -> tuple[list[Run], list[tuple[str, int, str, int]]]:
     """Live runs under holds, right or stale, and queued ones of which some are parked."""
     rows = draw(sets(State.RUNNING, State.RUNNING, State.QUEUED, State.QUEUED, State.QUEUED, State.CANCELLING, most=8))
-    rows = [replace(run, lane=draw(st.integers(1, 2))) for run in rows]
-    keys = {run.seq: draw(st.sampled_from(GATES)) for run in rows if run.state is State.QUEUED and draw(st.booleans())}
+    crowded = st.sampled_from([0, 0, 0, 1])  # so that several wait in one place
+    rows = [replace(run, lane=draw(crowded) + 1, band=draw(crowded)) for run in rows]
+    keys = {run.seq: GATES[draw(crowded)] for run in rows if run.state is State.QUEUED}
     holds = [
         (key, run.seq, draw(st.sampled_from([run.token or "", run.token or "", "stale"])), 1)
         for run in rows
         if run.state in LIVE
-        for key in sorted(draw(st.sets(st.sampled_from(GATES), max_size=2)))
+        for key in sorted(draw(st.sets(st.sampled_from(GATES), min_size=1, max_size=2)))
     ]
     return [replace(run, lane=-run.lane, parked=keys[run.seq]) if run.seq in keys else run for run in rows], holds
 

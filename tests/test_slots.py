@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from windlass.cli import codes
 from windlass.client import AsyncClient, Client, controls
 from windlass.clock import SystemClock
 from windlass.config import open_store
-from windlass.engine import Engine, turns
+from windlass.engine import Engine, limiting
 from windlass.errors import BadInput, LeaseLost, NotFound, NotInTime, WindlassError
 from windlass.hub import HubSettings
 from windlass.model import Slot
@@ -252,7 +253,7 @@ def test_G19_a_restart_of_the_hub_neither_keeps_the_slot_of_the_dead_nor_takes_i
 
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "LOOK", AGES * 1000)
+    monkeypatch.setattr(limiting, "LOOK", AGES * 1000)
     monkeypatch.setattr(controls, "LONGEST_WAIT", float(AGES))
 
 
@@ -504,6 +505,7 @@ def test_N1_a_bad_network_changes_nothing_for_a_direct_call(tmp_path: Path, path
             assert [found.id for found in client.slots()] == [slot.id]
         assert client.slots() == []
     assert what in [done for _, _, done in proxy.seen]
+    until(lambda: what != "replay" or len(proxy.replayed) == 2)
     proxy.close()
     served.stop()
 
@@ -533,12 +535,14 @@ def test_a_hub_bounds_those_who_wait_for_their_turn(tmp_path: Path) -> None:
 
 def test_a_caller_that_hangs_up_is_not_kept_in_line(tmp_path: Path) -> None:
     served = ServedHub(tmp_path / "gone.db", HubSettings(longest_wait=AGES * 1000))
+    body = json.dumps({"resource": "ollama", "wait": AGES * 1000, "lease": 2_000})
+    head = f"POST /api/v1/slots HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     with Client(served.url) as client:
         client.set_resource("ollama", capacity=1)
         with client.slot("ollama"):
-            body = {"resource": "ollama", "wait": AGES * 1000, "lease": 600}
-            with httpx.Client(base_url=f"{served.url}api/v1/", timeout=0.3) as http, pytest.raises(httpx.ReadTimeout):
-                http.post("slots", json=body)
+            with socket.create_connection(("127.0.0.1", served.port)) as line:
+                line.sendall((head + body).encode())
+                until(lambda: len(client.slots()) == 2)
             until(lambda: len(client.slots()) == 1)
     served.stop()
 

@@ -401,6 +401,6 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 @pytest.mark.timeout(0 if LONG else 600)
 def test_what_is_handed_out_is_what_the_model_says(store: Store, request: pytest.FixtureRequest) -> None:
     EngineMachine.steps = 0
-    few = settings(SETTINGS, max_examples=25) if not LONG and "postgres" in request.node.name else SETTINGS
-    run_state_machine_as_test(lambda: OrderMachine(store), settings=few)  # type: ignore[arg-type]
+    examples = SETTINGS.max_examples if LONG else 15 if "postgres" in request.node.name else 60
+    run_state_machine_as_test(lambda: OrderMachine(store), settings=settings(SETTINGS, max_examples=examples))  # type: ignore[arg-type]
     print(f"{EngineMachine.steps} steps")

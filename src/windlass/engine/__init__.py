@@ -7,12 +7,12 @@ from windlass.engine.groups import Grouping
 from windlass.engine.moves import Moving
 from windlass.engine.reading import Page, Reading, Reason, Status, Tail
 from windlass.engine.reports import Outcome, Reporting
-from windlass.engine.sweeping import Sweeping, Swept, Watch
-from windlass.engine.turns import Turns
+from windlass.engine.sweeping import Sweeping, Swept
+from windlass.engine.watch import Watch
 from windlass.engine.webhooks import Telling
 
 
-class Engine(Moving, Claiming, Reporting, Grouping, Turns, Sweeping, Telling, Doctor, Reading, Access):
+class Engine(Moving, Claiming, Reporting, Grouping, Sweeping, Telling, Doctor, Reading, Access):
     """A durable queue over one store."""
 
 

@@ -130,6 +130,23 @@ class Controlling(Core):
         await self._wake_lanes(lane for lane in self.lanes.all if any(use.resource == name for use in lane.requires.uses))
         return self.controls.resources.get(name, resource)
 
+    async def get_resource(self, name: str) -> ResourceState:
+        """One resource, and how much of it is occupied."""
+        checks.name(name, "A resource's name")
+        for state in await self.resources():
+            if state.resource.name == name:
+                return state
+        raise NotFound(f"There is no resource {name!r}.", hint="`windlass resources` shows those there are.")
+
+    async def add_resource(
+        self, name: str, *, capacity: int | None = None, rates: tuple[Rate, ...] = (), max_wait: int = MAX_WAIT
+    ) -> Resource:
+        """Say how much there is of a resource that is not there yet; one that is stays as it was set."""
+        checks.name(name, "A resource's name")
+        await self.refresh_controls()
+        found = self.controls.resources.get(name)
+        return found or await self.set_resource(name, capacity=capacity, rates=rates, max_wait=max_wait)
+
     async def drop_resource(self, name: str) -> None:
         """Forget a resource that no job uses."""
         checks.name(name, "A resource's name")

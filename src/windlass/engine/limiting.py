@@ -5,12 +5,15 @@ from __future__ import annotations
 from windlass.engine import checks
 from windlass.engine.controls import Controlling
 from windlass.engine.core import PATIENCE
+from windlass.engine.watch import Watch
 from windlass.errors import BadInput, Conflict, LeaseLost, LimitReached, NotFound
 from windlass.gates import gate_key, parts_of
 from windlass.model import Resource, Slot
-from windlass.store.base import queue_topic
+from windlass.store.base import SLOTS, queue_topic, slot_topic
 
 SLOT_LEASE = 30_000
+LOOK = 4_000
+"""Milliseconds after which one who waits renews its place, and looks whether somebody before it is gone."""
 _AT_ONCE = 64  # parked runs of a lane that are put back when time opens their gate
 _KEYS = 500
 _IDLE = 3_600_000
@@ -73,6 +76,21 @@ class Limiting(Controlling):
             if slot.state == "held" or not await self.stale():
                 return slot
         raise Conflict("The resources kept changing.", hint="Try again.")
+
+    async def turn(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE, wait: float | None = None) -> Slot:
+        """Keep a slot that waits until its turn has come, for so many seconds at most; it is renewed last of all."""
+        slot, watch = await self.renew(slot_id, token, lease=lease), Watch(self.clock)
+        ends = None if wait is None else self.clock.monotonic() + round(wait * 1000)
+        # With a name of its own among the topics, what is said while it renews is kept for it, whoever else waits here.
+        topics = {slot_topic(parts_of(slot.key)[0]), SLOTS + slot_id}
+        while slot.state == "waiting":
+            left = LOOK if ends is None else ends - self.clock.monotonic()
+            if left <= 0:
+                break
+            await self.wait(topics, min(left, LOOK, max(1, lease // 3)) / 1000)
+            await self._lapse_slots(watch.steady_for())  # nobody else may be there to sweep
+            slot = await self.renew(slot_id, token, lease=lease)
+        return slot
 
     async def release(self, slot_id: str, token: str) -> bool:
         """Give a slot back, or leave the line; False when it was gone already."""

@@ -18,7 +18,8 @@ class Looking(Core):
             return await self.records.heads(lanes.plain, after, width, worker, slot)
         fixed = {lane.id: needs(tuple(use for use in lane.requires.uses if use.per is None), None) for lane in lanes.limited}
         await self.learn(choice, {need.key for wanted in fixed.values() for need in wanted})
-        shut = [lane for lane, wanted in fixed.items() if lacks(wanted, choice.gates, frozenset())]
+        none = {lane.id for lane in lanes.limited if any(self.controls.resource(use.resource).capacity == 0 for use in lane.requires.uses)}
+        shut = [lane for lane, wanted in fixed.items() if lane in none or lacks(wanted, choice.gates, frozenset())]
         takeable = [*lanes.plain, *(lane for lane in fixed if lane not in shut)]
         return await self.records.heads(takeable, after, width, worker, slot, shut)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from windlass.clock import Clock
 from windlass.engine.core import BACK_AT_LATEST
 from windlass.engine.limiting import Limiting
 from windlass.engine.schedules import Scheduling
 from windlass.engine.stats import Counting
+from windlass.engine.watch import Watch
 from windlass.errors import OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
 from windlass.model import Run, State
@@ -31,28 +31,6 @@ class Swept(Struct, frozen=True):
     lapsed: int = 0
     pruned: int = 0
     back_in: int = BACK_AT_LATEST
-
-
-class Watch:
-    """How long this process has watched without a pause or a jump of the clock.
-
-    A lease that ran out while nobody could have renewed it, because this process slept or the clock was set, must not cost a
-    living worker its run. So a resident sweep lapses a lease only after it has itself watched for that lease's length.
-    """
-
-    def __init__(self, clock: Clock, *, pause: int = 5_000, jump: int = 1_000) -> None:
-        self.clock, self.pause, self.jump = clock, pause, jump
-        self._wall, self._ticks = clock.now(), clock.monotonic()
-        self._since = self._ticks
-
-    def steady_for(self) -> int:
-        """Milliseconds of undisturbed watching; to be asked at every tick."""
-        wall, ticks = self.clock.now(), self.clock.monotonic()
-        passed = ticks - self._ticks
-        if passed > self.pause or abs(wall - self._wall - passed) > self.jump:
-            self._since = ticks
-        self._wall, self._ticks = wall, ticks
-        return ticks - self._since
 
 
 class Sweeping(Scheduling, Counting, Limiting):

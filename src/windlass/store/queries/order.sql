@@ -142,7 +142,7 @@ kept_out as materialized (
   select j.seq, p.key from {rows: p: seq int, lane int, key text, capacity int} join job_runs j on j.seq {probe: p.seq}
   where j.lane = p.lane and j.state || '' {from: claim}
     and (p.capacity is null or (select f.weight from occupied f where f.key = p.key) >= p.capacity)
-  order by j.seq {skip_locked: j})
+  order by j.seq + 0 {skip_locked: j})
 update job_runs set lane = -job_runs.lane, parked = kept_out.key from kept_out where job_runs.seq {probe: kept_out.seq}
 
 -- name: wake_gates
