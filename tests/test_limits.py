@@ -319,12 +319,16 @@ def test_any_value_can_be_a_key(h: Harness) -> None:
 
 def test_parked_runs_come_back_in_order_when_a_run_ends(h: Harness) -> None:
     h.define(uses=CUSTOMER)
-    made = [of(h, 1) for _ in range(4)]
-    for expected in made:
+    made = []
+    for _ in range(4):
+        made.append(of(h, 1))
+        h.clock.advance(1)
+    for number, expected in enumerate(made):
         run = h.claimed()
         assert run.id == expected
         assert h.claim(5) == []
         h.succeed(run)
+        assert [h.get(one).parked is None for one in made[number + 1 :]] == [True, False, False][: 3 - number]
 
 
 @pytest.mark.parametrize("how", ["cancel", "expire", "fail", "give back", "lapse", "snooze"])
@@ -444,7 +448,7 @@ def test_sweeps_reach_every_key(h: Harness) -> None:
     assert len(taken) == 1_200
     stranger(stranger.engine.report_many([Outcome(run.id, Succeed(token=run.token), run.seq) for run in taken[800:]]))
     for _ in range(3):
-        h.sweep()
+        h(h.engine.open_gates())
     assert len(h.claim(1_000)) == 400
 
 

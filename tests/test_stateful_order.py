@@ -337,9 +337,11 @@ class OrderMachine(EngineMachine):
 
     # Looking
 
-    @rule(number=picks)
-    def explain(self, number: int) -> None:
+    @rule(number=picks, worker=st.sampled_from([None, *WORKERS]))
+    def explain(self, number: int, worker: WorkerInfo | None) -> None:
         """`why` has nothing to say of exactly those that a worker would get if it asked for one."""
+        if worker is not None:
+            self._register(worker)
         docs = [doc for doc in self.model.runs.values() if not doc.ended]
         begin = number % len(docs) if docs else 0
         for doc in (docs[begin:] + docs[:begin])[:12]:
@@ -401,6 +403,6 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 @pytest.mark.timeout(0 if LONG else 600)
 def test_what_is_handed_out_is_what_the_model_says(store: Store, request: pytest.FixtureRequest) -> None:
     EngineMachine.steps = 0
-    examples = SETTINGS.max_examples if LONG else 15 if "postgres" in request.node.name else 60
+    examples = SETTINGS.max_examples if LONG else 40 if "postgres" in request.node.name else 150
     run_state_machine_as_test(lambda: OrderMachine(store), settings=settings(SETTINGS, max_examples=examples))  # type: ignore[arg-type]
     print(f"{EngineMachine.steps} steps")

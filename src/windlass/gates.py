@@ -188,6 +188,7 @@ class Choice:
         self.parked: list[Parked] = []
         self.later: dict[str, int] = {}  # gates that time opens, and when
         self.kept: set[str] = set()  # gates that nobody may pass who comes behind
+        self._shut: set[int] = set()  # lanes of which a run lacks a resource: it speaks for those behind it, however many are read
         self._upto: dict[str, int] = {}
 
     def offer(self, candidates: Sequence[Candidate], count: int) -> int:
@@ -196,6 +197,8 @@ class Choice:
         for seen, candidate in enumerate(candidates):
             if len(self.runs) == count:
                 return seen
+            if candidate.lane in self._shut:
+                continue
             if missing := lacks(candidate.needs, self.gates, self.kept):
                 self._refuse(candidate, missing)
             else:
@@ -211,6 +214,8 @@ class Choice:
             self.taken.append(Taken(candidate.seq, key, weight, self._upto[key], gate.resource.capacity))
 
     def _refuse(self, candidate: Candidate, missing: Sequence[Lack]) -> None:
+        if not all(is_keyed(lack.need.key) for lack in missing):
+            self._shut.add(candidate.lane)
         if any(lack.why == "impossible" for lack in missing):
             return  # it can wait for ever; nobody should wait for it
         for lack in missing:
