@@ -55,9 +55,12 @@ class Tails(Rows):
     async def begin_tail(self, name: str, cursor: str, at: int) -> None:
         await self._batch("begin_tail", Statement("begin_tail", {"name": name, "cursor": cursor, "at": at}))
 
-    async def settle_journal(self, count: int) -> int:
-        """Let entries of transactions that this server has not begun yet be older than all of its own; how many there were."""
-        return len((await self._batch("settle_journal", Statement("settle_journal", {"count": count})))[0])
+    async def settle_journal(self, count: int) -> bool:
+        """Let about so many entries of transactions that this server has not begun be older than all of its own; whether there were any."""
+        upto = await self._read("copied_upto", count=count)
+        if upto:
+            await self._batch("settle_journal", Statement("settle_journal", {"xid": upto[0][0]}))
+        return bool(upto)
 
     async def advance_tail(self, verb: str, name: str, place: tuple[int, str, int], statements: Sequence[Statement]) -> None:
         """Move a follower on, together with what it made of the entries; Conflict when another one has moved it meanwhile.
