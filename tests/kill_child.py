@@ -23,7 +23,7 @@ from windlass.errors import Cancelled
 from windlass.faults import FAULTS
 from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
 from windlass.model import Failure, Key, Limits, NewRun, Options, Run, WorkerInfo
-from windlass.store.base import Store, run_sync
+from windlass.store.base import Statement, Store, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.records import Held
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
@@ -89,6 +89,7 @@ def scenario(life: Life) -> None:
     follow_a_schedule(life)
     let_people_in(life)
     tell_a_receiver(life)
+    read_a_copy(life)
 
 
 def let_old_runs_go(life: Life) -> None:
@@ -186,7 +187,7 @@ def tell_a_receiver(life: Life) -> None:
     life(life.engine.make_deliveries(lambda entry, end: f'"{entry.run}"'))
     for _ in range(BROKEN):  # the last refusal breaks it
         for delivery, webhook, _ in life(life.engine.claim_deliveries(10, 1_000, each=1)):
-            life(life.engine.not_delivered(delivery.id, delivery.token or "", "no", answer=410 if webhook.id == gone.id else 500))
+            life(life.engine.not_delivered(delivery.id, delivery.token or "", "no", gone=webhook.id == gone.id))
     life.clock.advance(HOUR)
     ((probe, _, _),) = life(life.engine.claim_deliveries(10, 1_000))
     life(life.engine.delivered(probe.id, probe.token or "", 200))
@@ -198,6 +199,15 @@ def tell_a_receiver(life: Life) -> None:
     life(life.engine.make_deliveries(lambda entry, end: f'"{entry.run}"'))
     life(life.engine.remove_webhook(taker.id))
     life(life.engine.remove_webhook(gone.id))
+
+
+def read_a_copy(life: Life) -> None:
+    """A journal that was restored on another server: its entries are settled, and those who follow it go on from its end."""
+    records = life.engine.records
+    life(records._batch("begin_again", Statement("settle_journal", {"xid": "1"})))
+    life(life.engine.follow("copy"))
+    _, rev = life(records.follower("copy")) or ("", 0)
+    life(records.advance_tail("begin_again", "copy", (rev, life(life.engine.tail_end()), life.clock.now()), ()))
 
 
 def let_people_in(life: Life) -> None:
