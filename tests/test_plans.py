@@ -66,6 +66,9 @@ WALKS = {
     "list_live": {"job_runs_look": "look_at"},
     "tail": {"job_journal_xid": "xid", "job_journal_pkey": "entry"},
     "drop_minutes": {"job_minutes_pkey": "minute"},
+    "copied_upto": {"job_journal_xid": "xid"},
+    "settle_journal": {"job_journal_xid": "xid"},
+    "minute_behind": {"job_minutes_pkey": "minute"},
     "minutes_since": {"job_minutes_pkey": "minute"},
     "jobs_since": {"job_minutes_pkey": "minute"},
     "due_deliveries": {"job_deliveries_next": "webhook next_at"},
@@ -97,7 +100,7 @@ WALKS = {
 }
 """Statements that follow an index in its order and stop at their limit: the index, and how its key must begin."""
 
-RANGES = {"idle_gates", "drop_minutes", "minutes_since", "jobs_since"}
+RANGES = {"idle_gates", "drop_minutes", "minute_behind", "copied_upto", "settle_journal", "minutes_since", "jobs_since"}
 """Those of them that read on to a bound instead, which their caller keeps near."""
 
 PAIRS = {

@@ -122,7 +122,7 @@ class StatRecords(Tails):
 
     async def minute_behind(self, since: int, rows: int) -> int | None:
         """The minute from one on in which, counted from the newest, there are more rows than these; None when there are not."""
-        found = await self._read("minute_behind", since=since, rows=rows)
+        found = await self._read("minute_behind", since=since, count=rows)
         return found[0][0] if found else None
 
     async def minutes(self, since: int) -> tuple[dict[int, Counts], dict[tuple[str, str], Counts]]:

@@ -8,14 +8,10 @@ from windlass.model import Entry, State
 from windlass.store.base import Statement, Value
 from windlass.store.rows import Rows
 
-BATCHES: Mapping[str, tuple[str, ...]] = {
-    "begin_tail": ("begin_tail",),
-    "settle_journal": ("settle_journal",),
-    "begin_again": ("lock_tail", "refuse_advance", "advance_tail"),
-}
-
-ADVANCE = BATCHES["begin_again"]
+ADVANCE = ("lock_tail", "refuse_advance", "advance_tail")
 """How every batch begins that moves a follower on."""
+
+BATCHES: Mapping[str, tuple[str, ...]] = {"begin_tail": ("begin_tail",), "begin_again": ("settle_journal", *ADVANCE)}
 
 _STATES = {state.value: state for state in State}
 
@@ -55,9 +51,12 @@ class Tails(Rows):
     async def begin_tail(self, name: str, cursor: str, at: int) -> None:
         await self._batch("begin_tail", Statement("begin_tail", {"name": name, "cursor": cursor, "at": at}))
 
-    async def settle_journal(self, count: int) -> int:
-        """Let entries of transactions that this server has not begun yet be older than all of its own; how many there were."""
-        return len((await self._batch("settle_journal", Statement("settle_journal", {"count": count})))[0])
+    async def settle_journal(self, count: int) -> bool:
+        """Let about so many entries of transactions that this server has not begun be older than all of its own; whether there were any."""
+        upto = await self._read("copied_upto", count=count)
+        if upto:
+            await self._batch("begin_again", Statement("settle_journal", {"xid": upto[0][0]}))
+        return bool(upto)
 
     async def advance_tail(self, verb: str, name: str, place: tuple[int, str, int], statements: Sequence[Statement]) -> None:
         """Move a follower on, together with what it made of the entries; Conflict when another one has moved it meanwhile.

@@ -80,7 +80,7 @@ select queue, job, {unfinished_states}, {counts} from job_totals order by since,
 
 -- The minute in which the rows that may be read come to their end. The key has it, so this reads no rows.
 -- name: minute_behind
-select minute from job_minutes where minute >= :since order by minute desc limit 1 offset :rows
+select minute from job_minutes where minute >= :since order by minute desc limit 1 offset :count
 
 -- name: minutes_since
 select minute, {sums} from job_minutes where minute >= :since group by minute order by minute

@@ -25,10 +25,13 @@ where (e.xid, e.entry) > (greatest(:xid::text::xid8, pg_snapshot_xmin(:seen::pg_
 order by e.xid, e.entry limit :count
 
 -- Only a restored copy has entries of transactions that this server has not begun.
+-- name: copied_upto postgres
+select c.xid::text from (
+  select xid from job_journal where xid >= pg_snapshot_xmax(pg_current_snapshot()) order by xid limit :count) as c
+order by c.xid desc limit 1
+
 -- name: settle_journal postgres
-update job_journal set xid = '1' where entry in (
-  select entry from job_journal where xid >= pg_snapshot_xmax(pg_current_snapshot()) order by xid limit :count)
-returning entry
+update job_journal set xid = '1' where xid >= pg_snapshot_xmax(pg_current_snapshot()) and xid <= :xid::text::xid8
 
 -- name: last_entry sqlite
 select seq from sqlite_sequence where name = 'job_journal'
