@@ -22,13 +22,8 @@ from windlass.engine.webhooks import BROKEN
 from windlass.errors import Cancelled
 from windlass.faults import FAULTS
 from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
-<<<<<<< HEAD
 from windlass.model import Failure, Group, GroupKind, Key, Limits, Member, NewGroup, NewRun, Options, Rate, Run, Use, WorkerInfo
-from windlass.store.base import Store, run_sync
-=======
-from windlass.model import Failure, Key, Limits, NewRun, Options, Run, WorkerInfo
 from windlass.store.base import Statement, Store, run_sync
->>>>>>> five
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.records import Held
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
@@ -262,7 +257,6 @@ def tell_a_receiver(life: Life) -> None:
     life(life.engine.remove_webhook(gone.id))
 
 
-<<<<<<< HEAD
 def keep_within_limits(life: Life) -> None:
     """Runs that are parked for a key or for a rate and come back by an end, a lapse, a sweep; direct calls; and what people control."""
     engine = life.engine
@@ -305,7 +299,8 @@ def keep_within_limits(life: Life) -> None:
     life(engine.resume("queue", "nobody's"))
     life(engine.set_queue("nobody's", ageing=1_000))
     life(engine.set_queue("nobody's", ageing=None))
-=======
+
+
 def read_a_copy(life: Life) -> None:
     """A journal that was restored on another server: its entries are settled, and those who follow it go on from its end."""
     records = life.engine.records
@@ -313,7 +308,6 @@ def read_a_copy(life: Life) -> None:
     life(life.engine.follow("copy"))
     _, rev = life(records.follower("copy")) or ("", 0)
     life(records.advance_tail("begin_again", "copy", (rev, life(life.engine.tail_end()), life.clock.now()), ()))
->>>>>>> five
 
 
 def let_people_in(life: Life) -> None:
