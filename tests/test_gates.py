@@ -28,6 +28,7 @@ from windlass.model import Rate, Resource, Use
 
 NOW = 1_767_225_600_000
 MAX_WAIT = 60_000
+LANES: dict[tuple[tuple[str, bool, int], ...], int] = {}  # runs of one lane use the same
 KEYS = ("cpu", "gpu", gate_key("customer", "1"), gate_key("customer", "2"))
 
 
@@ -46,7 +47,9 @@ def choice(*gates: Gate) -> Choice:
 
 
 def candidate(seq: int, *wanted: tuple[str, int] | str, waited: int = 0) -> Candidate:
-    return Candidate(seq, 1, NOW - waited, tuple(Need(one, 1) if isinstance(one, str) else Need(*one) for one in wanted))
+    all_of = tuple(Need(one, 1) if isinstance(one, str) else Need(*one) for one in wanted)
+    alike = tuple((parts_of(need.key)[0], is_keyed(need.key), need.weight) for need in all_of)
+    return Candidate(seq, LANES.setdefault(alike, len(LANES) + 1), NOW - waited, all_of)
 
 
 def seqs(runs: Sequence[Any]) -> list[int]:

@@ -835,3 +835,25 @@ def test_why_is_empty_exactly_for_what_a_live_worker_would_get(ways: list[tuple[
         got |= set(ids(again(again.engine.claim(WORKERS[name]))))
         run_sync(again.store.close())
     assert {run_id for run_id, found in reasons.items() if not found} == got, reasons
+
+
+def test_a_higher_capacity_puts_parked_runs_back_at_once(h: Harness) -> None:
+    h.define(uses=CUSTOMER)
+    h(h.engine.set_resource("customer", capacity=1))
+    for _ in range(3):
+        of(h, 1)
+    assert len(h.claim(5)) == 1
+    h(h.engine.set_resource("customer", capacity=2))
+    assert len(h.claim(5)) == 1
+    h(h.engine.set_resource("customer", capacity=None))
+    assert len(h.claim(5)) == 1
+
+
+def test_a_direct_call_under_a_key_puts_back_who_waits_for_it(h: Harness) -> None:
+    h.define(uses=CUSTOMER)
+    h(h.engine.set_resource("customer", capacity=1))
+    slot = h(h.engine.reserve("customer", key="1"))
+    parked = of(h, 1)
+    assert h.claim(5) == []
+    h(h.engine.release(slot.id, slot.token))
+    assert h.claimed().id == parked

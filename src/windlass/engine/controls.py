@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
 from windlass.engine import checks
 from windlass.engine.core import MAX_WAIT, PATIENCE, Core
 from windlass.errors import BadInput, Conflict, LimitReached, NotFound, WrongState
-from windlass.gates import parts_of, window
+from windlass.gates import gate_key, parts_of, window
 from windlass.model import Lane, Pause, PauseScope, Queue, Rate, Resource, Slot
 from windlass.store.base import queue_topic
 from windlass.store.order import Holder
 
+KEYS = 500
+"""Keys that are looked at in one batch."""
+LET_IN = 64
+"""Parked runs of a lane that are put back at once; those that do not fit are parked again."""
 _MOST_RATES = 8
 _LARGEST_BUCKET = 10**18  # microseconds: sums with an instant still fit into 63 bits
 _LONGEST_STEP = 10**9  # what one step of priority may be worth: eleven days
@@ -126,8 +130,7 @@ class Controlling(Core):
             raise LimitReached(f"There are {self.limits.resources:,} resources already.", hint="Use a key (`per`) instead of many names.")
         await self.refresh_controls()
         await self.refresh_lanes()
-        await self.wake(self.freed_topics([name]))
-        await self._wake_lanes(lane for lane in self.lanes.all if any(use.resource == name for use in lane.requires.uses))
+        await self._let_in_all(name)
         return self.controls.resources.get(name, resource)
 
     async def get_resource(self, name: str) -> ResourceState:
@@ -180,6 +183,28 @@ class Controlling(Core):
         """Who occupies a gate: a resource, or a resource under a key."""
         checks.integer(count, "count", 1, self.limits.page)
         return Occupants(await self.records.holders(key, count), await self.records.slots_at(key, count))
+
+    async def let_in(self, keys: Sequence[str], now: int) -> None:
+        """Put back some of the parked runs that wait for these gates, and tell whom it concerns that there is room."""
+        queues = await self.records.open_gates(keys, LET_IN, now)
+        await self.wake(self.freed_topics(keys) | set(map(queue_topic, queues)))
+
+    async def _let_in_all(self, resource: str) -> None:
+        """Put back what was parked for any key of a resource that has room now."""
+        await self.wake(self.freed_topics([resource]))
+        keys = await self.records.parked_keys(gate_key(resource, ""), KEYS)
+        while keys and (own := [key for key in keys if parts_of(key)[0] == resource]):
+            await self.repair(own, self.clock.now())
+            keys = await self.records.parked_keys(keys[-1], KEYS) if len(own) == KEYS else []
+
+    async def repair(self, keys: Sequence[str], now: int) -> int:
+        """Put back what waits for keys that have room: after a change of capacity, or a fault."""
+        await self.refresh_controls()
+        gates = await self.gates_of(keys, now)
+        free = [gate.key for gate in gates.values() if not gate.full(1) and not gate.late(1)]
+        if free:
+            await self.let_in(free, now)
+        return len(free)
 
     async def _wake_lanes(self, lanes: Iterable[Lane]) -> None:
         await self.wake({queue_topic(lane.queue) for lane in lanes})

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from windlass.engine import checks
-from windlass.engine.controls import Controlling
+from windlass.engine.controls import KEYS, Controlling
 from windlass.engine.core import PATIENCE
 from windlass.engine.watch import Watch
 from windlass.errors import BadInput, Conflict, LeaseLost, LimitReached, NotFound
-from windlass.gates import gate_key, parts_of
+from windlass.gates import gate_key, is_keyed, parts_of
 from windlass.model import Resource, Slot
-from windlass.store.base import SLOTS, queue_topic, slot_topic
+from windlass.store.base import SLOTS, slot_topic
 
 SLOT_LEASE = 30_000
 LOOK = 4_000
 """Milliseconds after which one who waits renews its place, and looks whether somebody before it is gone."""
-_AT_ONCE = 64  # parked runs of a lane that are put back when time opens their gate
-_KEYS = 500
 _IDLE = 3_600_000
 
 
@@ -97,7 +95,7 @@ class Limiting(Controlling):
         checks.identifier(slot_id, "The slot's id")
         checks.identifier(token, "The token")
         freed = await self.records.release_slot(slot_id, token)
-        await self.wake(self.freed_topics(freed))
+        await self._let_go(freed)
         return bool(freed)
 
     async def slots(self, *, after: int = 0, count: int = 100) -> list[Slot]:
@@ -127,39 +125,32 @@ class Limiting(Controlling):
         """End direct calls whose caller is gone, and put back the parked runs that could pass now; how many gates were opened."""
         await self._lapse_slots(steady)
         now = self.clock.now()
-        due = [key for key, _ in await self.records.gates_due(now, _KEYS)]
+        due = [key for key, _ in await self.records.gates_due(now, KEYS)]
         if due:
-            await self._let_in(due, _AT_ONCE, now)
-        keys = await self.records.parked_keys(self._repaired, _KEYS)
-        self._repaired = keys[-1] if len(keys) == _KEYS else ""
-        return len(due) + (await self._repair(keys, now) if keys else 0)
-
-    async def _let_in(self, keys: list[str], count: int, now: int) -> None:
-        queues = await self.records.open_gates(keys, count, now)
-        await self.wake(self.freed_topics(keys) | set(map(queue_topic, queues)))
-
-    async def _repair(self, keys: list[str], now: int) -> int:
-        """Put back what waits for keys that have room: after a change of capacity, or a fault."""
-        await self.refresh_controls()
-        gates = await self.gates_of(keys, now)
-        free = [gate.key for gate in gates.values() if not gate.full(1) and not gate.late(1)]
-        if free:
-            await self._let_in(free, _AT_ONCE, now)
-        return len(free)
+            await self.let_in(due, now)
+        keys = await self.records.parked_keys(self._repaired, KEYS)
+        self._repaired = keys[-1] if len(keys) == KEYS else ""
+        return len(due) + (await self.repair(keys, now) if keys else 0)
 
     async def _lapse_slots(self, steady: int | None) -> None:
         now = self.clock.now()
-        overdue = await self.records.slots_overdue(now, _KEYS)
+        overdue = await self.records.slots_overdue(now, KEYS)
         lost = [slot.seq for slot in overdue if steady is None or steady >= slot.lease]
         if lost:
-            await self.wake(self.freed_topics(await self.records.lapse_slots(lost, now)))
+            await self._let_go(await self.records.lapse_slots(lost, now))
+
+    async def _let_go(self, keys: list[str]) -> None:
+        """Tell whom it concerns that direct calls have let go of these gates, and put back who was parked for one."""
+        if keyed := [key for key in keys if is_keyed(key)]:
+            await self.let_in(keyed, self.clock.now())
+        await self.wake(self.freed_topics(keys))
 
     async def tidy_gates(self) -> None:
         """Let go of what runs that are not live still hold, and forget keys that nobody has used for an hour."""
         after, now = 0, self.clock.now()
-        while runs := await self.records.free_stale(after, _KEYS):
+        while runs := await self.records.free_stale(after, KEYS):
             after = runs[-1]
-        while await self.records.drop_idle_gates(now - _IDLE, now, _KEYS) == _KEYS:
+        while await self.records.drop_idle_gates(now - _IDLE, now, KEYS) == KEYS:
             pass
 
 
