@@ -523,7 +523,7 @@ def test_a_webhook_was_disabled_by_what_it_answered(h: Harness) -> None:
     webhook = hooks.add(h, name="alarms")
     hooks.end(h)
     hooks.make(h)
-    hooks.refuse(h, hooks.claim(h)[0], answer=410)
+    hooks.refuse(h, hooks.claim(h)[0], gone=True)
     findings = found(h)
     assert findings.keys() == {"webhook_disabled", "deliveries_failed"}
     assert findings["webhook_disabled"].data == {"webhook": webhook.id}

@@ -502,7 +502,7 @@ def test_a_reader_that_lost_its_store_in_the_middle_goes_on_where_it_was(
     h: Harness, hub: ServedHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "PAGE", 4)
-    monkeypatch.setattr(events, "AGAIN", 0.01)
+    monkeypatch.setattr(hub.events, "again", 0.01)
     engine = hub.events.engine = hub.events.engine.on(hub.events.engine.records.store)  # for the reader alone
     tail, calls = engine.tail, 0
 
