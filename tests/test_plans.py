@@ -48,7 +48,6 @@ POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predece
 
 WALKS = {
     "heads": {"job_runs_ready": "lane"},
-    "ahead": {"job_runs_ready": "lane"},
     "places_from": {"job_runs_ready": "lane"},
     "places_before": {"job_runs_ready": "lane"},
     "place_at": {"job_runs_ready": "lane"},

@@ -95,7 +95,7 @@ occupied as materialized (select g.key, {counting} as weight from g)
 
 -- When a bucket is empty, as `Gate` reads it: one that is more than full begins anew.
 -- fragment: filled
-coalesce((select t.tat from job_rates t where t.key = w.key and t.n = w.n and t.tat > :now * 1000 and t.tat <= :now * 1000 + w.room + 60000000), :now * 1000)
+coalesce((select t.tat from job_rates t where t.key = w.key and t.n = w.n and t.tat > cast(:now as {int}) * 1000 and t.tat <= cast(:now as {int}) * 1000 + w.room + 60000000), cast(:now as {int}) * 1000)
 
 -- fragment: fitting
 select j.seq from {rows: c: seq int, lane int} join job_runs j on j.seq {probe: c.seq}
@@ -109,7 +109,7 @@ where j.lane = c.lane and j.state || '' {from: claim}
   and j.seq not in (
     select n.seq from {rows: n: seq int, key text, weight int, upto int, capacity int}
     join {rows: w: key text, n int, step int, room int} on w.key = n.key
-    where {filled} + n.upto * w.step > :now * 1000 + w.room)
+    where {filled} + n.upto * w.step > cast(:now as {int}) * 1000 + w.room)
 order by j.band, j.position, j.seq {skip_locked: j}
 
 -- name: claim_within
@@ -242,11 +242,11 @@ select key from job_gates g where used_at < :before and wake_at is null
   and not exists (select 1 from job_holds h where h.key {probe: g.key})
   and not exists (select 1 from job_runs j where j.parked {probe: g.key})
   and not exists (select 1 from job_slots s where s.key {probe: g.key})
-  and not exists (select 1 from job_rates t where t.key {probe: g.key} and t.tat > :now * 1000)
+  and not exists (select 1 from job_rates t where t.key {probe: g.key} and t.tat > cast(:now as {int}) * 1000)
 limit :count
 
 -- name: drop_idle_rates
-delete from job_rates where key {in_texts: names} and tat <= :now * 1000
+delete from job_rates where key {in_texts: names} and tat <= cast(:now as {int}) * 1000
 
 -- name: drop_idle_gates
 delete from job_gates where key {in_texts: names} and used_at < :before and wake_at is null
@@ -258,7 +258,7 @@ delete from job_holds where run {in: ids}
 
 -- name: add_slot
 insert into job_slots (id, key, token, weight, state, who, lease, lease_until, created_at)
-select :id, :key, :token, :weight, 'waiting', :who, :lease, :now + :lease, :now where (select count(*) from job_slots) < :most
+select :id, :key, :token, :weight, 'waiting', :who, :lease, cast(:now as {int}) + cast(:lease as {int}), :now where (select count(*) from job_slots) < :most
 on conflict (id) do nothing
 
 -- The next in line gets its turn when it fits beside the live runs and those before it.

@@ -250,7 +250,7 @@ select run from doomed
 
 -- Whether it is left out, and not cancelled, when it cannot start: its group says so of all that it waits for.
 -- fragment: skips
-exists (select 1 from job_waits w where w.run = job_runs.seq and w.rule = 'skip')
+0 < (select count(*) from job_waits w where w.run = job_runs.seq and w.rule = 'skip')
 
 -- The rows that stand for the sets to be counted, locked in a statement of their own.
 -- name: lock_followers postgres
