@@ -128,7 +128,10 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 def _refuse() -> Statement:
     """A statement that finds its unique key taken: how a batch says "then nothing at all"."""
-    return Statement("refuse_create", {"d": "[]", "k": "[]", "predecessors": "[]", "definitions": 1, "keys": 0, "expected": 0, "now": 1})
+    return Statement(
+        "refuse_create",
+        {"d": "[]", "k": "[]", "predecessors": "[]", "controls": None, "definitions": 1, "keys": 0, "expected": 0, "now": 1},
+    )
 
 
 # The seam
