@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
+from tests.invariants import with_tables
 from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.errors import SchemaMismatch
-from windlass.model import NewRun, WorkerInfo
+from windlass.model import WorkerInfo
 from windlass.store import postgres, sql, sqlite
 from windlass.store.base import Statement, Store, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.records import Held
-from windlass.store.sql import Query
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite, connect, disconnect
 from windlass.testing.stores import CASES, Case, Stores, conform
 
@@ -70,24 +70,28 @@ def _migrated(where: str, folder: Path, request: pytest.FixtureRequest) -> tuple
     return lambda **how: BlockingPostgres(url, ManualClock(), **how), lambda: postgres.migrate(url, ManualClock())
 
 
-def _before_schedules(dialect: str) -> dict[str, Query]:
-    """The statements as they were when a run could not come from a schedule."""
-    queries = dict(sql.load(dialect))
-    text = queries["create"].text.replace(", retry_of, schedule, instant)", ", retry_of)").replace(", r.schedule, r.instant", "")
-    return queries | {"create": queries["create"]._replace(text=text)}
+OLD = {
+    "old_job": "insert into jobs (name, handler, payload, options, rev, created_at, updated_at) values ('job', 'job', '{}', '{}', 1, 1, 1)",
+    "old_lane": "insert into job_lanes (queue, job, requires) values ('default', 'job', '')",
+    "old_run": "insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts)"
+    " values (:id, 1, 'queued', 'job', 'default', 1, 0, :n, '{}', 1, 1, 3)",
+    "old_entry": "insert into job_journal (run, rev, at, move, state, attempt)"
+    " select seq, 1, 1, 'create', 'queued', 1 from job_runs where id = :id",
+}
+"""What the first version wrote, and every later one could read."""
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", range(1, len(sql.migrations("sqlite"))))
 @pytest.mark.parametrize("where", ["file", "postgres"])
 def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(
     where: str, version: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     opened, migrate = _migrated(where, tmp_path, request)
     dialect = "sqlite" if where == "file" else "postgres"
-    old = opened(steps=sql.migrations(dialect)[:version], queries=_before_schedules(dialect))
-    engine = Engine(old, ManualClock())
-    run_sync(engine.define("job"))
-    created = run_sync(engine.create([NewRun("job", {"n": n}) for n in range(3)]))
+    old = opened(steps=sql.migrations(dialect)[:version], queries=with_tables(dialect, **OLD))
+    created = [f"run-{n}" for n in range(3)]
+    runs = [Statement(name, {"id": run, "n": n}) for n, run in enumerate(created) for name in ("old_run", "old_entry")]
+    run_sync(old.batch("put", [Statement("old_job"), Statement("old_lane"), *runs]))
     run_sync(old.close())
     with pytest.raises(SchemaMismatch, match="windlass migrate"):
         opened()
@@ -96,12 +100,12 @@ def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(
     assert migrate() == (newest, newest)
     store = opened()
     engine = Engine(store, ManualClock())
-    assert [run_sync(engine.get(made.id)).progress for made in created] == [None] * 3
+    assert [run_sync(engine.get(made)).progress for made in created] == [None] * 3
     run = run_sync(engine.claim(WorkerInfo("w")))[0]
     held = Held(run.seq, run.token or "")
     assert run_sync(engine.beat([held], progress={held: "1"})) == ["ok"]
-    run = run_sync(engine.get(created[0].id))
-    assert (run.progress, run.schedule, run.instant) == ("1", None, None)
+    run = run_sync(engine.get(created[0]))
+    assert (run.progress, run.schedule, run.instant, run.keys, run.parked, run.aged, run.grouped) == ("1", *(None,) * 6)
     assert run_sync(engine.schedule("often", "job", every="1h")).key == "often"
     run_sync(store.close())
 
