@@ -154,7 +154,7 @@ class Controlling(Core):
         """Forget a resource that no job uses."""
         checks.name(name, "A resource's name")
         await self.refresh_lanes()
-        users = sorted({lane.job for lane in self.lanes.all if any(use.resource == name for use in lane.requires.uses)})
+        users = sorted({lane.job for lane in self.lanes.using([name])})
         if users:
             raise WrongState(
                 f"Job {users[0]!r} uses {name!r}.", hint="Give the resource another capacity instead; its runs would have none."
@@ -174,7 +174,7 @@ class Controlling(Core):
                 sum(weight for key, (weight, _) in held.items() if parts_of(key)[0] == resource.name),
                 sum(runs for key, (_, runs) in held.items() if parts_of(key)[0] == resource.name),
                 sum(parts_of(slot.key)[0] == resource.name for slot in slots),
-                tuple(sorted({lane.job for lane in self.lanes.all if any(use.resource == resource.name for use in lane.requires.uses)})),
+                tuple(sorted({lane.job for lane in self.lanes.using([resource.name])})),
             )
             for resource in settings.resources
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from threading import Lock
 from typing import Any, Literal, NamedTuple, Self
@@ -136,6 +136,10 @@ class Lanes:
                     self.limited = bool(lane.requires.uses) or (self.limited and self.last > 0)
                     self.ids[lane.queue, lane.job, needs_text(lane.requires)] = self.last = lane.id
 
+    def using(self, resources: Collection[str]) -> Iterator[Lane]:
+        """The lanes whose runs occupy one of these resources."""
+        return (lane for lane in self.all if any(use.resource in resources for use in lane.requires.uses))
+
 
 class Open(NamedTuple):
     """The lanes that a worker may take from now: those without limits, and those whose runs occupy something."""
@@ -247,8 +251,7 @@ class Core:
         resources = {parts_of(key)[0] for key in keys}
         if not resources:
             return set()
-        queues = {lane.queue for lane in self.lanes.all if any(use.resource in resources for use in lane.requires.uses)}
-        return {slot_topic(name) for name in resources} | set(map(queue_topic, queues))
+        return {slot_topic(name) for name in resources} | {queue_topic(lane.queue) for lane in self.lanes.using(resources)}
 
     # Jobs and lanes
 

@@ -18,7 +18,7 @@ from windlass.engine import checks
 from windlass.engine.core import Open, open_to, pruned
 from windlass.engine.looking import Looking
 from windlass.errors import BadInput, Conflict, NotFound
-from windlass.gates import Choice, Lack, Need, lacks, needs, parts_of
+from windlass.gates import Choice, Gate, Lack, Need, lacks, needs, parts_of
 from windlass.machine import ENDED, LIVE
 from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Pause, Run, State
 from windlass.store.records import FIRST
@@ -293,30 +293,29 @@ class Reading(Looking):
         able = [worker for worker in alive if open_to(lane, worker)]
         only = Open([], [lane]) if lane.requires.uses else Open([lane.id], [])
         reasons = [] if able else [_no_worker(lane, len(alive))]
-        gates = await self.gates_of({need.key for need in needs(lane.requires.uses, run.keys)}, now)
-        missing = lacks(needs(lane.requires.uses, run.keys), gates, frozenset())
+        gates = await self.gates_of({need.key for need in self._needs(run)}, now)
+        missing = lacks(self._needs(run), gates, frozenset())
         reasons += [await self._why_lacking(lack) for lack in missing]
         if run.parked is not None and not missing:
             reasons.append(
                 Reason("parked", "It was put aside until its key is free, and will be put back at once.", _gate_data(run.parked))
             )
         ways = {(*lanes.plain, *(-one.id for one in lanes.limited)): lanes for worker in able if any(lanes := self.open_lanes(worker))}
-        views = [await self._before(run, lanes, now) for lanes in list(ways.values())[:_VIEWS] or [only]]
+        views = [await self._before(run, lanes, gates, now) for lanes in list(ways.values())[:_VIEWS] or [only]]
         return [*reasons, *min(views, key=len, default=[])]
 
-    async def _before(self, run: Run, lanes: Open, now: int) -> list[Reason]:
+    async def _before(self, run: Run, lanes: Open, gates: Mapping[str, Gate], now: int) -> list[Reason]:
         """What of these lanes a claim would take, or keep something for, before it comes to a run."""
         choice = Choice(now)
         seen = (await self.look(lanes, choice, FIRST, _AHEAD, "", None)).heads
         ahead = [head for head in seen if (head.band, head.position, head.seq) < (run.band, run.position, run.seq)]
         candidates = await self.candidates(choice, ahead)
-        fresh = await self.gates_of({need.key for need in self._needs(run)}, now)
         choice.offer(candidates, len(candidates))
         reasons = []
         if number := len(choice.runs):
             more = " or more" if len(ahead) >= _AHEAD else ""
             reasons.append(Reason("behind", f"{number}{more} are ahead of it.", {"ahead": number}))
-        kept = [lack for lack in lacks(self._needs(run), fresh, choice.kept) if lack.why == "kept"]
+        kept = [lack for lack in lacks(self._needs(run), gates, choice.kept) if lack.why == "kept"]
         text = "{} is kept for a run ahead of it that needs more than is free."
         return reasons + [Reason("kept", text.format(_gate_name(lack.need.key)), _gate_data(lack.need.key)) for lack in kept]
 
