@@ -12,12 +12,12 @@ from msgspec import json
 from windlass.clock import ManualClock
 from windlass.engine import Engine, Outcome
 from windlass.errors import BadInput, NotFound, StoreUnreachable, WindlassError
-from windlass.hub import Hub, HubApp, HubSettings
-from windlass.hub.joining import Reports
+from windlass.hub import Hub, HubApp, HubSettings, joining
+from windlass.hub.joining import Joined
 from windlass.hub.server import make_app
 from windlass.hub.shortcut import Shortcut
 from windlass.machine import Succeed
-from windlass.model import Limits, NewRun, Receipt, State
+from windlass.model import NewRun, Receipt, State
 from windlass.store.base import run_sync
 from windlass.store.sqlite import BlockingSqlite
 
@@ -146,16 +146,20 @@ def test_what_is_ordinary_goes_the_short_way() -> None:
 class Slow:
     """An engine that ends a call only when it is told to, and remembers what it was asked."""
 
-    limits = Limits(report=5)
-
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
-        self.go = asyncio.Event()
+        self._joined = Joined(self.report_many, most=5)
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
         self.error: Exception | None = None
+
+    async def ask(self, *runs: str) -> list[Receipt | WindlassError]:
+        """As a request does."""
+        return await self._joined.ask(outcomes(*runs), len(runs))
 
     async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
         names = [outcome.run for outcome in outcomes]
         self.calls.append(names)
+        self.asked.set()
         await self.go.wait()
         if self.error is not None and (len(names) > 1 or "wrong" in names):
             raise self.error
@@ -168,10 +172,9 @@ def outcomes(*runs: str) -> list[Outcome]:
 
 async def told(slow: Slow, *calls: Sequence[str], first: Sequence[str] = ("first",)) -> list[Any]:
     """What each call is told that comes while the first one is under way."""
-    reports = Reports(slow)  # type: ignore[arg-type]
-    begun = asyncio.create_task(reports.report_many(outcomes(*first)))
-    await asyncio.sleep(0)
-    others = [asyncio.create_task(reports.report_many(outcomes(*runs))) for runs in calls]
+    begun = asyncio.create_task(slow.ask(*first))
+    await slow.asked.wait()
+    others = [asyncio.create_task(slow.ask(*runs)) for runs in calls]
     await asyncio.sleep(0)
     slow.go.set()
     await begun
@@ -201,9 +204,8 @@ def test_a_report_alone_is_not_held_up_and_the_next_one_is_alone_again() -> None
     async def run() -> None:
         slow = Slow()
         slow.go.set()
-        reports = Reports(slow)  # type: ignore[arg-type]
         for name in ("a", "b"):
-            assert await reports.report_many(outcomes(name)) == [Receipt(name, State.SUCCEEDED)]
+            assert await slow.ask(name) == [Receipt(name, State.SUCCEEDED)]
         assert slow.calls == [["a"], ["b"]]
 
     asyncio.run(run())
@@ -232,14 +234,54 @@ def test_a_store_that_is_away_is_away_for_all_and_asked_once() -> None:
 def test_a_request_that_is_given_up_takes_no_other_with_it(given_up: int) -> None:
     async def run() -> None:
         slow = Slow()
-        reports = Reports(slow)  # type: ignore[arg-type]
-        tasks = [asyncio.create_task(reports.report_many(outcomes(name))) for name in ("a", "b", "c")]
-        await asyncio.sleep(0)
+        tasks = [asyncio.create_task(slow.ask(name)) for name in ("a", "b", "c")]
+        await slow.asked.wait()
         tasks[given_up].cancel()
         await asyncio.sleep(0)
         slow.go.set()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(answer) for answer in answers].count(asyncio.CancelledError) == 1
         assert answers[2] == [Receipt("c", State.SUCCEEDED)]
+
+    asyncio.run(run())
+
+
+def test_those_that_come_in_one_turn_of_the_loop_go_together_and_the_next_ones_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "GATHER", 0.2)
+
+    async def run() -> None:
+        slow = Slow()
+        slow.go.set()
+        await asyncio.gather(slow.ask("a"), slow.ask("b"))
+        late = asyncio.create_task(slow.ask("c"))
+        for _ in range(5):  # turns of the loop
+            await asyncio.sleep(0)
+        await asyncio.gather(late, slow.ask("d"))
+        assert slow.calls == [["a", "b"], ["c", "d"]]
+
+    asyncio.run(run())
+
+
+def test_more_than_the_engine_takes_goes_alone() -> None:
+    async def run() -> None:
+        slow = Slow()
+        assert await told(slow, ["a"], list("bcdefgh"), ["i"]) == [["a"], list("bcdefgh"), ["i"]]
+        assert slow.calls == [["first"], ["a"], list("bcdefgh"), ["i"]]
+
+    asyncio.run(run())
+
+
+def test_a_request_that_is_given_up_before_it_went_does_not_go() -> None:
+    async def run() -> None:
+        slow = Slow()
+        first = asyncio.create_task(slow.ask("first"))
+        await slow.asked.wait()
+        gone, stays = asyncio.create_task(slow.ask("gone")), asyncio.create_task(slow.ask("stays"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        slow.go.set()
+        await asyncio.gather(first, stays)
+        assert slow.calls == [["first"], ["stays"]]
 
     asyncio.run(run())

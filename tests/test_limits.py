@@ -256,8 +256,8 @@ def test_a_claim_does_not_read_over_what_waits_for_nothing_at_all(h: Harness) ->
         of(h, number, "keyed")
     free, worker = h.create(), WorkerInfo("w1", slots=1_000)
     assert ids(h.claim(5)) == [free]
-    look = h(h.engine.look(h.engine.open_lanes(worker), Choice(h.clock.now()), FIRST, 100, "w1", None))
-    assert len(look.heads) == 1
+    look = h(h.engine.look(h.engine.open_lanes(worker), Choice(h.clock.now()), FIRST, 100))
+    assert len(look.views[0].heads) == 1
 
 
 def test_a_resource_that_was_dropped_while_a_job_began_to_use_it_is_for_one_at_a_time(h: Harness) -> None:

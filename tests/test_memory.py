@@ -60,12 +60,12 @@ def test_a_definition_forgotten_while_another_is_read_is_read_again(h: Harness) 
 def test_a_claim_that_looked_into_the_old_lanes_looks_again_although_another_has_learnt_of_the_new_ones(h: Harness) -> None:
     run_id = h.create()
     engine = h.another().engine
-    heads = engine.records.heads
+    look = engine.records.look
 
-    async def heads_while_another_claims(*arguments: Any) -> Any:
-        found = await heads(*arguments)
+    async def look_while_another_claims(*arguments: Any) -> Any:
+        found = await look(*arguments)
         await engine.refresh_lanes()
         return found
 
-    engine.records.heads = heads_while_another_claims  # type: ignore[method-assign, assignment]
+    engine.records.look = look_while_another_claims  # type: ignore[method-assign, assignment]
     assert [run.id for run in h(engine.claim(WorkerInfo("w1")))] == [run_id]

@@ -40,7 +40,7 @@ from windlass.machine import (
 from windlass.model import Failure, Rate, Resource, Run, State
 from windlass.store.base import Statement, Store, run_sync
 from windlass.store.order import Usage, within
-from windlass.store.records import Change, Grab, Head, Held, Ready, Records, Written, error_text, policy_text
+from windlass.store.records import Change, Grab, Head, Held, Moment, Ready, Records, Wanted, Written, error_text, policy_text
 
 NOBODY = Beat(token="nobody's", lease=1)
 READY = (State.QUEUED, State.SCHEDULED)
@@ -202,8 +202,8 @@ def test_claim(
     chosen = [] if busy or stale or nonce == "another's" else ready[:count]
     claim = Claim(grant="fresh", worker=worker, lease=lease, slot=slot)
     expected, moved = after_each(rows, {run.seq: claim for run in chosen}, now)
-    grab = Grab("fresh", worker, slot, lease, int(stale), now, "mine" if nonce else None, now + HOUR)
-    taken = run_sync(table.records.claim(heads, count, grab))
+    grab = Grab("fresh", "mine" if nonce else None, worker, slot, lease, count)
+    taken = run_sync(table.records.claim([(heads, [grab])], Moment("fresh", int(stale), now, now + HOUR)))
     assert taken == [expected[run.seq] for run in chosen]
     found = table.expect(expected, entries(moved, expected, "claim", now))
     assert {key.run for key in found.keys.values()} == ({nonce} if nonce else set())
@@ -224,15 +224,17 @@ def test_heads(table: Table, rows: list[Run], lanes: set[int], shut: set[int], b
     if behind and behind <= len(rows):
         place = (rows[behind - 1].band, rows[behind - 1].position, rows[behind - 1].seq)
     ready = sorted((run.band, run.position, run.seq) for run in rows if run.state is State.QUEUED and run.lane in lanes)
-    look = run_sync(table.records.heads(sorted(lanes), place, count, worker, 0, sorted(shut - lanes)))
+    look = run_sync(table.records.look([Wanted(sorted(lanes), place, count, sorted(shut - lanes))], {worker}))
+    (view,) = look.views
     seen = [key for key in ready if key > place][:count]
     end = seen[-1] if len(seen) == count else None
     first = {run.lane: _place(run) for run in sorted(rows, key=_place, reverse=True) if run.state is State.QUEUED and _place(run) > place}
     others = [first[lane] for lane in shut - lanes if lane in first and (end is None or first[lane] < end)]
-    assert [(head.band, head.position, head.seq) for head in look.heads] == sorted(seen + others)
+    assert [(head.band, head.position, head.seq) for head in view.heads] == sorted(seen + others)
     by_seq = {run.seq: run for run in rows}
-    assert look.heads == [_head(by_seq[head.seq]) for head in look.heads]
-    assert look[1:] == (end, 0, 0, any((run.worker, run.slot) == (worker, 0) for run in rows))
+    assert view.heads == [_head(by_seq[head.seq]) for head in view.heads]
+    busy = frozenset({worker}) if any((run.worker, run.slot) == (worker, 0) for run in rows) else frozenset[str]()
+    assert (view.end, *look[1:]) == (end, 0, 0, busy, {})
 
 
 # Within limits
@@ -328,9 +330,9 @@ def test_claim_within(table: Table, data: st.DataObject, count: int, stale: bool
         run_sync(table.store.batch("put", [Statement("put_slot", {"id": f"rival{n}", "key": rival[0]}) for n in range(rival[1])]))
     by_seq = {run.seq: run for run in case.rows}
     heads = [_head(by_seq[candidate.seq]) for candidate in choice.runs]
-    grab = Grab("fresh", "w", None, 1_000, int(stale), now)
+    grab = Grab("fresh", None, "w", None, 1_000, count)
     sets = within(choice.taken, choice.parked, choice.later, choice.gates)
-    got = run_sync(table.records.claim_within(heads, sets, grab))
+    got = run_sync(table.records.claim_within(heads, sets, grab, Moment("fresh", int(stale), now, now + HOUR)))
 
     beside = occupied(case, case.rows, case.holds)
     late = {row.seq for row in choice.taken if row.capacity is not None and beside[row.key] + row.upto > row.capacity}

@@ -1,7 +1,7 @@
 """The verbs. Each reads, lets the machine decide, and commits; nothing here knows which store it has."""
 
 from windlass.engine.access import Access, AuditPage
-from windlass.engine.claims import Claiming
+from windlass.engine.claims import Ask, Claiming
 from windlass.engine.doctor import Doctor, Finding
 from windlass.engine.groups import Grouping
 from windlass.engine.moves import Moving
@@ -16,4 +16,4 @@ class Engine(Moving, Claiming, Reporting, Grouping, Sweeping, Telling, Doctor, R
     """A durable queue over one store."""
 
 
-__all__ = ["AuditPage", "Engine", "Finding", "Outcome", "Page", "Reason", "Status", "Swept", "Tail", "Watch"]
+__all__ = ["Ask", "AuditPage", "Engine", "Finding", "Outcome", "Page", "Reason", "Status", "Swept", "Tail", "Watch"]

@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from windlass import payload as json
 from windlass.engine import checks
-from windlass.engine.core import Open
 from windlass.engine.looking import Looking
-from windlass.errors import BadInput, Conflict, LimitReached, OutcomeUnknown
+from windlass.errors import BadInput, Conflict, LimitReached, OutcomeUnknown, StoreError, WindlassError
 from windlass.gates import Choice
 from windlass.machine import LIVE, Start, cancelled, lease_lost, step
 from windlass.model import LogLine, Run, State, WorkerInfo
+from windlass.store.base import Value
 from windlass.store.order import within
-from windlass.store.records import FIRST, Grab, Head, Held
+from windlass.store.records import FIRST, Grab, Head, Held, Look, Moment, Wanted
 
 LEASE = 30_000
 WORKERS = 10_000  # that are known, the living and those seen within a day
 WIDEST = 1_024
+
+
+class Ask:
+    """What a worker asks for, and what it has got of it so far."""
+
+    __slots__ = ("call", "lease", "over", "room", "runs", "slot", "token", "worker")
+
+    def __init__(self, worker: WorkerInfo, count: int, lease: int, token: str, call: str | None) -> None:
+        self.worker, self.lease, self.token, self.call = worker, lease, token, call
+        self.slot = 0 if worker.slots == 1 else None
+        self.room = 1 if worker.slots == 1 else count
+        self.runs: list[Run] = []
+        self.over = False  # there is no more for it
+
+    @property
+    def wants(self) -> int:
+        return 0 if self.over else self.room - len(self.runs)
+
+    def grab(self) -> Grab:
+        return Grab(self.token, self.call, self.worker.name, self.slot, self.lease, self.wants)
+
+
+class _Walk:
+    """How far those who may take from the same lanes have come in them."""
+
+    def __init__(self, lanes: Sequence[int]) -> None:
+        self.lanes, self.after, self.width = lanes, FIRST, 1
+        self.asks: list[Ask] = []
+
+    def wanted(self, all_want: int) -> Wanted:
+        """Enough for all, since others take from these lanes too."""
+        own = sum(ask.wants for ask in self.asks)
+        self.width = max(own, min(max(self.width, all_want), WIDEST))
+        return Wanted(self.lanes, self.after, self.width)
 
 
 class Claiming(Looking):
@@ -48,77 +81,168 @@ class Claiming(Looking):
         run. With a nonce the claim can be asked again: the answer is then what this worker still holds of it. A caller that
         chooses the token itself, 128 random bits never used before, can ask `recover` for it instead.
         """
+        (answer,) = await self.claim_many([self.asking(worker, count=count, lease=lease, nonce=nonce, token=token)])
+        if isinstance(answer, WindlassError):
+            raise answer
+        return answer
+
+    def asking(self, worker: WorkerInfo, *, count: int = 1, lease: int = LEASE, nonce: str | None = None, token: str | None = None) -> Ask:
+        """A claim to be made together with others; see `claim`."""
         self._check_claim(worker, count, lease, nonce, token)
-        token, call = nonce or token or self.clock.nonce(), self.clock.nonce() if nonce else None
-        slot, room = (0, 1) if worker.slots == 1 else (None, count)
-        if nonce and await self.records.claim_known(nonce):
-            return await self.records.held(nonce, worker.name)
-        grab = Grab(token, worker.name, slot, lease, self.controls.rev, self.clock.now(), call)
-        taken: list[Run] = []
-        after, width, choice = FIRST, room, Choice(grab.now)
-        with self.hands.wanting(room):
-            while room > len(taken):
-                # Another claim may learn of new lanes and controls while this one looks into the old ones.
-                known = self.lanes.last
-                if grab.controls != self.controls.rev:  # what was chosen by the old ones counts no more
-                    grab, after, choice = grab._replace(controls=self.controls.rev), FIRST, Choice(grab.now)
-                lanes = self.open_lanes(worker)
-                wide = width if lanes.limited else self.hands.wide(width, room, WIDEST)
-                look = await self.look(lanes, choice, after, wide, worker.name, slot)
-                if look.newest > known:
-                    await self.refresh_lanes()
-                    continue
-                if look.controls != grab.controls:
-                    await self.refresh_controls()
-                    continue
-                if not look.heads or look.busy:
-                    break
-                with nullcontext(look.heads) if lanes.limited else self.hands.reaching(look.heads, width) as mine:
-                    got = await self._take(lanes, choice, mine, room - len(taken), grab)
-                taken += got
-                if not got and nonce and await self.records.claim_known(nonce, but=call):
-                    return await self.records.held(nonce, worker.name)  # the same claim was asked twice at once
-                if len(mine) == len(look.heads):
-                    if look.end is not None:
-                        after = look.end
-                    elif got or not await self.stale():
-                        break
-                # Others took what was seen, or it may not pass: read on, wider each time, until there is enough or nothing is left.
-                width = min(width * 2, WIDEST)
-        self.hints.taken([name for run in taken for name in (run.id, run.seq)])
-        return taken
+        return Ask(worker, count, lease, nonce or token or self.clock.nonce(), self.clock.nonce() if nonce else None)
 
-    async def _take(self, lanes: Open, choice: Choice, heads: Sequence[Head], count: int, grab: Grab) -> list[Run]:
-        grab = grab._replace(now=self.clock.now())
-        grab = grab._replace(until=grab.now + self.limits.keep_claim_nonces)
+    def can_join(self, ask: Ask) -> bool:
+        """Whether a claim is made together with others: what runs occupy is counted for one claim at a time."""
+        return not self.open_lanes(ask.worker).limited
+
+    async def claim_many(self, asks: Sequence[Ask]) -> list[list[Run] | WindlassError]:
+        """What each would get that asked alone, one after the other; looked for and taken together."""
+        _once_for_each_slot(asks)
+        error: StoreError | None = None
         try:
-            if not lanes.limited:
-                return await self.records.claim(heads, count, grab)
-            return await self._take_within(choice, heads, count, grab)
-        except OutcomeUnknown:
-            seen = {head.seq for head in heads}
-            return [run for run in await self.records.held(grab.token, grab.worker) if run.seq in seen]
-        except Conflict:
-            return []  # the worker's one slot was taken by another claim of the same name
+            await self._claim_all(asks)
+        except StoreError as trouble:
+            error = trouble  # what was taken before it is handed out all the same
+        self.hints.taken([name for ask in asks for run in ask.runs for name in (run.id, run.seq)])
+        return [ask.runs if error is None or ask.runs or not ask.wants else error for ask in asks]
 
-    async def _take_within(self, choice: Choice, heads: Sequence[Head], count: int, grab: Grab) -> list[Run]:
+    async def _claim_all(self, asks: Sequence[Ask]) -> None:
+        rev, walks = self.controls.rev, dict[tuple[int, ...], _Walk]()
+        while wanting := [ask for ask in asks if ask.wants]:
+            if rev != self.controls.rev:  # what was seen under the old ones counts no more
+                rev, walks = self.controls.rev, {}
+            for walk in walks.values():
+                walk.asks = []
+            limited = []
+            for ask in wanting:
+                lanes = self.open_lanes(ask.worker)
+                if lanes.limited:
+                    limited.append(ask)
+                else:
+                    walks.setdefault(tuple(lanes.plain), _Walk(lanes.plain)).asks.append(ask)
+            if len(limited) < len(wanting):
+                await self._claim_plain([walk for walk in walks.values() if walk.asks])
+            for ask in limited:
+                await self._claim_within(ask)
+
+    async def _claim_plain(self, walks: Sequence[_Walk]) -> None:
+        """One look and one batch for all; whoever still wants something then is ahead of the next look, or looks again."""
+        known, rev = self.lanes.last, self.controls.rev
+        asks = [ask for walk in walks for ask in walk.asks]
+        all_want = sum(ask.wants for ask in asks)
+        look = await self.records.look([walk.wanted(all_want) for walk in walks], *_names(asks))
+        if await self._changed(look, known, rev):
+            return
+        await self._drop(asks, look.calls, look.busy)
+        chosen = []
+        for walk, view in zip(walks, look.views, strict=True):
+            if not view.heads:
+                _end(walk.asks)
+            elif grabs := [ask.grab() for ask in walk.asks if ask.wants]:
+                chosen.append((view.heads, grabs))
+        got = await self._take([ask for ask in asks if ask.wants], chosen, rev) if chosen else set()
+        for walk, view in zip(walks, look.views, strict=True):
+            if view.end is not None:
+                # Others took what was seen: read on, wider each time, until there is enough or nothing is left.
+                walk.after, walk.width = view.end, min(walk.width * 2, WIDEST)
+            elif any(ask.token in got for ask in walk.asks) or not await self.stale():
+                _end(walk.asks)
+
+    async def _take(self, asks: Sequence[Ask], chosen: Sequence[tuple[Sequence[Head], Sequence[Grab]]], rev: int) -> set[str]:
+        """Hand these runs out; the answer has the tokens under which some were."""
+        try:
+            taken = await self.records.claim(chosen, self._moment(rev))
+        except OutcomeUnknown:
+            seen = {head.seq for heads, _ in chosen for head in heads}
+            taken = [run for ask in asks for run in await self.records.held(ask.token, ask.worker.name) if run.seq in seen]
+        except Conflict:  # a worker's one slot was taken by another claim of the same name
+            return await self._take_alone(asks)
+        by_token = {ask.token: ask for ask in reversed(asks)}
+        for run in taken:
+            by_token[run.token or ""].runs.append(run)
+        doubted = [ask for ask in asks if ask.call is not None and not ask.runs]
+        await self._drop(doubted, await self.records.calls_under([ask.token for ask in doubted]))
+        return {run.token or "" for run in taken}
+
+    async def _take_alone(self, asks: Sequence[Ask]) -> set[str]:
+        if len(asks) == 1:
+            _end(asks)
+            return set()
+        for ask in asks:
+            await self._claim_all([ask])
+        return {ask.token for ask in asks if ask.runs}
+
+    async def _claim_within(self, ask: Ask) -> None:
+        """One claim among runs that occupy something, until it has enough, nothing is left, or lanes or controls are others."""
+        rev, choice, after, width = self.controls.rev, Choice(self.clock.now()), FIRST, ask.wants
+        while ask.wants and rev == self.controls.rev:
+            # Another claim may learn of new lanes while this one looks into the old ones.
+            known = self.lanes.last
+            look = await self.look(self.open_lanes(ask.worker), choice, after, width, *_names([ask]))
+            if await self._changed(look, known, rev):
+                return
+            await self._drop([ask], look.calls, look.busy)
+            (view,) = look.views
+            if not ask.wants or not view.heads:
+                ask.over = True
+                return
+            got = await self._take_within(choice, view.heads, ask, rev)
+            if not got and ask.call is not None:
+                await self._drop([ask], await self.records.calls_under([ask.token]))
+            if view.end is not None:
+                after, width = view.end, min(width * 2, WIDEST)
+            elif got or not await self.stale():
+                ask.over = True
+
+    async def _take_within(self, choice: Choice, heads: Sequence[Head], ask: Ask, rev: int) -> bool:
         """Choose from an unlocked read; one batch then locks, counts again, and drops what no longer fits."""
-        got: list[Run] = []
+        before = len(ask.runs)
         lost_once: set[int] = set()
-        while heads and len(got) < count:
-            seen = choice.offer(await self.candidates(choice, heads), count - len(got))
+        while heads and ask.wants:
+            seen = choice.offer(await self.candidates(choice, heads), ask.wants)
             chosen = {candidate.seq for candidate in choice.runs}
             if chosen or choice.parked or choice.later:
                 sets = within(choice.taken, choice.parked, choice.later, choice.gates)
-                more = await self.records.claim_within([head for head in heads if head.seq in chosen], sets, grab)
-                got += more
-                chosen -= {run.seq for run in more}
+                got = await self._take_fitting([head for head in heads if head.seq in chosen], sets, ask, rev)
+                ask.runs += got
+                chosen -= {run.seq for run in got}
             if chosen:  # others were faster: what is occupied is read again, and what may only have lost its room is offered once more
                 choice.gates.clear()
             again = [head for head in heads[:seen] if head.seq in chosen - lost_once]
             lost_once |= chosen
             heads = [*again, *heads[seen:]]
-        return got
+        return len(ask.runs) > before
+
+    async def _take_fitting(self, heads: Sequence[Head], sets: Mapping[str, Value], ask: Ask, rev: int) -> list[Run]:
+        try:
+            return await self.records.claim_within(heads, sets, ask.grab(), self._moment(rev))
+        except OutcomeUnknown:
+            seen = {head.seq for head in heads}
+            return [run for run in await self.records.held(ask.token, ask.worker.name) if run.seq in seen]
+        except Conflict:
+            return []  # the worker's one slot was taken by another claim of the same name
+
+    def _moment(self, rev: int) -> Moment:
+        now = self.clock.now()
+        return Moment(self.clock.nonce(), rev, now, now + self.limits.keep_claim_nonces)
+
+    async def _changed(self, look: Look, known: int, rev: int) -> bool:
+        """Whether there were newer lanes or controls than those by which was looked; they are known now."""
+        if look.newest > known:
+            await self.refresh_lanes()
+        elif look.controls != rev:
+            await self.refresh_controls()
+        else:
+            return False
+        return True
+
+    async def _drop(self, asks: Iterable[Ask], calls: Mapping[str, str], busy: Collection[str] = ()) -> None:
+        """Give those whose nonce another call has used what it got, and those whose one slot is taken nothing."""
+        for ask in asks:
+            if ask.call is not None and calls.get(ask.token, ask.call) != ask.call:
+                ask.runs, ask.over = await self.records.held(ask.token, ask.worker.name), True
+            elif ask.slot is not None and ask.worker.name in busy:
+                ask.over = True
 
     def _check_worker(self, worker: WorkerInfo) -> None:
         checks.name(worker.name, "A worker's name")
@@ -211,3 +335,23 @@ class Claiming(Looking):
             checks.integer(part, "after", 0, 2**31)
         run = await self.get(run_id)
         return await self.records.lines(run.seq, (attempt, n), count)
+
+
+def _once_for_each_slot(asks: Iterable[Ask]) -> None:
+    """Of several claims for one slot the first is made; the others find it taken, or nothing to take."""
+    seen: set[str] = set()
+    for ask in asks:
+        if ask.slot is not None:
+            ask.over = ask.over or ask.worker.name in seen
+            seen.add(ask.worker.name)
+
+
+def _names(asks: Iterable[Ask]) -> tuple[set[str], set[str]]:
+    """The workers with one slot, and the nonces."""
+    singles = {ask.worker.name for ask in asks if ask.slot is not None}
+    return singles, {ask.token for ask in asks if ask.call is not None}
+
+
+def _end(asks: Iterable[Ask]) -> None:
+    for ask in asks:
+        ask.over = True

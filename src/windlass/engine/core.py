@@ -12,7 +12,6 @@ from msgspec.structs import asdict, replace
 from windlass import payload as json
 from windlass.clock import Clock
 from windlass.engine import checks
-from windlass.engine.hands import Hands
 from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob
 from windlass.gates import Gate, parts_of
 from windlass.machine import Command, step
@@ -191,7 +190,7 @@ class Core:
         self._joined: Joined | None = None
         self.clock = clock
         self.limits = limits or Limits()
-        self.lanes, self.hands = Lanes(), Hands()
+        self.lanes = Lanes()
         self.controls = Controls()
         self._jobs: dict[str, tuple[Job, Template]] = {}
 

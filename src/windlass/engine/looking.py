@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from windlass.engine.core import Core, Open
 from windlass.gates import Candidate, Choice, lacks, needs
-from windlass.store.records import Head, Look
+from windlass.store.records import Head, Look, Wanted
 
 
 class Looking(Core):
     """Reads the next runs in the order of the queue, and what is occupied of what they use."""
 
-    async def look(self, lanes: Open, choice: Choice, after: tuple[int, int, int], width: int, worker: str, slot: int | None) -> Look:
+    async def look(
+        self,
+        lanes: Open,
+        choice: Choice,
+        after: tuple[int, int, int],
+        width: int,
+        singles: Collection[str] = (),
+        nonces: Collection[str] = (),
+    ) -> Look:
         """The next runs; of lanes that can give none now, only the one that others may have to wait for."""
-        if not lanes.limited:
-            return await self.records.heads(lanes.plain, after, width, worker, slot)
         fixed = {lane.id: needs(tuple(use for use in lane.requires.uses if use.per is None), None) for lane in lanes.limited}
         await self.learn(choice, {need.key for wanted in fixed.values() for need in wanted})
         none = {lane.id for lane in lanes.limited if any(self.controls.resource(use.resource).capacity == 0 for use in lane.requires.uses)}
         shut = [lane for lane, wanted in fixed.items() if lane in none or lacks(wanted, choice.gates, frozenset())]
         takeable = [*lanes.plain, *(lane for lane in fixed if lane not in shut)]
-        return await self.records.heads(takeable, after, width, worker, slot, shut)
+        return await self.records.look([Wanted(takeable, after, width, shut)], singles, nonces)
 
     async def learn(self, choice: Choice, keys: set[str]) -> None:
         """Let a choice know of these gates, if it does not yet."""

@@ -21,7 +21,7 @@ from windlass.errors import BadInput, Conflict, NotFound
 from windlass.gates import Choice, Gate, Lack, Need, lacks, needs, parts_of
 from windlass.machine import ENDED, LIVE
 from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Pause, Run, State
-from windlass.store.records import FIRST
+from windlass.store.records import FIRST, Wanted
 
 _LOG = logging.getLogger("windlass.journal")
 
@@ -243,7 +243,8 @@ class Reading(Looking):
         band, position, seq = _place(cursor, head, 3) or FIRST
         lanes = await self._lanes(lambda lane: job in (None, lane.job) and queue in (None, lane.queue))
         parked = [-lane for lane in lanes]
-        heads = (await self.records.heads([*lanes, *parked], (band, position, seq), count, "", None)).heads
+        look = await self.records.look([Wanted([*lanes, *parked], (band, position, seq), count)])
+        heads = look.views[0].heads
         found = {run.seq: run for run in await self.records.find_seqs([item.seq for item in heads])}
         runs = [found[item.seq] for item in heads if item.seq in found]
         last = heads[-1] if len(heads) == count else None
@@ -307,7 +308,7 @@ class Reading(Looking):
     async def _before(self, run: Run, lanes: Open, gates: Mapping[str, Gate], now: int) -> list[Reason]:
         """What of these lanes a claim would take, or keep something for, before it comes to a run."""
         choice = Choice(now)
-        seen = (await self.look(lanes, choice, FIRST, _AHEAD, "", None)).heads
+        seen = (await self.look(lanes, choice, FIRST, _AHEAD)).views[0].heads
         ahead = [head for head in seen if (head.band, head.position, head.seq) < (run.band, run.position, run.seq)]
         candidates = await self.candidates(choice, ahead)
         choice.offer(candidates, len(candidates))

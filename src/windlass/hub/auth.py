@@ -251,9 +251,14 @@ def _is_local(scope: Scope, headers: Headers) -> bool:
     return client is not None and is_loopback(client[0]) and not handed_on
 
 
+@lru_cache(maxsize=1024)
+def _name_in(host: bytes) -> str:
+    return re.sub(r":[0-9]*$", "", host.decode("latin-1")).strip("[]")
+
+
 def _refuse_other_names(headers: Headers) -> None:
     """A page anywhere can let its own name lead here; what a browser then sends still has that name."""
-    name = re.sub(r":[0-9]*$", "", headers.get(b"host", b"").decode("latin-1")).strip("[]")
+    name = _name_in(headers.get(b"host", b""))
     if not is_loopback(name):
         raise Forbidden(
             f"This hub has no tokens and answers only to localhost, not to {name!r:.80}.",

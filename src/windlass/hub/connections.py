@@ -36,6 +36,36 @@ PARTING = 1.0
 """Seconds in which a connection that is one too many may read that it is."""
 
 
+class Whole:
+    """A transport that sends what is written in one turn of the loop at once: the head of an answer goes together with its body."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self.flush)
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > BUFFER:  # so that a stream is told to wait when its client does not read
+            self.flush()
+
+    def flush(self) -> None:
+        if self._parts:
+            data, self._parts, self._size = b"".join(self._parts), [], 0
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class Connection(HttpToolsProtocol):
     """For `uvicorn.Config(http=bounded(...))`."""
 
@@ -45,29 +75,31 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._at_shutdown = set[Callable[[], None]]()
-        self._head_size = 0
+        self._in_head, self._head_size = False, 0
         self._head_late: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.set_write_buffer_limits(high=BUFFER)
         self._refused = len(self.connections) >= self.most
-        super().connection_made(transport)
+        super().connection_made(Whole(transport, self.loop))  # type: ignore[arg-type]
         if self._refused:
             self.connections.discard(self)
             transport.write(FULL)
             self.loop.call_later(PARTING, transport.abort)  # to close at once could take the answer away from who has asked already
         else:
-            self._expect_head()
+            self._in_head, self._head_late = True, self.loop.call_later(HEAD_WITHIN, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
         super().data_received(data)
-        if self._head_late is not None:  # it is not whole yet, so all of this belongs to it
+        if self._in_head:  # it is not whole yet, so all of this belongs to it
             self._head_size += len(data)
             if self._head_size > HEAD:
                 self.transport.abort()
+            elif self._head_late is None:  # most come whole, and need no timer
+                self._head_late = self.loop.call_later(HEAD_WITHIN, self.transport.abort)
 
     def on_headers_complete(self) -> None:
         self._have_head()
@@ -78,17 +110,15 @@ class Connection(HttpToolsProtocol):
         self._have_body()
         super().connection_lost(exc)
 
-    def _expect_head(self) -> None:
-        self._have_head()
-        self._head_size, self._head_late = 0, self.loop.call_later(HEAD_WITHIN, self.transport.abort)
-
     def _have_head(self) -> None:
+        self._in_head = False
         if self._head_late is not None:
             self._head_late.cancel()
             self._head_late = None
 
     def on_message_begin(self) -> None:
-        self._expect_head()
+        self._have_head()
+        self._in_head, self._head_size = True, 0
         super().on_message_begin()
         self.scope["extensions"] = {ABORT: self.transport.abort, AT_SHUTDOWN: self._at_shutdown, IS_WHOLE: self._is_whole}  # type: ignore[dict-item]
 

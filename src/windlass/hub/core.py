@@ -16,7 +16,7 @@ from windlass.engine import Engine
 from windlass.errors import LimitReached
 from windlass.hub.auth import Gate
 from windlass.hub.events import Events
-from windlass.hub.joining import Reports
+from windlass.hub.joining import Joining
 from windlass.hub.metrics import Requests
 from windlass.hub.rollups import RollUps
 from windlass.webhooks import Sender
@@ -62,7 +62,7 @@ class Hub:
         self.house = Housekeeping(engine, clock)
         self.rollups, self.lag = RollUps(engine, clock), Lag()
         self.sender = Sender(engine, clock, Egress(allow=self.settings.allow, plain_http=self.settings.plain_http))
-        self.reports = Reports(engine)
+        self.joining = Joining(engine)
         self.waiting, self.requests = 0, Requests()
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: str | None = None

@@ -1,27 +1,29 @@
-"""Reports that come at once are stored at once: one batch for many requests costs little more than one for each would cost alone."""
+"""Calls that come at once are made at once: one batch for many requests costs little more than one for each would cost alone."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from windlass.engine import Engine, Outcome
+from windlass.engine import Ask, Engine, Outcome
 from windlass.errors import StoreError, WindlassError
-from windlass.model import Receipt
+from windlass.model import Receipt, Run
 
-Answers = list[Receipt | WindlassError]
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 
-class _Call(NamedTuple):
-    """What one request reports, and its answers to come."""
+class _Call(NamedTuple, Generic[Item, Answer]):
+    """What one request has to say, how much that is, and its answers to come."""
 
-    outcomes: Sequence[Outcome]
-    answers: asyncio.Future[Answers]
+    items: Sequence[Item]
+    size: int
+    answers: asyncio.Future[list[Answer]]
 
-    def tell(self, answers: Answers) -> None:
-        if not self.answers.done():  # else whoever waited was cancelled
+    def tell(self, answers: list[Answer]) -> None:
+        if not self.answers.done():
             self.answers.set_result(answers)
 
     def refuse(self, error: Exception) -> None:
@@ -29,52 +31,76 @@ class _Call(NamedTuple):
             self.answers.set_exception(error)
 
 
-class Reports:
-    """The engine's `report_many` for all requests of a hub: those that come while one is under way go together after it."""
+GATHER = 0.001
+"""Seconds in which others may join, where the last time several did: a batch of many costs little more than one of few."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._waiting: list[_Call] = []
-        self._under_way = False
+
+class Joined(Generic[Item, Answer]):
+    """A verb of the engine for all requests of a hub: those that come at about the same time go together.
+
+    They go in a task of their own: no request that is given up may take others with it.
+    """
+
+    def __init__(self, verb: Callable[[Sequence[Item]], Awaitable[list[Answer]]], most: int) -> None:
+        self._verb, self._most = verb, most
+        self._waiting: list[_Call[Item, Answer]] = []
         self._going: asyncio.Task[None] | None = None
+        self._several = False
 
-    async def report_many(self, outcomes: Sequence[Outcome]) -> Answers:
-        """One answer for each, as if nobody else had reported."""
-        if self._under_way and len(outcomes) <= self._engine.limits.report:
-            call = _Call(outcomes, asyncio.get_running_loop().create_future())
-            self._waiting.append(call)
-            return await call.answers
-        self._under_way = True
+    async def ask(self, items: Sequence[Item], size: int) -> list[Answer]:
+        """One answer for each, as if nobody else had asked."""
+        call = _Call[Item, Answer](items, size, asyncio.get_running_loop().create_future())
+        self._waiting.append(call)
+        if self._going is None:
+            self._going = asyncio.ensure_future(self._go())
+        return await call.answers
+
+    async def _go(self) -> None:
         try:
-            return await self._engine.report_many(outcomes)
+            while self._waiting:
+                if self._several:
+                    await asyncio.sleep(GATHER)
+                fitting = sum(size <= self._most for size in accumulate(call.size for call in self._waiting))
+                calls, self._waiting = self._waiting[: fitting or 1], self._waiting[fitting or 1 :]
+                self._several = len(calls) > 1
+                await self._together([call for call in calls if not call.answers.done()])  # else whoever waited was cancelled
         finally:
-            self._go_on()
+            self._going = None
 
-    def _go_on(self) -> None:
-        """Let those go that have gathered. In a task of their own: no request that is given up may take others with it."""
-        self._under_way = bool(self._waiting)
-        if self._waiting:
-            sizes = accumulate(len(call.outcomes) for call in self._waiting)
-            most = sum(size <= self._engine.limits.report for size in sizes)
-            calls, self._waiting = self._waiting[:most], self._waiting[most:]
-            self._going = asyncio.ensure_future(self._together(calls))
-
-    async def _together(self, calls: Sequence[_Call]) -> None:
+    async def _together(self, calls: Sequence[_Call[Item, Answer]]) -> None:
         try:
-            answers = iter(await self._engine.report_many([outcome for call in calls for outcome in call.outcomes]))
+            answers = iter(await self._verb([item for call in calls for item in call.items]))
             for call in calls:
-                call.tell([next(answers) for _ in call.outcomes])
+                call.tell([next(answers) for _ in call.items])
         except StoreError as error:
             for call in calls:
                 call.refuse(error)  # the store's trouble is everybody's
         except Exception:
             for call in calls:
                 await self._alone(call)
-        finally:
-            self._go_on()
 
-    async def _alone(self, call: _Call) -> None:
+    async def _alone(self, call: _Call[Item, Answer]) -> None:
         try:
-            call.tell(await self._engine.report_many(call.outcomes))
+            call.tell(await self._verb(call.items))
         except Exception as error:
             call.refuse(error)
+
+
+class Joining:
+    """The engine's claims and reports, joined."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._claims: Joined[Ask, list[Run] | WindlassError] = Joined(engine.claim_many, engine.limits.claim)
+        self._reports: Joined[Outcome, Receipt | WindlassError] = Joined(engine.report_many, engine.limits.report)
+
+    async def claim(self, ask: Ask) -> list[Run]:
+        """The engine's `claim`."""
+        (answer,) = await (self._claims.ask([ask], ask.room) if self._engine.can_join(ask) else self._engine.claim_many([ask]))
+        if isinstance(answer, WindlassError):
+            raise answer
+        return answer
+
+    async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
+        """The engine's `report_many`."""
+        return await self._reports.ask(outcomes, len(outcomes))

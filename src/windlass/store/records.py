@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -45,10 +46,11 @@ _SCHEDULE_WRITTEN = (
     "key", "job", "kind", "expr", "zone", "anchor", "missed", "most", "max_age", "overlap", "jitter", "said", "next_at",
 )  # fmt: skip
 
-_FOLLOW = ("lock_followers", "doom", "tally", "release", "journal_followers")
+_FOLLOW = ("followed", "lock_followers", "doom", "tally", "release", "journal_followers")
 _SETTLE = ("doom_created", "release_created", "journal_settled")
 _RELEASE = ("release", "release_created")
 _KEYS = ("take_keys", "lock_keys", "retake_keys")
+_CLAIMS = ("claim", "claim_within")
 _LET_GO = ("lock_gates_of", *LET_GO)
 _WRITE_BACK = ("lock_groups", "write_back", "journal_moves", "close_attempts", *_FOLLOW)
 
@@ -59,7 +61,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "create": (*_KEYS, "lock_predecessors", "refuse_create", "create", "journal_created", "add_waits", *_SETTLE),
     "create_group": (*_KEYS, "refuse_create", "create", "journal_created", *groups.MADE),
     "register": ("register",),
-    "claim": ("remember_claim", "claim", *WITHIN, "journal"),
+    "claim": ("remember_claims", "claim", *WITHIN, "journal"),
     "start": ("start", "journal"),
     "beat": ("beat",),
     "log": ("add_lines",),
@@ -203,27 +205,50 @@ class Ready(NamedTuple):
     runs: Runs = ()
 
 
-class Look(NamedTuple):
-    """What a claim sees before it takes anything."""
+class Wanted(NamedTuple):
+    """Where to look for queued runs: in these lanes behind a place, so many; and the first of each lane that is shut."""
+
+    lanes: Sequence[int]
+    after: tuple[int, int, int]
+    most: int
+    shut: Sequence[int] = ()
+
+
+class View(NamedTuple):
+    """The next runs of some lanes, and the place behind which there may be more."""
 
     heads: list[Head]
-    end: tuple[int, int, int] | None  # the place behind which there may be more
+    end: tuple[int, int, int] | None
+
+
+class Look(NamedTuple):
+    """What claims see before they take anything."""
+
+    views: list[View]
     newest: int  # lane
     controls: int  # revision
-    busy: bool  # the worker's one slot is taken
+    busy: frozenset[str]  # workers whose one slot is taken
+    calls: dict[str, str]  # which call has claimed under a nonce
 
 
 class Grab(NamedTuple):
-    """Under what a claim takes runs."""
+    """Under what somebody takes up to so many runs."""
 
     token: str
+    call: str | None
     worker: str
     slot: int | None
     lease: int
+    most: int
+
+
+class Moment(NamedTuple):
+    """When runs are taken, under which revision of the controls, and how long the nonces are known."""
+
+    mark: str
     controls: int
     now: int
-    call: str | None = None
-    until: int = 0
+    until: int
 
 
 class Written(NamedTuple):
@@ -314,6 +339,38 @@ def needs_text(needs: Needs) -> str:
     return "" if needs == Needs() else pack(needs)
 
 
+def _heads(wanted: Wanted) -> list[Statement]:
+    """The statements that look for runs: in lanes that are open, and in those that are shut."""
+    band, position, seq = wanted.after
+    place: dict[str, Value] = {"band": band, "position": position, "seq": seq}
+    found = [Statement("heads", place | {"lanes": pack(wanted.lanes), "each": wanted.most, "count": wanted.most})]
+    if wanted.shut:
+        found.append(Statement("heads", place | {"lanes": pack(wanted.shut), "each": 1, "count": len(wanted.shut)}))
+    return found
+
+
+def _view(wanted: Wanted, rows: Iterable[Row], shut: Iterable[Row] = ()) -> View:
+    heads = _found(rows)
+    end = _place_of(heads[-1]) if len(heads) == wanted.most else None
+    others = [head for head in _found(shut) if end is None or _place_of(head) < end]
+    return View(sorted(heads + others, key=_place_of) if others else heads, end)
+
+
+def _found(rows: Iterable[Row]) -> list[Head]:
+    """The runs of a look, of which there may be none beside what else it sees."""
+    return [Head._make(row[2:]) for row in rows if row[2] is not None]
+
+
+def _places(heads: Iterable[Head]) -> str:
+    return pack([(head.seq, head.lane) for head in heads])
+
+
+def _numbered(grabs: Sequence[Grab]) -> list[tuple[Value, ...]]:
+    """Those who want runs, each with the first and the last number that are its own."""
+    ends = accumulate(grab.most for grab in grabs)
+    return [(*grab[:-1], end - grab.most + 1, end) for grab, end in zip(grabs, ends, strict=True)]
+
+
 def _seqs(rows: Iterable[Row]) -> set[int]:
     return {row[0] for row in rows}
 
@@ -385,60 +442,58 @@ class Records(OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRec
 
     # Moves of sets
 
-    async def heads(
-        self, lanes: Sequence[int], after: tuple[int, int, int], count: int, worker: str, slot: int | None, shut: Sequence[int] = ()
-    ) -> Look:
-        """The next queued runs of these lanes, and the first of those that are shut."""
-        band, position, seq = after
-        look: dict[str, Value] = {"band": band, "position": position, "seq": seq}
-        statements = [
-            Statement("claim_view", {"worker": worker, "slot": slot}),
-            Statement("heads", look | {"lanes": pack(lanes), "each": count, "count": count}),
-            *([Statement("heads", look | {"lanes": pack(shut), "each": 1, "count": len(shut)})] if shut else ()),
-        ]
-        view, *found = await self._batch("claim", *statements)
-        newest, controls, busy = view[0]
-        heads = list(map(Head._make, found[0]))
-        end = _place_of(heads[-1]) if len(heads) == count else None
-        if shut:
-            others = [head for head in map(Head._make, found[1]) if end is None or _place_of(head) < end]
-            heads = sorted(heads + others, key=_place_of)
-        return Look(heads, end, newest or 0, controls, bool(busy))
+    async def look(self, wanted: Sequence[Wanted], singles: Collection[str] = (), nonces: Collection[str] = ()) -> Look:
+        """The next queued runs of each set of lanes, which of these workers are busy, and what is known of these nonces."""
+        asked = [statement for one in wanted for statement in _heads(one)]
+        if singles:
+            asked.append(Statement("busy", {"names": pack(sorted(singles))}))
+        if nonces:
+            asked.append(Statement("calls_under", {"names": pack(sorted(nonces))}))
+        answers = await self._batch("claim", *asked)
+        newest, controls, *_ = answers[0][0]
+        calls: dict[str, str] = dict(answers.pop()) if nonces else {}
+        busy = frozenset(name for (name,) in answers.pop()) if singles else frozenset[str]()
+        found = iter(answers)
+        views = [_view(one, *(next(found) for _ in _heads(one))) for one in wanted]
+        return Look(views, newest or 0, controls, busy, calls)
 
-    async def claim(self, heads: Sequence[Head], count: int, grab: Grab) -> list[Run]:
-        """Take the first of these that are still there."""
-        chosen = Statement("claim", self._grabbing(heads, grab) | {"count": count})
-        return await self._take(heads, grab, chosen)
+    async def claim(self, chosen: Sequence[tuple[Sequence[Head], Sequence[Grab]]], moment: Moment) -> list[Run]:
+        """Take the first of these heads that are still there, for those who want them in the order they are named."""
+        statements = []
+        for heads, grabs in chosen:
+            when: dict[str, Value] = {"mark": moment.mark, "controls": moment.controls, "now": moment.now}
+            values: dict[str, Value] = {"c": _places(heads), "g": pack(_numbered(grabs)), "count": sum(grab.most for grab in grabs)}
+            statements.append(Statement("claim", when | values))
+        ids = [head.seq for heads, _ in chosen for head in heads]
+        return await self._take(ids, [grab for _, grabs in chosen for grab in grabs], moment, *statements)
 
-    async def claim_within(self, heads: Sequence[Head], sets: Mapping[str, Value], grab: Grab) -> list[Run]:
+    async def claim_within(self, heads: Sequence[Head], sets: Mapping[str, Value], grab: Grab, moment: Moment) -> list[Run]:
         """Take those of these that still fit, and put aside those that do not; the sets are those of `order.within`."""
-        gates, now = Statement("hold_gates", {"g": sets["g"], "now": grab.now}), grab.now
+        gates, now = Statement("hold_gates", {"g": sets["g"], "now": moment.now}), moment.now
         park = [Statement("park", {"p": sets["p"]})] if sets["p"] != "[]" else []
         wake = [Statement("wake_gates", {"g": sets["later"], "now": now})] if sets["later"] != "[]" else []
         if not heads:
             await self._batch("claim", gates, *park, *wake)
             return []
-        needs: dict[str, Value] = {"n": sets["n"], "token": grab.token}
-        rates = [Statement("add_rates", needs | {"w": sets["w"], "now": now})] if sets["w"] != "[]" else []
-        chosen = Statement("claim_within", self._grabbing(heads, grab) | {"n": sets["n"], "w": sets["w"]})
-        return await self._take(heads, grab, gates, chosen, Statement("add_holds", needs), *rates, *park, *wake)
+        common: dict[str, Value] = {"n": sets["n"], "token": grab.token, "mark": moment.mark}
+        timed = common | {"w": sets["w"], "now": now}
+        rates = [Statement("add_rates", timed)] if sets["w"] != "[]" else []
+        chosen = Statement("claim_within", grab._asdict() | timed | {"c": _places(heads), "controls": moment.controls})
+        ids = [head.seq for head in heads]
+        return await self._take(ids, [grab], moment, gates, chosen, Statement("add_holds", common), *rates, *park, *wake)
 
-    def _grabbing(self, heads: Sequence[Head], grab: Grab) -> dict[str, Value]:
-        values: dict[str, Value] = grab._asdict()
-        del values["until"]
-        return values | {"c": pack([(head.seq, head.lane) for head in heads])}
+    async def _take(self, seqs: Sequence[int], grabs: Sequence[Grab], moment: Moment, *statements: Statement) -> list[Run]:
+        ids, calls = pack(seqs), sorted((grab.token, grab.call) for grab in grabs if grab.call is not None)
+        remember = [Statement("remember_claims", {"r": pack(calls), "until": moment.until})] if calls else []
+        journal = Statement("journal", {"ids": ids, "mark": moment.mark, "move": "claim", "now": moment.now})
+        whole = (*remember, *statements, journal)
+        answers = await self._batch("claim", *whole)
+        rows = [row for statement, rows in zip(whole, answers, strict=True) if statement.name in _CLAIMS for row in rows]
+        return list(map(run_of, sorted(rows, key=_IN_ORDER)))
 
-    async def _take(self, heads: Sequence[Head], grab: Grab, *statements: Statement) -> list[Run]:
-        ids = pack([head.seq for head in heads])
-        remember = [Statement("remember_claim", {"token": grab.token, "call": grab.call, "until": grab.until})] if grab.call else []
-        journal = Statement("journal", {"ids": ids, "mark": grab.token, "move": "claim", "now": grab.now})
-        claimed = Statement("claimed", {"ids": ids, "token": grab.token})
-        rows = (await self._batch("claim", *remember, *statements, journal, claimed))[-1]
-        return list(map(run_of, sorted(rows, key=_IN_ORDER)))  # here, because SQLite sorts wide rows slowly
-
-    async def claim_known(self, token: str, but: str | None = None) -> bool:
-        """Whether a call has claimed under this nonce, other than the one named."""
-        return any(call != but for (call,) in await self._read("claim_known", token=token))
+    async def calls_under(self, nonces: Collection[str]) -> dict[str, str]:
+        """Which call has claimed under a nonce, as far as any has."""
+        return dict(await self._read("calls_under", names=pack(sorted(nonces)))) if nonces else {}
 
     async def held(self, token: str, worker: str) -> list[Run]:
         return [run_of(row) for row in await self._read("held", token=token, worker=worker)]

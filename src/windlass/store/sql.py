@@ -11,7 +11,7 @@ from typing import NamedTuple
 from windlass import machine
 from windlass.model import Run, Schedule, Slot
 
-_BLOCK = re.compile(r"^-- (name|fragment): (\w+)(?: (\w+))?\n(.*?)(?=^-- (?:name|fragment): |\Z)", re.S | re.M)
+_BLOCK = re.compile(r"^-- (name|fragment): (\w+)(?: after (\w+))?(?: (\w+))?\n(.*?)(?=^-- (?:name|fragment): |\Z)", re.S | re.M)
 _COMMENT = re.compile(r"^\s*--.*\n", re.M)
 _FRAGMENT = re.compile(r"\{(\w+)(?::\s*([^}]*))?\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -21,10 +21,14 @@ _TYPES = {"int": "bigint", "text": "text"}
 
 
 class Query(NamedTuple):
-    """The text of a statement for one database, and whether it needs a write transaction."""
+    """The text of a statement for one database, and whether it needs a write transaction.
+
+    After a statement that found nothing it need not be run, as far as there is one.
+    """
 
     text: str
     writes: bool
+    after: str = ""
 
 
 def _set(listing: str) -> tuple[str, list[list[str]]]:
@@ -146,16 +150,16 @@ def _bound(text: str, dialect: str) -> str:
 def load(dialect: str) -> Mapping[str, Query]:
     """All named statements for one database. One that is for another database only has no text, and a batch skips it."""
     text = "\n".join(_texts("queries"))
-    blocks = [(kind, name, only, _COMMENT.sub("", body).strip()) for kind, name, only, body in _BLOCK.findall(text)]
-    said = Counter((kind, name, only) for kind, name, only, _ in blocks)
+    blocks = [(*head, _COMMENT.sub("", body).strip()) for *head, body in _BLOCK.findall(text)]
+    said = Counter((kind, name, only) for kind, name, _, only, _ in blocks)
     if twice := [name for (_, name, _), number in said.items() if number > 1]:
         raise ValueError(f"{', '.join(twice)}: two statements or parts of the same name")
-    parts = {name: body for kind, name, _, body in blocks if kind == "fragment"}
-    queries = {name: Query("", writes=False) for kind, name, _, _ in blocks if kind == "name"}
-    for kind, name, only, body in blocks:
+    parts = {name: body for kind, name, _, only, body in blocks if kind == "fragment" and only in ("", dialect)}
+    queries = {name: Query("", writes=False) for kind, name, *_ in blocks if kind == "name"}
+    for kind, name, after, only, body in blocks:
         if kind == "name" and only in ("", dialect):
             rendered = render(body, dialect, parts)
-            queries[name] = Query(_bound(rendered, dialect), bool(_WRITES.search(rendered)))
+            queries[name] = Query(_bound(rendered, dialect), bool(_WRITES.search(rendered)), after)
     return queries
 
 

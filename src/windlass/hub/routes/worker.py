@@ -8,7 +8,7 @@ from litestar import post
 from litestar.params import JSONBody
 
 from windlass import payload, wire
-from windlass.engine import Outcome, checks
+from windlass.engine import Ask, Engine, Outcome, checks
 from windlass.errors import WindlassError
 from windlass.hub.requests import HubRequest
 from windlass.model import Receipt, WorkerInfo
@@ -30,15 +30,17 @@ async def register(request: HubRequest, data: JSONBody[wire.RegisterWorker]) -> 
 async def claim(request: HubRequest, data: JSONBody[wire.ClaimRuns]) -> wire.Claimed:
     request.caller.check_worker(data.worker.name)
     hub = request.hub
-    runs = await hub.engine.claim(data.worker, count=data.count, lease=data.lease, nonce=data.token)
     ends = hub.clock.monotonic() + min(checks.integer(data.wait, "wait", 0, hub.engine.limits.duration), hub.settings.longest_wait)
-    while not runs and (left := ends - hub.clock.monotonic()) > 0:
+    while not (runs := await hub.joining.claim(_ask(hub.engine, data))) and (left := ends - hub.clock.monotonic()) > 0:
         with hub.wait():
             heard = await request.unless_gone(hub.engine.wait(_topics(data.worker), left / 1000))
         if heard is None:
             break  # whoever asked is gone: what would be claimed now would be lost until its lease ends
-        runs = await hub.engine.claim(data.worker, count=data.count, lease=data.lease, nonce=data.token)
     return wire.Claimed(runs)
+
+
+def _ask(engine: Engine, data: wire.ClaimRuns) -> Ask:
+    return engine.asking(data.worker, count=data.count, lease=data.lease, nonce=data.token)
 
 
 def _topics(worker: WorkerInfo) -> frozenset[str]:
@@ -76,7 +78,7 @@ async def log(request: HubRequest, data: JSONBody[wire.AddLines]) -> wire.Done:
 async def report(request: HubRequest, data: JSONBody[wire.ReportRuns]) -> wire.Receipts:
     most = request.hub.engine.limits.output
     read = [_read(view, most) for view in data.outcomes]
-    answers = iter(await request.hub.reports.report_many([outcome for outcome in read if isinstance(outcome, Outcome)]))
+    answers = iter(await request.hub.joining.report_many([outcome for outcome in read if isinstance(outcome, Outcome)]))
     settled = [next(answers) if isinstance(outcome, Outcome) else outcome for outcome in read]
     return wire.Receipts([_receipt(view.run, answer) for view, answer in zip(data.outcomes, settled, strict=True)])
 

@@ -30,7 +30,7 @@ select m.grouped from job_runs m where exists (select 1 from job_groups) and m.s
 select seq from job_groups where seq {among: groups_of} order by seq for update
 
 -- Counts what this batch has ended: members that it was asked to, and those that failed with them. The last one ends the group.
--- name: tally
+-- name: tally after followed
 {doomed}
 update job_groups
 set succeeded = job_groups.succeeded + e.succeeded, failed = job_groups.failed + e.failed, cancelled = job_groups.cancelled + e.cancelled,

@@ -98,11 +98,7 @@ occupied as materialized (select g.key, {counting} as weight from g)
 coalesce((select t.tat from job_rates t where t.key = w.key and t.n = w.n and t.tat > cast(:now as {int}) * 1000 and t.tat <= cast(:now as {int}) * 1000 + w.room + 60000000), cast(:now as {int}) * 1000)
 
 -- fragment: fitting
-select j.seq from {rows: c: seq int, lane int} join job_runs j on j.seq {probe: c.seq}
-where j.lane = c.lane and j.state || '' {from: claim}
-  and {controls} = :controls
-  and (cast(:call as text) is null or exists (select 1 from job_keys where scope = 'claim' and key = :token and run = :call))
-  and not exists (select 1 from job_runs b where b.worker = :worker and b.slot = :slot)
+select j.seq from {seen}
   and j.seq not in (
     select n.seq from {rows: n: seq int, key text, weight int, upto int, capacity int} join occupied f on f.key = n.key
     where f.weight + n.upto > n.capacity)
@@ -116,12 +112,16 @@ order by j.band, j.position, j.seq {skip_locked: j}
 {counted}
 update job_runs
 set {grant}
-where seq {among: fitting}
+from (
+  select cast(:token as text) as token, cast(:call as text) as call, cast(:worker as text) as worker, cast(:slot as {int}) as slot,
+    cast(:lease as {int}) as lease) as g
+where job_runs.seq {among: fitting} and {may_take}
+returning {run: job_runs}
 
 -- name: add_holds
 insert into job_holds (key, run, token, weight)
 select n.key, n.seq, :token, n.weight
-from {rows: n: seq int, key text, weight int, upto int, capacity int} join job_runs j on j.seq {probe: n.seq} and j.mark = :token
+from {rows: n: seq int, key text, weight int, upto int, capacity int} join job_runs j on j.seq {probe: n.seq} and j.mark = :mark
 where true
 on conflict (key, run) do update set token = excluded.token, weight = excluded.weight
 
@@ -130,7 +130,7 @@ insert into job_rates (key, n, tat)
 select w.key, w.n, {filled} + w.step * p.weight
 from {rows: w: key text, n int, step int, room int} join (
   select n.key, cast(sum(n.weight) as {int}) as weight from {rows: n: seq int, key text, weight int, upto int, capacity int}
-  join job_runs j on j.seq {probe: n.seq} and j.mark = :token group by n.key) as p on p.key = w.key
+  join job_runs j on j.seq {probe: n.seq} and j.mark = :mark group by n.key) as p on p.key = w.key
 where true
 on conflict (key, n) do update set tat = excluded.tat
 

@@ -40,9 +40,9 @@ on conflict (queue, job, requires) do nothing
 -- name: lanes_after
 select id, queue, job, requires from job_lanes where id > :after order by id
 
--- What a claim looks at besides the heads: the newest lane, the controls' revision, and whether the worker's one slot is taken.
--- name: claim_view
-select (select max(id) from job_lanes), {controls}, (select count(*) from job_runs where worker = :worker and slot = :slot)
+-- Which of these workers have their one slot taken.
+-- name: busy
+select worker from job_runs where worker {in_texts: names} and slot = 0
 
 -- Creation -------------------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ from {rows: r: scope text, key text} join job_keys k on k.scope {probe: r.scope}
 -- Moves of sets --------------------------------------------------------------------------------------------------
 
 -- The heads of the open lanes in queue order, behind a place already looked at. Takes no lock.
--- name: heads sqlite
+-- fragment: found sqlite
 select r.seq, r.band, r.position, r.lane, r.due_at, r.keys from json_each(:lanes) as l cross join job_runs as r
 where r.seq in (
   select q.seq from job_runs q
@@ -120,7 +120,7 @@ where r.seq in (
   order by q.band, q.position, q.seq limit :each)
 order by r.band, r.position, r.seq limit :count
 
--- name: heads postgres
+-- fragment: found postgres
 select h.seq, h.band, h.position, h.lane, h.due_at, h.keys
 from json_array_elements_text(:lanes::json) as l(lane), lateral (
   select q.seq, q.band, q.position, q.lane, q.due_at, q.keys from job_runs q
@@ -128,33 +128,46 @@ from json_array_elements_text(:lanes::json) as l(lane), lateral (
   order by q.band, q.position, q.seq limit :each) as h
 order by h.band, h.position, h.seq limit :count
 
--- name: remember_claim
-insert into job_keys (scope, key, run, unfinished, until) values ('claim', :token, :call, 0, :until) on conflict (scope, key) do nothing
+-- The next runs of some lanes, and beside each of them the newest lane and the controls' revision; beside nothing where there is none.
+-- name: heads
+select v.newest, v.controls, h.seq, h.band, h.position, h.lane, h.due_at, h.keys
+from (select (select max(id) from job_lanes) as newest, {controls} as controls) as v left join ({found}) as h on true
+order by h.band, h.position, h.seq
 
--- name: claim_known
-select run from job_keys where scope = 'claim' and key = :token
+-- name: remember_claims
+insert into job_keys (scope, key, run, unfinished, until)
+select 'claim', r.token, r.call, 0, :until from {rows: r: token text, call text} where true
+on conflict (scope, key) do nothing
+
+-- name: calls_under
+select key, run from job_keys where scope = 'claim' and key {in_texts: names}
 
 -- A run is taken only where it was seen: one that was moved to another lane meanwhile, or parked, is not this worker's.
--- fragment: chosen
-select j.seq from {rows: c: seq int, lane int} join job_runs j on j.seq {probe: c.seq}
-where j.lane = c.lane and j.state || '' {from: claim}
-  and {controls} = :controls
-  and (cast(:call as text) is null or exists (select 1 from job_keys where scope = 'claim' and key = :token and run = :call))
-  and not exists (select 1 from job_runs b where b.worker = :worker and b.slot = :slot)
-order by j.band, j.position, j.seq limit :count {skip_locked: j}
+-- fragment: seen
+{rows: c: seq int, lane int} join job_runs j on j.seq {probe: c.seq}
+where j.lane = c.lane and j.state || '' {from: claim} and {controls} = :controls
+
+-- Whether one who asks may take what was chosen for it: the call under its nonce is this one, and its one slot is free.
+-- fragment: may_take
+(g.call is null or exists (select 1 from job_keys k where k.scope = 'claim' and k.key = g.token and k.run = g.call))
+  and 0 = (select count(*) from job_runs b where b.worker = g.worker and b.slot = g.slot)
 
 -- fragment: grant
-state = 'claimed', rev = rev + 1, mark = :token, token = :token, worker = :worker, slot = :slot, lease = :lease,
-  claimed_at = {greatest}(:now, created_at), lease_until = :now + :lease,
-  look_at = :now + {least}(:lease, coalesce(max_runtime, :lease)), progress = null
+state = 'claimed', rev = rev + 1, mark = :mark, token = g.token, worker = g.worker, slot = g.slot, lease = g.lease,
+  claimed_at = {greatest}(:now, created_at), lease_until = :now + g.lease,
+  look_at = :now + {least}(g.lease, coalesce(max_runtime, g.lease)), progress = null
 
+-- The first of those that are still there, numbered in their order; each who asks has some of the numbers.
 -- name: claim
+with present as materialized (
+  select j.seq, j.band, j.position from {seen} order by j.band, j.position, j.seq limit :count {skip_locked: j}),
+numbered as materialized (select seq, row_number() over (order by band, position, seq) as n from present)
 update job_runs
 set {grant}
-where seq {among: chosen}
-
--- name: claimed
-select {run} from job_runs where seq {in: ids} and mark = :token and token = :token
+from numbered join {rows: g: token text, call text, worker text, slot int, lease int, first int, last int}
+  on numbered.n between g.first and g.last
+where job_runs.seq {probe: numbered.seq} and {may_take}
+returning {run: job_runs}
 
 -- What a worker still holds of a claim whose answer it did not get. Live leases only, so it is short.
 -- name: held
@@ -252,19 +265,23 @@ select run from doomed
 -- fragment: skips
 0 < (select count(*) from job_waits w where w.run = job_runs.seq and w.rule = 'skip')
 
+-- Whether anything at all follows from the end of these runs: where not, the statements that say "after followed" are left out.
+-- name: followed sqlite
+select 1 from job_runs r where r.seq {in: ids} and (r.grouped is not null or r.seq in (select w.predecessor from job_waits w where w.predecessor = r.seq)) limit 1
+
 -- The rows that stand for the sets to be counted, locked in a statement of their own.
 -- name: lock_followers postgres
 {doomed}
 select seq from job_runs where seq {among: followers} and state {from: release} order by seq for update
 
--- name: doom
+-- name: doom after followed
 {doomed}
 update job_runs
 set state = case when {skips} then 'skipped' else 'cancelled' end, rev = rev + 1, mark = :mark,
   cancel_asked_at = case when {skips} then null else cast(:now as {int}) end, finished_at = {greatest}(:now, created_at), reason = 'predecessor failed'
 where seq {among: doomed_runs} and state {from: release}
 
--- name: release
+-- name: release after followed
 {doomed}
 update job_runs
 set state = case when due_at > :now then 'scheduled' else 'queued' end, rev = rev + 1, mark = :mark
@@ -272,7 +289,7 @@ where seq {among: followers} and state {from: release}
   and 0 = (select count(*) from job_waits w where w.run = job_runs.seq and (select p.finished_at is null from job_runs p where p.seq = w.predecessor))
 returning queue, due_at
 
--- name: journal_followers
+-- name: journal_followers after followed
 {doomed}
 insert into job_journal (run, rev, at, move, state, attempt)
 select seq, rev, :now, case state when 'cancelled' then 'cancel' when 'skipped' then 'skip' else 'release' end, state, attempt
