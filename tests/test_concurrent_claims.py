@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.harness import Harness
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
-from windlass.errors import StoreUnreachable
+from windlass.hub.joining import Joining
 from windlass.model import NewRun, WorkerInfo
 from windlass.store.base import Row, Statement, Store, run_sync
 from windlass.store.postgres import BlockingPostgres
@@ -75,54 +75,42 @@ def test_none_of_fifty_claims_on_a_file_comes_back_empty(tmp_path: Path) -> None
     check(lambda: BlockingSqlite(tmp_path / "windlass.db", ManualClock()))
 
 
+def in_one_process(path: Path, runs: int, claims: int) -> tuple[list[list[str]], int]:
+    """What claims get that are asked at once of one hub, and how many writes that took."""
+
+    async def ask() -> tuple[list[list[str]], int]:
+        watched = Watched(AsyncSqlite(path, SystemClock()))
+        engine = Engine(watched, SystemClock())
+        await engine.define("mail")
+        await engine.create([NewRun("mail") for _ in range(runs)])
+        joining = Joining(engine)
+        answers = await asyncio.gather(*(joining.claim(engine.asking(WorkerInfo(f"w{n}", slots=8))) for n in range(claims)))
+        await engine.close()
+        return [[run.id for run in answer] for answer in answers], watched.claims
+
+    return asyncio.run(ask())
+
+
 class Watched:
-    """A store that remembers which batches write a claim, and can let the first of them fail."""
+    """A store that counts the batches that write a claim."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.claims, self.away = store, 0, False
+        self.store, self.claims = store, 0
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> list[list[Row]]:
-        if any(statement.name == "claim" for statement in statements):
-            self.claims += 1
-            if self.away and self.claims == 1:
-                await asyncio.sleep(0.2)  # long enough for the other claim to reach for the same run
-                raise StoreUnreachable("It is away.", hint="Wait.")
+        self.claims += any(statement.name == "claim" for statement in statements)
         return await self.store.batch(verb, statements)
 
     async def close(self) -> None:
         await self.store.close()
 
 
-def in_one_process(path: Path, runs: int, claims: int, *, away: bool = False) -> tuple[list[list[str] | BaseException], int]:
-    """What claims get that are asked at once of one engine, and how many writes that took."""
-
-    async def ask() -> tuple[list[list[str] | BaseException], int]:
-        watched = Watched(AsyncSqlite(path, SystemClock()))
-        watched.away = away
-        engine = Engine(watched, SystemClock())
-        await engine.define("mail")
-        await engine.create([NewRun("mail") for _ in range(runs)])
-        await engine.refresh_lanes()
-        asked = (engine.claim(WorkerInfo(f"w{n}", slots=8)) for n in range(claims))
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        await engine.close()
-        return [answer if isinstance(answer, BaseException) else [run.id for run in answer] for answer in answers], watched.claims
-
-    return asyncio.run(ask())
-
-
-def test_claims_of_one_process_reach_for_different_runs(tmp_path: Path) -> None:
+def test_claims_that_one_hub_is_asked_for_at_once_are_one_write(tmp_path: Path) -> None:
     answers, writes = in_one_process(tmp_path / "windlass.db", runs=30, claims=16)
-    got = [run for answer in answers if isinstance(answer, list) for run in answer]
-    assert len(got) == len(set(got)) == 16
-    assert writes < 24  # one each, but for those who looked before another had its run; without hands it is 60 and more
-
-
-def test_a_run_that_another_claim_reached_for_in_vain_is_not_passed_by(tmp_path: Path) -> None:
-    answers, _ = in_one_process(tmp_path / "windlass.db", runs=1, claims=2, away=True)
-    assert isinstance(answers[0], StoreUnreachable)
-    assert isinstance(answers[1], list)
-    assert len(answers[1]) == 1
+    got = [run for answer in answers for run in answer]
+    assert [len(answer) for answer in answers] == [1] * 16
+    assert len(set(got)) == 16
+    assert writes == 1
 
 
 def test_none_of_fifty_claims_on_postgres_comes_back_empty(postgres_url: str) -> None:
