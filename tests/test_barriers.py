@@ -325,6 +325,28 @@ def test_claims_give_each_run_once_and_none_is_empty_while_there_are_runs(arena:
         arena.race(*(succeed(run) for run in claims[2] + claims[3]))
 
 
+def claim_many(*asked: tuple[WorkerInfo, int]) -> Verb:
+    async def claim(engine: Engine) -> list[list[Run]]:
+        answers = await engine.claim_many([engine.asking(worker, count=count) for worker, count in asked])
+        assert all(isinstance(answer, list) for answer in answers), answers
+        return [answer for answer in answers if isinstance(answer, list)]
+
+    return claim
+
+
+def test_claims_made_together_in_two_places_give_each_run_once_and_each_slot_one(arena: Arena) -> None:
+    for _ in range(ROUNDS):
+        made = arena.create(12)
+        one = WorkerInfo("one")
+        calls = [((WorkerInfo(f"a{n}", slots=9), 2), (one, 1), (WorkerInfo(f"b{n}", slots=9), 1)) for n in range(3)]
+        answers = arena.race(*(claim_many(*call) for call in calls))
+        got = [run.id for answer in answers for runs in answer for run in runs]
+        assert len(got) == len(set(got)) == 10
+        assert [len(runs) for answer in answers for runs in (answer[0], answer[2])] == [2, 1] * 3
+        assert sum(len(answer[1]) for answer in answers) == 1
+        arena.finish(*made)
+
+
 def test_a_claim_asked_twice_at_once_is_one_claim(arena: Arena) -> None:
     for _ in range(ROUNDS):
         arena.create(3)

@@ -267,7 +267,8 @@ select run from doomed
 
 -- Whether anything at all follows from the end of these runs: where not, the statements that say "after followed" are left out.
 -- name: followed sqlite
-select 1 from job_runs r where r.seq {in: ids} and (r.grouped is not null or r.seq in (select w.predecessor from job_waits w where w.predecessor = r.seq)) limit 1
+select 1 from job_runs r
+where r.seq {in: ids} and (r.grouped is not null or exists (select 1 from job_waits w where w.predecessor = r.seq)) limit 1
 
 -- The rows that stand for the sets to be counted, locked in a statement of their own.
 -- name: lock_followers postgres
