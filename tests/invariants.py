@@ -18,7 +18,7 @@ from windlass.machine import ENDED, LIVE, MOVES
 from windlass.model import Group, Lane, Limits, Needs, Pause, Queue, Rate, Resource, Run, Slot, State
 from windlass.store import sql
 from windlass.store.base import Row, Statement, Store, run_sync
-from windlass.store.records import run_of
+from windlass.store.rows import run_of
 from windlass.store.sql import Query
 
 PENDING = (State.WAITING, State.SCHEDULED, State.QUEUED)

@@ -189,12 +189,13 @@ class Troubled:
     """A store that loses the answer of the first claim, or lets another one come before it, and is away from then on."""
 
     def __init__(self, store: Store, *, loses: bool = False) -> None:
-        self.store, self.loses, self.takes = store, loses, 0
+        self.store, self.loses, self.takes, self.batches = store, loses, 0, 0
         self.steal: Callable[[], object] | None = None
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> list[list[Row]]:
         takes = any(statement.name == "claim" for statement in statements)
         self.takes += takes
+        self.batches += 1
         if takes and self.steal is not None:
             self.steal()
         elif self.takes and self.steal is not None:
@@ -227,6 +228,22 @@ def test_each_gets_what_was_committed_although_the_answer_was_lost(h: Harness) -
     h.engine = Harness(store, h.clock).engine
     assert together(h, h.engine.asking(many("a")), h.engine.asking(many("b"), count=2)) == [[made[0]], made[1:]]
     assert store.takes == 1
+
+
+def test_a_claim_asked_twice_whose_answer_was_lost_is_answered_once_for_each(h: Harness) -> None:
+    run_id, _ = h.create(), h.create()
+    h.engine = Harness(Troubled(h.store, loses=True), h.clock).engine
+    asks = [h.engine.asking(many("a"), nonce=NONCE) for _ in range(2)]
+    assert together(h, *asks) == [[run_id], [run_id]]
+
+
+def test_a_claim_that_finds_nothing_looks_once(h: Harness) -> None:
+    store = Troubled(h.store)
+    h.engine = Harness(store, h.clock).engine
+    assert together(h, h.engine.asking(many("a"))) == [[]]
+    before = store.batches
+    assert together(h, h.engine.asking(many("a")), h.engine.asking(WorkerInfo("b", queues=("other",)))) == [[], []]
+    assert store.batches == before + 1
 
 
 def test_what_one_claim_took_is_reported_as_ever(h: Harness) -> None:

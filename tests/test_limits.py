@@ -19,7 +19,8 @@ from windlass.gates import Choice, gate_key
 from windlass.machine import LIVE, GiveBack, Snooze, Succeed
 from windlass.model import Limits, NewRun, Options, Rate, Requires, Run, Slot, State, Use, WorkerInfo
 from windlass.store.base import run_sync
-from windlass.store.records import FIRST, Held
+from windlass.store.claims import FIRST
+from windlass.store.records import Held
 from windlass.store.sqlite import BlockingSqlite
 
 GPU = (Use("gpu"),)

@@ -39,8 +39,10 @@ from windlass.machine import (
 )
 from windlass.model import Failure, Rate, Resource, Run, State
 from windlass.store.base import Statement, Store, run_sync
+from windlass.store.claims import Grab, Head, Moment, Wanted
 from windlass.store.order import Usage, within
-from windlass.store.records import Change, Grab, Head, Held, Moment, Ready, Records, Wanted, Written, error_text, policy_text
+from windlass.store.records import Change, Held, Ready, Records, Written
+from windlass.store.rows import error_text, policy_text
 
 NOBODY = Beat(token="nobody's", lease=1)
 READY = (State.QUEUED, State.SCHEDULED)

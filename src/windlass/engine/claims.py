@@ -13,8 +13,9 @@ from windlass.gates import Choice
 from windlass.machine import LIVE, Start, cancelled, lease_lost, step
 from windlass.model import LogLine, Run, State, WorkerInfo
 from windlass.store.base import Value
+from windlass.store.claims import FIRST, Grab, Head, Look, Moment, Wanted
 from windlass.store.order import within
-from windlass.store.records import FIRST, Grab, Head, Held, Look, Moment, Wanted
+from windlass.store.records import Held
 
 LEASE = 30_000
 WORKERS = 10_000  # that are known, the living and those seen within a day
@@ -96,7 +97,7 @@ class Claiming(Looking):
         return not self.open_lanes(ask.worker).limited
 
     async def claim_many(self, asks: Sequence[Ask]) -> list[list[Run] | WindlassError]:
-        """What each would get that asked alone, one after the other; looked for and taken together."""
+        """Many claims by one look and one batch, one answer for each. No run is given twice, and nobody is passed by."""
         _once_for_each_slot(asks)
         error: StoreError | None = None
         try:
@@ -126,7 +127,7 @@ class Claiming(Looking):
                 await self._claim_within(ask)
 
     async def _claim_plain(self, walks: Sequence[_Walk]) -> None:
-        """One look and one batch for all; whoever still wants something then is ahead of the next look, or looks again."""
+        """One look and one batch for all. Whoever has not got enough by then is served in the next turn, behind what was seen."""
         known, rev = self.lanes.last, self.controls.rev
         asks = [ask for walk in walks for ask in walk.asks]
         all_want = sum(ask.wants for ask in asks)
@@ -134,30 +135,26 @@ class Claiming(Looking):
         if await self._changed(look, known, rev):
             return
         await self._drop(asks, look.calls, look.busy)
-        chosen = []
-        for walk, view in zip(walks, look.views, strict=True):
-            if not view.heads:
-                _end(walk.asks)
-            elif grabs := [ask.grab() for ask in walk.asks if ask.wants]:
-                chosen.append((view.heads, grabs))
-        got = await self._take([ask for ask in asks if ask.wants], chosen, rev) if chosen else set()
-        for walk, view in zip(walks, look.views, strict=True):
+        going = [(walk, view) for walk, view in zip(walks, look.views, strict=True) if view.heads and any(ask.wants for ask in walk.asks)]
+        chosen = [(view.heads, [ask.grab() for ask in walk.asks if ask.wants]) for walk, view in going]
+        got = await self._take([ask for walk, _ in going for ask in walk.asks if ask.wants], chosen, rev) if going else set()
+        for walk, view in going:
             if view.end is not None:
                 # Others took what was seen: read on, wider each time, until there is enough or nothing is left.
                 walk.after, walk.width = view.end, min(walk.width * 2, WIDEST)
             elif any(ask.token in got for ask in walk.asks) or not await self.stale():
                 _end(walk.asks)
+        _end(ask for walk, view in zip(walks, look.views, strict=True) if not view.heads for ask in walk.asks)
 
     async def _take(self, asks: Sequence[Ask], chosen: Sequence[tuple[Sequence[Head], Sequence[Grab]]], rev: int) -> set[str]:
         """Hand these runs out; the answer has the tokens under which some were."""
+        by_token = {ask.token: ask for ask in reversed(asks)}  # the first of those that are the same claim
         try:
             taken = await self.records.claim(chosen, self._moment(rev))
         except OutcomeUnknown:
-            seen = {head.seq for heads, _ in chosen for head in heads}
-            taken = [run for ask in asks for run in await self.records.held(ask.token, ask.worker.name) if run.seq in seen]
+            taken = [run for ask in by_token.values() for run in await self._held_of(ask, [head for heads, _ in chosen for head in heads])]
         except Conflict:  # a worker's one slot was taken by another claim of the same name
             return await self._take_alone(asks)
-        by_token = {ask.token: ask for ask in reversed(asks)}
         for run in taken:
             by_token[run.token or ""].runs.append(run)
         doubted = [ask for ask in asks if ask.call is not None and not ask.runs]
@@ -217,10 +214,14 @@ class Claiming(Looking):
         try:
             return await self.records.claim_within(heads, sets, ask.grab(), self._moment(rev))
         except OutcomeUnknown:
-            seen = {head.seq for head in heads}
-            return [run for run in await self.records.held(ask.token, ask.worker.name) if run.seq in seen]
+            return await self._held_of(ask, heads)
         except Conflict:
             return []  # the worker's one slot was taken by another claim of the same name
+
+    async def _held_of(self, ask: Ask, heads: Iterable[Head]) -> list[Run]:
+        """What of these was handed out, when only the store knows."""
+        seen = {head.seq for head in heads}
+        return [run for run in await self.records.held(ask.token, ask.worker.name) if run.seq in seen]
 
     def _moment(self, rev: int) -> Moment:
         now = self.clock.now()

@@ -18,8 +18,8 @@ from windlass.machine import Command, step
 from windlass.model import SOLVER, Job, Lane, Limits, Needs, Options, Pause, Policy, Requires, Resource, Run, State, WorkerInfo
 from windlass.store.base import SWEEP, Hints, Joined, NoHints, Store, queue_topic, slot_topic, worker_topic
 from windlass.store.order import Settings
-from windlass.store.records import Change, Ready, Records, Written, needs_from, needs_text, policy_text
-from windlass.store.rows import Act
+from windlass.store.records import Change, Ready, Records, Written, needs_from, needs_text
+from windlass.store.rows import Act, policy_text
 
 DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 3
 PATIENCE = 50

@@ -18,7 +18,8 @@ from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeU
 from windlass.gates import keys_text, limits_by_key
 from windlass.machine import ENDED, rank
 from windlass.model import INDEX_STEP, Created, Job, Key, NewRun, Options, State, Use, place
-from windlass.store.records import Creation, KeyRow, Kind, Ready, Winner, policy_of, policy_text
+from windlass.store.records import Creation, KeyRow, Kind, Ready, Winner
+from windlass.store.rows import policy_of, policy_text
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 _NOTHING_SAID = NewRun("").options  # the very object that a creation has unless it says more

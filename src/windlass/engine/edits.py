@@ -13,7 +13,8 @@ from windlass.errors import BadInput, Conflict, Frozen, WrongState
 from windlass.gates import keys_text
 from windlass.machine import Cancel, Patch, Skip, step
 from windlass.model import Run, State
-from windlass.store.records import Change, Written, needs_text, pack
+from windlass.store.records import Change, Written, needs_text
+from windlass.store.rows import pack
 
 PATCHABLE = ("payload", "priority", "due_at", "max_attempts", "queue")
 

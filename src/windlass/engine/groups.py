@@ -19,7 +19,8 @@ from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, WrongS
 from windlass.machine import MOVES, Cancel, step
 from windlass.model import Group, GroupKind, GroupStatus, Key, Member, NewGroup, NewRun, OnFailure, Result, Run, State, place
 from windlass.store.groups import NEWEST, GroupRow
-from windlass.store.records import Change, Creation, KeyRow, Kind, pack, policy_text
+from windlass.store.records import Change, Creation, KeyRow, Kind
+from windlass.store.rows import pack, policy_text
 
 SLICE = 500
 """Members that are cancelled in one batch."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from windlass.engine.core import Core, Open
 from windlass.gates import Candidate, Choice, lacks, needs
-from windlass.store.records import Head, Look, Wanted
+from windlass.store.claims import Head, Look, Wanted
 
 
 class Looking(Core):

@@ -12,8 +12,9 @@ from windlass.engine.edits import detail_of
 from windlass.errors import BadInput, Conflict, LimitReached, WrongState
 from windlass.machine import Reorder, step
 from windlass.model import Run, State
+from windlass.store.claims import FIRST
 from windlass.store.moves import Place, Shift
-from windlass.store.records import FIRST, Change, Written
+from windlass.store.records import Change, Written
 
 APART = 2**10
 """Positions between a run and the only neighbour it is put next to."""

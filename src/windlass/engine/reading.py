@@ -21,7 +21,7 @@ from windlass.errors import BadInput, Conflict, NotFound
 from windlass.gates import Choice, Gate, Lack, Need, lacks, needs, parts_of
 from windlass.machine import ENDED, LIVE
 from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Pause, Run, State
-from windlass.store.records import FIRST, Wanted
+from windlass.store.claims import FIRST, Wanted
 
 _LOG = logging.getLogger("windlass.journal")
 
@@ -309,7 +309,7 @@ class Reading(Looking):
         """What of these lanes a claim would take, or keep something for, before it comes to a run."""
         choice = Choice(now)
         seen = (await self.look(lanes, choice, FIRST, _AHEAD)).views[0].heads
-        ahead = [head for head in seen if (head.band, head.position, head.seq) < (run.band, run.position, run.seq)]
+        ahead = [head for head in seen if head.place < (run.band, run.position, run.seq)]
         candidates = await self.candidates(choice, ahead)
         choice.offer(candidates, len(candidates))
         reasons = []

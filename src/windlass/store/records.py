@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
-from itertools import accumulate
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
 from windlass.machine import ENDED, LIVE
-from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Needs, Options, Policy, Run, Schedule, Skipped, State, WorkerInfo
-from windlass.store import access, groups, moves, order, sql, stats, tails, webhooks
+from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Needs, Options, Run, Schedule, Skipped, State, WorkerInfo
+from windlass.store import access, claims, groups, moves, order, sql, stats, tails, webhooks
 from windlass.store.access import AccessRecords
 from windlass.store.base import Row, Runs, Statement, Value
+from windlass.store.claims import ClaimRecords
 from windlass.store.doctor import DoctorRecords
 from windlass.store.groups import GroupRecords, GroupRow
 from windlass.store.moves import MoveRecords
-from windlass.store.order import LET_GO, WITHIN, OrderRecords
-from windlass.store.rows import pack as pack
+from windlass.store.order import LET_GO, OrderRecords
+from windlass.store.rows import STATES, error_of, error_text, pack, policy_text, run_of
 from windlass.store.stats import StatRecords
 from windlass.store.tails import Tails
 from windlass.store.webhooks import End, WebhookRecords
 
-_FIELDS = Run.__struct_fields__
-_STATE, _POLICY, _ERROR = _FIELDS.index("state"), _FIELDS.index("policy"), _FIELDS.index("error")
-_STATES = {state.value: state for state in State}
-_IN_ORDER = itemgetter(_FIELDS.index("band"), _FIELDS.index("position"), _FIELDS.index("seq"))
-_NO_POLICY = Policy()
-_failure = msgspec.json.Decoder(Failure).decode
 _options = msgspec.json.Decoder(Options).decode
-
-FIRST = (-(2**63), -(2**63), 0)
-"""The place before every run of a queue."""
 
 _WRITTEN_BACK = (
     "seq", "rev", "state", "due_at", "position", "attempt", "attempt_id", "retry_of", "burnt", "returns", "token", "worker", "slot",
@@ -50,7 +39,6 @@ _FOLLOW = ("followed", "lock_followers", "doom", "tally", "release", "journal_fo
 _SETTLE = ("doom_created", "release_created", "journal_settled")
 _RELEASE = ("release", "release_created")
 _KEYS = ("take_keys", "lock_keys", "retake_keys")
-_CLAIMS = ("claim", "claim_within")
 _LET_GO = ("lock_gates_of", *LET_GO)
 _WRITE_BACK = ("lock_groups", "write_back", "journal_moves", "close_attempts", *_FOLLOW)
 
@@ -61,7 +49,6 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "create": (*_KEYS, "lock_predecessors", "refuse_create", "create", "journal_created", "add_waits", *_SETTLE),
     "create_group": (*_KEYS, "refuse_create", "create", "journal_created", *groups.MADE),
     "register": ("register",),
-    "claim": ("remember_claims", "claim", *WITHIN, "journal"),
     "start": ("start", "journal"),
     "beat": ("beat",),
     "log": ("add_lines",),
@@ -93,6 +80,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
         "add_waits",
         *_SETTLE,
     ),
+    **claims.BATCHES,
     **order.BATCHES,
     **groups.BATCHES,
     **moves.BATCHES,
@@ -117,21 +105,6 @@ class Held(NamedTuple):
 
     seq: int
     token: str
-
-
-def _place_of(head: Head) -> tuple[int, int, int]:
-    return head.band, head.position, head.seq
-
-
-class Head(NamedTuple):
-    """A queued run's place, and what decides whether it may pass."""
-
-    seq: int
-    band: int
-    position: int
-    lane: int
-    due_at: int
-    keys: str | None
 
 
 class Change(NamedTuple):
@@ -205,52 +178,6 @@ class Ready(NamedTuple):
     runs: Runs = ()
 
 
-class Wanted(NamedTuple):
-    """Where to look for queued runs: in these lanes behind a place, so many; and the first of each lane that is shut."""
-
-    lanes: Sequence[int]
-    after: tuple[int, int, int]
-    most: int
-    shut: Sequence[int] = ()
-
-
-class View(NamedTuple):
-    """The next runs of some lanes, and the place behind which there may be more."""
-
-    heads: list[Head]
-    end: tuple[int, int, int] | None
-
-
-class Look(NamedTuple):
-    """What claims see before they take anything."""
-
-    views: list[View]
-    newest: int  # lane
-    controls: int  # revision
-    busy: frozenset[str]  # workers whose one slot is taken
-    calls: dict[str, str]  # which call has claimed under a nonce
-
-
-class Grab(NamedTuple):
-    """Under what somebody takes up to so many runs."""
-
-    token: str
-    call: str | None
-    worker: str
-    slot: int | None
-    lease: int
-    most: int
-
-
-class Moment(NamedTuple):
-    """When runs are taken, under which revision of the controls, and how long the nonces are known."""
-
-    mark: str
-    controls: int
-    now: int
-    until: int
-
-
 class Written(NamedTuple):
     """The runs that a batch moved, those that no longer wait for them, and the gates that they let go of."""
 
@@ -275,35 +202,6 @@ class Winner(NamedTuple):
     held: bool = True  # False: the next creation that asks for the key takes it
 
 
-@lru_cache(maxsize=1024)
-def policy_of(text: str) -> Policy:
-    """The policy a run keeps as JSON."""
-    return msgspec.json.decode(text, type=Policy)
-
-
-def policy_text(policy: Policy) -> str | None:
-    """None for the default, which is most."""
-    return None if policy == _NO_POLICY else pack(policy)
-
-
-def error_text(error: Failure | None) -> str | None:
-    return None if error is None else pack(error)
-
-
-def _error_of(text: str | None) -> Failure | None:
-    return None if text is None else _failure(text)
-
-
-def run_of(row: Row) -> Run:
-    """A run from its row, in the order of `{run}`."""
-    values = list(row)
-    values[_STATE] = _STATES[values[_STATE]]
-    values[_POLICY] = _NO_POLICY if values[_POLICY] is None else policy_of(values[_POLICY])
-    if values[_ERROR] is not None:
-        values[_ERROR] = _failure(values[_ERROR])
-    return Run(*values)
-
-
 def _job_of(row: Row) -> Job:
     identity, name, handler, payload, options, *rest = row
     return Job(identity, name, handler, msgspec.json.decode(payload), _options(options), *rest)
@@ -321,12 +219,12 @@ def _schedule_values(schedule: Schedule) -> dict[str, Value]:
 
 
 def _entries(run: Run, rows: Iterable[Row]) -> list[Entry]:
-    return [Entry(run.id, rev, at, move, _STATES[state], *rest) for rev, at, move, state, *rest in rows]
+    return [Entry(run.id, rev, at, move, STATES[state], *rest) for rev, at, move, state, *rest in rows]
 
 
 def _attempt_of(run_id: str, row: Row) -> Attempt:
     n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, error = row
-    return Attempt(run_id, n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, _error_of(error))
+    return Attempt(run_id, n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, error_of(error))
 
 
 def needs_from(text: str) -> Needs:
@@ -339,43 +237,11 @@ def needs_text(needs: Needs) -> str:
     return "" if needs == Needs() else pack(needs)
 
 
-def _heads(wanted: Wanted) -> list[Statement]:
-    """The statements that look for runs: in lanes that are open, and in those that are shut."""
-    band, position, seq = wanted.after
-    place: dict[str, Value] = {"band": band, "position": position, "seq": seq}
-    found = [Statement("heads", place | {"lanes": pack(wanted.lanes), "each": wanted.most, "count": wanted.most})]
-    if wanted.shut:
-        found.append(Statement("heads", place | {"lanes": pack(wanted.shut), "each": 1, "count": len(wanted.shut)}))
-    return found
-
-
-def _view(wanted: Wanted, rows: Iterable[Row], shut: Iterable[Row] = ()) -> View:
-    heads = _found(rows)
-    end = _place_of(heads[-1]) if len(heads) == wanted.most else None
-    others = [head for head in _found(shut) if end is None or _place_of(head) < end]
-    return View(sorted(heads + others, key=_place_of) if others else heads, end)
-
-
-def _found(rows: Iterable[Row]) -> list[Head]:
-    """The runs of a look, of which there may be none beside what else it sees."""
-    return [Head._make(row[2:]) for row in rows if row[2] is not None]
-
-
-def _places(heads: Iterable[Head]) -> str:
-    return pack([(head.seq, head.lane) for head in heads])
-
-
-def _numbered(grabs: Sequence[Grab]) -> list[tuple[Value, ...]]:
-    """Those who want runs, each with the first and the last number that are its own."""
-    ends = accumulate(grab.most for grab in grabs)
-    return [(*grab[:-1], end - grab.most + 1, end) for grab, end in zip(grabs, ends, strict=True)]
-
-
 def _seqs(rows: Iterable[Row]) -> set[int]:
     return {row[0] for row in rows}
 
 
-class Records(OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRecords, StatRecords, DoctorRecords, Tails):
+class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRecords, StatRecords, DoctorRecords, Tails):
     """Runs and what belongs to them, over any store."""
 
     # Definitions and lanes
@@ -442,62 +308,6 @@ class Records(OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRec
 
     # Moves of sets
 
-    async def look(self, wanted: Sequence[Wanted], singles: Collection[str] = (), nonces: Collection[str] = ()) -> Look:
-        """The next queued runs of each set of lanes, which of these workers are busy, and what is known of these nonces."""
-        asked = [statement for one in wanted for statement in _heads(one)]
-        if singles:
-            asked.append(Statement("busy", {"names": pack(sorted(singles))}))
-        if nonces:
-            asked.append(Statement("calls_under", {"names": pack(sorted(nonces))}))
-        answers = await self._batch("claim", *asked)
-        newest, controls, *_ = answers[0][0]
-        calls: dict[str, str] = dict(answers.pop()) if nonces else {}
-        busy = frozenset(name for (name,) in answers.pop()) if singles else frozenset[str]()
-        found = iter(answers)
-        views = [_view(one, *(next(found) for _ in _heads(one))) for one in wanted]
-        return Look(views, newest or 0, controls, busy, calls)
-
-    async def claim(self, chosen: Sequence[tuple[Sequence[Head], Sequence[Grab]]], moment: Moment) -> list[Run]:
-        """Take the first of these heads that are still there, for those who want them in the order they are named."""
-        statements = []
-        for heads, grabs in chosen:
-            when: dict[str, Value] = {"mark": moment.mark, "controls": moment.controls, "now": moment.now}
-            values: dict[str, Value] = {"c": _places(heads), "g": pack(_numbered(grabs)), "count": sum(grab.most for grab in grabs)}
-            statements.append(Statement("claim", when | values))
-        ids = [head.seq for heads, _ in chosen for head in heads]
-        return await self._take(ids, [grab for _, grabs in chosen for grab in grabs], moment, *statements)
-
-    async def claim_within(self, heads: Sequence[Head], sets: Mapping[str, Value], grab: Grab, moment: Moment) -> list[Run]:
-        """Take those of these that still fit, and put aside those that do not; the sets are those of `order.within`."""
-        gates, now = Statement("hold_gates", {"g": sets["g"], "now": moment.now}), moment.now
-        park = [Statement("park", {"p": sets["p"]})] if sets["p"] != "[]" else []
-        wake = [Statement("wake_gates", {"g": sets["later"], "now": now})] if sets["later"] != "[]" else []
-        if not heads:
-            await self._batch("claim", gates, *park, *wake)
-            return []
-        common: dict[str, Value] = {"n": sets["n"], "token": grab.token, "mark": moment.mark}
-        timed = common | {"w": sets["w"], "now": now}
-        rates = [Statement("add_rates", timed)] if sets["w"] != "[]" else []
-        chosen = Statement("claim_within", grab._asdict() | timed | {"c": _places(heads), "controls": moment.controls})
-        ids = [head.seq for head in heads]
-        return await self._take(ids, [grab], moment, gates, chosen, Statement("add_holds", common), *rates, *park, *wake)
-
-    async def _take(self, seqs: Sequence[int], grabs: Sequence[Grab], moment: Moment, *statements: Statement) -> list[Run]:
-        ids, calls = pack(seqs), sorted((grab.token, grab.call) for grab in grabs if grab.call is not None)
-        remember = [Statement("remember_claims", {"r": pack(calls), "until": moment.until})] if calls else []
-        journal = Statement("journal", {"ids": ids, "mark": moment.mark, "move": "claim", "now": moment.now})
-        whole = (*remember, *statements, journal)
-        answers = await self._batch("claim", *whole)
-        rows = [row for statement, rows in zip(whole, answers, strict=True) if statement.name in _CLAIMS for row in rows]
-        return list(map(run_of, sorted(rows, key=_IN_ORDER)))
-
-    async def calls_under(self, nonces: Collection[str]) -> dict[str, str]:
-        """Which call has claimed under a nonce, as far as any has."""
-        return dict(await self._read("calls_under", names=pack(sorted(nonces)))) if nonces else {}
-
-    async def held(self, token: str, worker: str) -> list[Run]:
-        return [run_of(row) for row in await self._read("held", token=token, worker=worker)]
-
     async def start(self, held: Sequence[Held], mark: str, now: int) -> set[Held]:
         rows = pack(sorted(held))
         journal = Statement("journal", {"ids": pack([item.seq for item in held]), "mark": mark, "move": "start", "now": now})
@@ -508,7 +318,7 @@ class Records(OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRec
         """Extend these leases and keep what is told of progress; the answer has the runs that are held so."""
         rows = pack([(*item, progress.get(item)) for item in sorted(held)])
         beaten = await self._batch("beat", Statement("beat", {"r": rows, "lease": lease, "now": now}))
-        return {Held(seq, token): _STATES[state] for seq, token, state in beaten[0]}
+        return {Held(seq, token): STATES[state] for seq, token, state in beaten[0]}
 
     async def succeed(
         self, done: Sequence[tuple[int, str, str | None, str | None]], mark: str, follow: str, now: int, *, limited: bool
@@ -601,7 +411,7 @@ class Records(OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRec
     async def closed_attempt(self, seq: int, token: str) -> tuple[str, State, Failure | None] | None:
         """Outcome, answer and error of the attempt that was held under a token."""
         rows = await self._read("closed_attempt", seq=seq, token=token)
-        return (rows[0][1], State(rows[0][2]), _error_of(rows[0][3])) if rows else None
+        return (rows[0][1], State(rows[0][2]), error_of(rows[0][3])) if rows else None
 
     async def history(self, run: Run, after: int, count: int) -> list[Entry]:
         return _entries(run, await self._read("history", seq=run.seq, after=after, count=count))
@@ -662,7 +472,7 @@ class Records(OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRec
         """The runs of these schedules that have not ended, oldest first."""
         found: dict[int, list[tuple[str, State]]] = {}
         for schedule, run, state in await self._read("unfinished_of_schedules", ids=pack(schedules)) if schedules else ():
-            found.setdefault(schedule, []).append((run, _STATES[state]))
+            found.setdefault(schedule, []).append((run, STATES[state]))
         return found
 
     async def fire(self, made: Creation, advances: Sequence[Advance], skips: Sequence[tuple[Any, ...]], mark: str) -> Stored:

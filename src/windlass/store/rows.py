@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 
+from windlass.model import Failure, Policy, Run, State
 from windlass.store.base import Row, Statement, Store, Value
 
 _encode = msgspec.json.Encoder().encode
+_failure = msgspec.json.Decoder(Failure).decode
+_FIELDS = Run.__struct_fields__
+_STATE, _POLICY, _ERROR = _FIELDS.index("state"), _FIELDS.index("policy"), _FIELDS.index("error")
+_NO_POLICY = Policy()
+
+STATES = {state.value: state for state in State}
 
 
 NOBODYS = ("read", "claim", "lanes", "placeholder")
@@ -27,6 +35,35 @@ class Act(NamedTuple):
 def pack(rows: Any) -> str:
     """A set as one JSON text."""
     return _encode(rows).decode()
+
+
+@lru_cache(maxsize=1024)
+def policy_of(text: str) -> Policy:
+    """The policy a run keeps as JSON."""
+    return msgspec.json.decode(text, type=Policy)
+
+
+def policy_text(policy: Policy) -> str | None:
+    """None for the default, which is most."""
+    return None if policy == _NO_POLICY else pack(policy)
+
+
+def error_text(error: Failure | None) -> str | None:
+    return None if error is None else pack(error)
+
+
+def error_of(text: str | None) -> Failure | None:
+    return None if text is None else _failure(text)
+
+
+def run_of(row: Row) -> Run:
+    """A run from its row, in the order of `{run}`."""
+    values = list(row)
+    values[_STATE] = STATES[values[_STATE]]
+    values[_POLICY] = _NO_POLICY if values[_POLICY] is None else policy_of(values[_POLICY])
+    if values[_ERROR] is not None:
+        values[_ERROR] = _failure(values[_ERROR])
+    return Run(*values)
 
 
 class Rows:

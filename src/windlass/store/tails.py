@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from windlass.model import Entry, State
+from windlass.model import Entry
 from windlass.store.base import Statement, Value
-from windlass.store.rows import Rows
+from windlass.store.rows import STATES, Rows
 
 ADVANCE = ("lock_tail", "refuse_advance", "advance_tail")
 """How every batch begins that moves a follower on."""
 
 BATCHES: Mapping[str, tuple[str, ...]] = {"begin_tail": ("begin_tail",), "begin_again": ("settle_journal", *ADVANCE)}
-
-_STATES = {state.value: state for state in State}
 
 
 class Tails(Rows):
@@ -30,7 +28,7 @@ class Tails(Rows):
             values |= {"seen": seen, "upto": upto, "xid": str(xid)}
         rows = await self._read("tail", **values)
         return [
-            (key, order, Entry(run, rev, at, move, _STATES[state], attempt, worker, detail, job, queue, _STATES.get(before), *rest))
+            (key, order, Entry(run, rev, at, move, STATES[state], attempt, worker, detail, job, queue, STATES.get(before), *rest))
             for key, order, run, rev, at, move, state, attempt, worker, detail, job, queue, before, *rest in rows
         ]
 

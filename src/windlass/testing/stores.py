@@ -24,7 +24,8 @@ from windlass.errors import Conflict, LeaseLost, StoreError, WindlassError
 from windlass.machine import Fail, Succeed
 from windlass.model import Created, Entry, Failure, Key, NewRun, Options, Receipt, Run, State, WorkerInfo, place
 from windlass.store.base import Row, Statement, Store, run_sync
-from windlass.store.records import Held, pack
+from windlass.store.records import Held
+from windlass.store.rows import pack
 
 T = TypeVar("T")
 

@@ -1,0 +1,175 @@
+"""Rows of a claim: what is seen of the queues before anything is taken, and the taking."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
+from operator import itemgetter
+from typing import NamedTuple
+
+from windlass.model import Run
+from windlass.store.base import Row, Statement, Value
+from windlass.store.order import WITHIN
+from windlass.store.rows import Rows, pack, run_of
+
+_FIELDS = Run.__struct_fields__
+_IN_ORDER = itemgetter(_FIELDS.index("band"), _FIELDS.index("position"), _FIELDS.index("seq"))
+_CLAIMS = ("claim", "claim_within")
+
+BATCHES: Mapping[str, tuple[str, ...]] = {"claim": ("remember_claims", "claim", *WITHIN, "journal")}
+
+FIRST = (-(2**63), -(2**63), 0)
+"""The place before every run of a queue."""
+
+
+class Head(NamedTuple):
+    """A queued run's place, and what decides whether it may pass."""
+
+    seq: int
+    band: int
+    position: int
+    lane: int
+    due_at: int
+    keys: str | None
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return self.band, self.position, self.seq
+
+
+class Wanted(NamedTuple):
+    """Where to look for queued runs: in these lanes behind a place, so many; and the first of each lane that is shut."""
+
+    lanes: Sequence[int]
+    after: tuple[int, int, int]
+    most: int
+    shut: Sequence[int] = ()
+
+
+class View(NamedTuple):
+    """The next runs of some lanes, and the place behind which there may be more."""
+
+    heads: list[Head]
+    end: tuple[int, int, int] | None
+
+
+class Look(NamedTuple):
+    """What claims see before they take anything."""
+
+    views: list[View]
+    newest: int  # lane
+    controls: int  # revision
+    busy: frozenset[str]  # workers whose one slot is taken
+    calls: dict[str, str]  # which call has claimed under a nonce
+
+
+class Grab(NamedTuple):
+    """Under what somebody takes up to so many runs."""
+
+    token: str
+    call: str | None
+    worker: str
+    slot: int | None
+    lease: int
+    most: int
+
+
+class Moment(NamedTuple):
+    """When runs are taken, under which revision of the controls, and how long the nonces are known."""
+
+    mark: str
+    controls: int
+    now: int
+    until: int
+
+
+class ClaimRecords(Rows):
+    """Handing out runs."""
+
+    async def look(self, wanted: Sequence[Wanted], singles: Collection[str] = (), nonces: Collection[str] = ()) -> Look:
+        """The next queued runs of each set of lanes, which of these workers are busy, and what is known of these nonces."""
+        asked = [statement for one in wanted for statement in _heads(one)]
+        if singles:
+            asked.append(Statement("busy", {"names": pack(sorted(singles))}))
+        if nonces:
+            asked.append(Statement("calls_under", {"names": pack(sorted(nonces))}))
+        answers = await self._batch("claim", *asked)
+        newest, controls, *_ = answers[0][0]
+        calls: dict[str, str] = dict(answers.pop()) if nonces else {}
+        busy = frozenset(name for (name,) in answers.pop()) if singles else frozenset[str]()
+        found = iter(answers)
+        views = [_view(one, *(next(found) for _ in _heads(one))) for one in wanted]
+        return Look(views, newest or 0, controls, busy, calls)
+
+    async def claim(self, chosen: Sequence[tuple[Sequence[Head], Sequence[Grab]]], moment: Moment) -> list[Run]:
+        """Take the first of these heads that are still there, for those who want them in the order they are named."""
+        statements = []
+        for heads, grabs in chosen:
+            when: dict[str, Value] = {"mark": moment.mark, "controls": moment.controls, "now": moment.now}
+            values: dict[str, Value] = {"c": _places(heads), "g": pack(_numbered(grabs)), "count": sum(grab.most for grab in grabs)}
+            statements.append(Statement("claim", when | values))
+        ids = [head.seq for heads, _ in chosen for head in heads]
+        return await self._take(ids, [grab for _, grabs in chosen for grab in grabs], moment, *statements)
+
+    async def claim_within(self, heads: Sequence[Head], sets: Mapping[str, Value], grab: Grab, moment: Moment) -> list[Run]:
+        """Take those of these that still fit, and put aside those that do not; the sets are those of `order.within`."""
+        gates, now = Statement("hold_gates", {"g": sets["g"], "now": moment.now}), moment.now
+        park = [Statement("park", {"p": sets["p"]})] if sets["p"] != "[]" else []
+        wake = [Statement("wake_gates", {"g": sets["later"], "now": now})] if sets["later"] != "[]" else []
+        if not heads:
+            await self._batch("claim", gates, *park, *wake)
+            return []
+        common: dict[str, Value] = {"n": sets["n"], "token": grab.token, "mark": moment.mark}
+        timed = common | {"w": sets["w"], "now": now}
+        rates = [Statement("add_rates", timed)] if sets["w"] != "[]" else []
+        chosen = Statement("claim_within", grab._asdict() | timed | {"c": _places(heads), "controls": moment.controls})
+        ids = [head.seq for head in heads]
+        return await self._take(ids, [grab], moment, gates, chosen, Statement("add_holds", common), *rates, *park, *wake)
+
+    async def _take(self, seqs: Sequence[int], grabs: Sequence[Grab], moment: Moment, *statements: Statement) -> list[Run]:
+        ids, calls = pack(seqs), sorted((grab.token, grab.call) for grab in grabs if grab.call is not None)
+        remember = [Statement("remember_claims", {"r": pack(calls), "until": moment.until})] if calls else []
+        journal = Statement("journal", {"ids": ids, "mark": moment.mark, "move": "claim", "now": moment.now})
+        whole = (*remember, *statements, journal)
+        answers = await self._batch("claim", *whole)
+        rows = [row for statement, rows in zip(whole, answers, strict=True) if statement.name in _CLAIMS for row in rows]
+        return list(map(run_of, sorted(rows, key=_IN_ORDER)))
+
+    async def calls_under(self, nonces: Collection[str]) -> dict[str, str]:
+        """Which call has claimed under a nonce, as far as any has."""
+        return dict(await self._read("calls_under", names=pack(sorted(nonces)))) if nonces else {}
+
+    async def held(self, token: str, worker: str) -> list[Run]:
+        return [run_of(row) for row in await self._read("held", token=token, worker=worker)]
+
+
+def _heads(wanted: Wanted) -> list[Statement]:
+    """The statements that look for runs: in lanes that are open, and in those that are shut."""
+    band, position, seq = wanted.after
+    place: dict[str, Value] = {"band": band, "position": position, "seq": seq}
+    found = [Statement("heads", place | {"lanes": pack(wanted.lanes), "each": wanted.most, "count": wanted.most})]
+    if wanted.shut:
+        found.append(Statement("heads", place | {"lanes": pack(wanted.shut), "each": 1, "count": len(wanted.shut)}))
+    return found
+
+
+def _view(wanted: Wanted, rows: Iterable[Row], shut: Iterable[Row] = ()) -> View:
+    heads = _found(rows)
+    end = heads[-1].place if len(heads) == wanted.most else None
+    others = [head for head in _found(shut) if end is None or head.place < end]
+    return View(sorted(heads + others, key=lambda head: head.place) if others else heads, end)
+
+
+def _found(rows: Iterable[Row]) -> list[Head]:
+    """The runs of a look, of which there may be none beside what else it sees."""
+    return [Head._make(row[2:]) for row in rows if row[2] is not None]
+
+
+def _places(heads: Iterable[Head]) -> str:
+    return pack([(head.seq, head.lane) for head in heads])
+
+
+def _numbered(grabs: Sequence[Grab]) -> list[tuple[Value, ...]]:
+    """Those who want runs, each with the first and the last number that are its own."""
+    ends = accumulate(grab.most for grab in grabs)
+    return [(*grab[:-1], end - grab.most + 1, end) for grab, end in zip(grabs, ends, strict=True)]
