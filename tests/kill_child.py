@@ -140,6 +140,7 @@ def report_in_every_way(life: Life) -> None:
 
 def edit(life: Life) -> None:
     waiting, skipped, patched = (life.create(due_at=life.clock.now() + 10_000) for _ in range(3))
+    life.create(after=(skipped,))
     life.cancel(waiting)
     life(life.engine.skip(skipped, reason="not needed"))
     life.ledger.write("K", skipped)

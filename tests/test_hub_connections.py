@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from windlass.hub.connections import BUFFER, Whole
 
@@ -92,3 +97,34 @@ def test_all_else_is_the_transports_own() -> None:
         whole.abort()
 
     assert done(writing) == ["aborted"]
+
+
+# How many
+
+
+def child(code: str, *, soft: int, hard: int) -> subprocess.CompletedProcess[str]:
+    """Run some code in a process that may open so many files."""
+    limits = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
+    return subprocess.run([sys.executable, "-c", limits + code], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted", "room", "then"),
+    [(300, 300, 1_000, 100, 300), (300, 600, 1_000, 400, 600), (300, 600, 50, 50, 300), (300, 600, 300, 300, 500), (100, 100, 50, 1, 100)],
+)
+def test_a_hub_asks_for_the_files_it_needs_and_has_as_many_connections_as_it_gets(
+    soft: int, hard: int, wanted: int, room: int, then: int
+) -> None:
+    code = f"from windlass.hub.serving import room_for\nprint(room_for({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    assert child(code, soft=soft, hard=hard).stdout.split() == [str(room), str(then)]
+
+
+def test_more_connections_than_the_system_allows_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    words = ["hub", "--store", str(tmp_path / "hub.db"), "--port", "0"]
+    code = f"import os, sys\nos.environ['WINDLASS_CONNECTIONS'] = '5000'\nfrom windlass.cli import main\nsys.exit(main({words!r}))"
+    ended = child(code, soft=512, hard=512)
+    assert ended.returncode == 2, ended
+    assert "needs 5,200 open files, and this process may have only 512" in ended.stderr
+    assert "ulimit -n 5200" in ended.stderr
+    assert "set connections to 312 or less" in ended.stderr
+    assert not (tmp_path / "hub.db").exists()

@@ -56,7 +56,7 @@ def _run(shell: Shell, *, link: bool) -> int:
     settings = HubSettings(
         host=said.host or "127.0.0.1",
         port=8080 if said.port is None else said.port,
-        connections=said.connections or HubSettings().connections,
+        connections=_connections(said.connections),
         allow=said.allow or (),
         plain_http=said.plain_http or False,
         tokens_required=link,
@@ -66,6 +66,21 @@ def _run(shell: Shell, *, link: bool) -> int:
     sock = listening(settings.host, settings.port)
     with sock, _worker(shell) as worker:
         return asyncio.run(_serve(shell, settings, sock, worker, link=link))
+
+
+def _connections(asked: int | None) -> int:
+    """How many connections the hub may have: as many as it was told to, else as many as it can."""
+    from windlass.hub import HubSettings
+    from windlass.hub.serving import SPARE, room_for
+
+    wanted = asked or HubSettings().connections
+    room = room_for(wanted)
+    if asked is not None and room < asked:
+        raise BadInput(
+            f"A hub with {asked:,} connections needs {asked + SPARE:,} open files, and this process may have only {room + SPARE:,}.",
+            hint=f"Allow more (ulimit -n {asked + SPARE}; LimitNOFILE= in systemd), or set connections to {room:,} or less.",
+        )
+    return room
 
 
 @contextmanager

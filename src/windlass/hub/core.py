@@ -34,7 +34,7 @@ class HubSettings(Struct, frozen=True):
 
     host: str = "127.0.0.1"
     port: int = 8080
-    connections: int = 1_000  # each needs a file of the process; many systems allow 1,024
+    connections: int = 10_000  # each needs a file of the process
     body: int = 8 * 1024 * 1024
     body_within: int = 60_000
     waits: int = 5_000  # requests that wait for something to do

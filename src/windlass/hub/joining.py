@@ -72,12 +72,12 @@ class Joined(Generic[Item, Answer]):
             answers = iter(await self._verb([item for call in calls for item in call.items]))
             for call in calls:
                 call.tell([next(answers) for _ in call.items])
-        except StoreError as error:
+        except Exception as error:
             for call in calls:
-                call.refuse(error)  # the store's trouble is everybody's
-        except Exception:
-            for call in calls:
-                await self._alone(call)
+                if len(calls) == 1 or isinstance(error, StoreError):  # whose trouble is everybody's
+                    call.refuse(error)
+                else:
+                    await self._alone(call)
 
     async def _alone(self, call: _Call[Item, Answer]) -> None:
         try:

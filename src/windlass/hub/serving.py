@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 import sys
@@ -20,6 +21,20 @@ from windlass.hub.core import HubSettings
 GRACE = 5  # seconds for answers that are under way when the server is told to stop
 KEEP_ALIVE = 75
 BACKLOG = 1_024
+
+
+SPARE = 200
+"""Files that a hub needs besides its connections: those of the store, of webhooks, of the page."""
+
+
+def room_for(connections: int) -> int:
+    """How many of so many connections this process may have, once it has asked the system for as many files as it is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= connections + SPARE:
+        return connections
+    allowed = connections + SPARE if hard == resource.RLIM_INFINITY else min(connections + SPARE, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    return max(1, min(connections, max(soft, allowed) - SPARE))
 
 
 def listening(host: str, port: int) -> socket.socket:
