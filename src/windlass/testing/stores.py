@@ -370,6 +370,19 @@ async def each_run_is_given_once_and_no_claim_is_empty_while_there_are_runs(stor
 
 
 @_case
+async def claims_that_are_made_together_each_get_their_own(stores: Stores) -> None:
+    engines = [await stores.engine() for _ in range(3)]
+    ids = await _made(engines[0], 30)
+    asked = [[engine.asking(WorkerInfo(f"{n}{m}", slots=9), count=m + 1) for m in range(3)] for n, engine in enumerate(engines)]
+    calls = await together(*(engine.claim_many(asks) for engine, asks in zip(engines, asked, strict=True)))
+    answers = [answer for call in calls for answer in call]
+    assert [len(answer) if isinstance(answer, list) else answer for answer in answers] == [1, 2, 3] * 3
+    taken = [run for answer in answers if isinstance(answer, list) for run in answer]
+    assert len({run.id for run in taken} & set(ids)) == 18
+    assert len({(run.worker, run.token) for run in taken}) == 9
+
+
+@_case
 async def a_worker_with_one_slot_holds_one_run(stores: Stores) -> None:
     engines = [await stores.engine() for _ in range(3)]
     await _made(engines[0], 5)
