@@ -20,10 +20,10 @@ def say(*words: object) -> None:
 
 
 class Stops(logging.Handler):
-    """Says when the worker knows that it shall stop."""
+    """Says when the worker shall stop, and the claim that was under way by then is answered."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().startswith("Stopping"):
+        if record.getMessage().endswith("claims nothing more."):
             say("stopping")
 
 

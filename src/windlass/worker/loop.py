@@ -180,6 +180,7 @@ class Worker:
         if self._serving is not None:
             await asyncio.wait({self._serving}, timeout=max(0.0, ask - self._loop.time()))
             self._serving.cancel()  # a claim that does not answer; one that did has brought what is to be given back
+        _LOG.info("Worker %s claims nothing more.", self.info.name)
         if not await self._quiet_by(ask):
             for execution in list(self._busy):
                 self._stop(execution, "drain")
