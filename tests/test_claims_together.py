@@ -193,7 +193,7 @@ class Troubled:
         self.steal: Callable[[], object] | None = None
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> list[list[Row]]:
-        takes = any(statement.name == "claim" for statement in statements)
+        takes = any(statement.name in ("claim", "claim_each") for statement in statements)
         self.takes += takes
         self.batches += 1
         if takes and self.steal is not None:

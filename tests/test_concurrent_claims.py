@@ -98,7 +98,7 @@ class Watched:
         self.store, self.claims = store, 0
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> list[list[Row]]:
-        self.claims += any(statement.name == "claim" for statement in statements)
+        self.claims += any(statement.name in ("claim", "claim_each") for statement in statements)
         return await self.store.batch(verb, statements)
 
     async def close(self) -> None:

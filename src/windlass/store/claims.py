@@ -12,11 +12,9 @@ from windlass.store.base import Row, Statement, Value
 from windlass.store.order import WITHIN
 from windlass.store.rows import Rows, pack, run_of
 
-_FIELDS = Run.__struct_fields__
-_IN_ORDER = itemgetter(_FIELDS.index("band"), _FIELDS.index("position"), _FIELDS.index("seq"))
-_CLAIMS = ("claim", "claim_within")
+_IN_ORDER = itemgetter(*map(Run.__struct_fields__.index, ("band", "position", "seq")))
 
-BATCHES: Mapping[str, tuple[str, ...]] = {"claim": ("remember_claims", "claim", *WITHIN, "journal")}
+BATCHES: Mapping[str, tuple[str, ...]] = {"claim": ("remember_claims", "claim", "claim_each", *WITHIN, "journal")}
 
 FIRST = (-(2**63), -(2**63), 0)
 """The place before every run of a queue."""
@@ -35,6 +33,10 @@ class Head(NamedTuple):
     @property
     def place(self) -> tuple[int, int, int]:
         return self.band, self.position, self.seq
+
+
+_LANE = Head._fields.index("lane")
+_PLACE = itemgetter(*map(Head._fields.index, ("band", "position", "seq")))
 
 
 class Wanted(NamedTuple):
@@ -94,7 +96,7 @@ class ClaimRecords(Rows):
         if nonces:
             asked.append(Statement("calls_under", {"names": pack(sorted(nonces))}))
         answers = await self._batch("claim", *asked)
-        newest, controls, *_ = answers[0][0]
+        newest, controls = next(row[:2] for row in answers[0] if row[_LANE] is None)
         calls: dict[str, str] = dict(answers.pop()) if nonces else {}
         busy = frozenset(name for (name,) in answers.pop()) if singles else frozenset[str]()
         found = iter(answers)
@@ -105,9 +107,12 @@ class ClaimRecords(Rows):
         """Take the first of these heads that are still there, for those who want them in the order they are named."""
         statements = []
         for heads, grabs in chosen:
-            when: dict[str, Value] = {"mark": moment.mark, "controls": moment.controls, "now": moment.now}
-            values: dict[str, Value] = {"c": _places(heads), "g": pack(_numbered(grabs)), "count": sum(grab.most for grab in grabs)}
-            statements.append(Statement("claim", when | values))
+            values: dict[str, Value] = {"c": _places(heads), "count": sum(grab.most for grab in grabs)}
+            values |= {"mark": moment.mark, "controls": moment.controls, "now": moment.now}
+            if len(grabs) == 1:
+                statements.append(Statement("claim", values | _asking(grabs[0])))
+            else:
+                statements.append(Statement("claim_each", values | {"g": pack(_numbered(grabs))}))
         ids = [head.seq for heads, _ in chosen for head in heads]
         return await self._take(ids, [grab for _, grabs in chosen for grab in grabs], moment, *statements)
 
@@ -122,7 +127,7 @@ class ClaimRecords(Rows):
         common: dict[str, Value] = {"n": sets["n"], "token": grab.token, "mark": moment.mark}
         timed = common | {"w": sets["w"], "now": now}
         rates = [Statement("add_rates", timed)] if sets["w"] != "[]" else []
-        chosen = Statement("claim_within", grab._asdict() | timed | {"c": _places(heads), "controls": moment.controls})
+        chosen = Statement("claim_within", _asking(grab) | timed | {"c": _places(heads), "controls": moment.controls})
         ids = [head.seq for head in heads]
         return await self._take(ids, [grab], moment, gates, chosen, Statement("add_holds", common), *rates, *park, *wake)
 
@@ -130,10 +135,9 @@ class ClaimRecords(Rows):
         ids, calls = pack(seqs), sorted((grab.token, grab.call) for grab in grabs if grab.call is not None)
         remember = [Statement("remember_claims", {"r": pack(calls), "until": moment.until})] if calls else []
         journal = Statement("journal", {"ids": ids, "mark": moment.mark, "move": "claim", "now": moment.now})
-        whole = (*remember, *statements, journal)
-        answers = await self._batch("claim", *whole)
-        rows = [row for statement, rows in zip(whole, answers, strict=True) if statement.name in _CLAIMS for row in rows]
-        return list(map(run_of, sorted(rows, key=_IN_ORDER)))
+        claimed = Statement("claimed", {"ids": ids, "mark": moment.mark})
+        rows = (await self._batch("claim", *remember, *statements, journal, claimed))[-1]
+        return list(map(run_of, sorted(rows, key=_IN_ORDER)))  # here, because SQLite sorts wide rows slowly
 
     async def calls_under(self, nonces: Collection[str]) -> dict[str, str]:
         """Which call has claimed under a nonce, as far as any has."""
@@ -157,16 +161,21 @@ def _view(wanted: Wanted, rows: Iterable[Row], shut: Iterable[Row] = ()) -> View
     heads = _found(rows)
     end = heads[-1].place if len(heads) == wanted.most else None
     others = [head for head in _found(shut) if end is None or head.place < end]
-    return View(sorted(heads + others, key=lambda head: head.place) if others else heads, end)
+    return View(sorted(heads + others, key=_PLACE) if others else heads, end)
 
 
 def _found(rows: Iterable[Row]) -> list[Head]:
-    """The runs of a look, of which there may be none beside what else it sees."""
-    return [Head._make(row[2:]) for row in rows if row[2] is not None]
+    """The runs of a look in their order, without the row that tells of all."""
+    return sorted((Head._make(row) for row in rows if row[_LANE] is not None), key=_PLACE)
 
 
 def _places(heads: Iterable[Head]) -> str:
     return pack([(head.seq, head.lane) for head in heads])
+
+
+def _asking(grab: Grab) -> dict[str, Value]:
+    token, call, worker, slot, lease, _ = grab
+    return {"token": token, "call": call, "worker": worker, "slot": slot, "lease": lease}
 
 
 def _numbered(grabs: Sequence[Grab]) -> list[tuple[Value, ...]]:

@@ -126,10 +126,10 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
 
 
 def _part(found: re.Match[str], fragments: Mapping[str, Fragment], shared: Mapping[str, str]) -> str:
-    """A part by its name, or `{among: part}`: the set that a part selects."""
+    """A part by its name, with the word that stands for `@` in it; or `{among: part}`: the set that a part selects."""
     if found[1] == "among":
         return fragments["among"](shared[found[2].strip()])
-    return shared.get(found[1], found[0])
+    return shared[found[1]].replace("@", (found[2] or "@").strip()) if found[1] in shared else found[0]
 
 
 def render(text: str, dialect: str, parts: Mapping[str, str] | None = None) -> str:

@@ -98,7 +98,7 @@ occupied as materialized (select g.key, {counting} as weight from g)
 coalesce((select t.tat from job_rates t where t.key = w.key and t.n = w.n and t.tat > cast(:now as {int}) * 1000 and t.tat <= cast(:now as {int}) * 1000 + w.room + 60000000), cast(:now as {int}) * 1000)
 
 -- fragment: fitting
-select j.seq from {seen}
+select j.seq from {seen} and {may_take: :}
   and j.seq not in (
     select n.seq from {rows: n: seq int, key text, weight int, upto int, capacity int} join occupied f on f.key = n.key
     where f.weight + n.upto > n.capacity)
@@ -110,13 +110,7 @@ order by j.band, j.position, j.seq {skip_locked: j}
 
 -- name: claim_within
 {counted}
-update job_runs
-set {grant}
-from (
-  select cast(:token as text) as token, cast(:call as text) as call, cast(:worker as text) as worker, cast(:slot as {int}) as slot,
-    cast(:lease as {int}) as lease) as g
-where job_runs.seq {among: fitting} and {may_take}
-returning {run: job_runs}
+update job_runs set {grant: :} where seq {among: fitting}
 
 -- name: add_holds
 insert into job_holds (key, run, token, weight)

@@ -1,6 +1,6 @@
 -- Every statement windlass sends. `{from: ...}` is read from the machine's table; `{rows: r: ...}` is a set sent as one
 -- JSON text in `:r`; `seq {in: ids}` and `id {in_texts: ids}` test for membership in a set of integers or of texts, `{among: part}`
--- in what a part selects. A statement marked with a database exists only there. After a set move, `mark` tells which rows the
+-- in what a part selects; in a part that is named with a word, such as `{grant: g.}`, the word stands for every `@`. A statement marked with a database exists only there. After a set move, `mark` tells which rows the
 -- batch really moved.
 --
 -- PostgreSQL keeps the plan of a statement's first execution, which may have met an empty table, for as long as the connection
@@ -128,11 +128,9 @@ from json_array_elements_text(:lanes::json) as l(lane), lateral (
   order by q.band, q.position, q.seq limit :each) as h
 order by h.band, h.position, h.seq limit :count
 
--- The next runs of some lanes, and beside each of them the newest lane and the controls' revision; beside nothing where there is none.
+-- The newest lane and the controls' revision in one row, and the next runs of some lanes in others.
 -- name: heads
-select v.newest, v.controls, h.seq, h.band, h.position, h.lane, h.due_at, h.keys
-from (select (select max(id) from job_lanes) as newest, {controls} as controls) as v left join ({found}) as h on true
-order by h.band, h.position, h.seq
+select max(id), {controls}, null, null, null, null from job_lanes union all select * from ({found}) as h
 
 -- name: remember_claims
 insert into job_keys (scope, key, run, unfinished, until)
@@ -147,27 +145,36 @@ select key, run from job_keys where scope = 'claim' and key {in_texts: names}
 {rows: c: seq int, lane int} join job_runs j on j.seq {probe: c.seq}
 where j.lane = c.lane and j.state || '' {from: claim} and {controls} = :controls
 
--- Whether one who asks may take what was chosen for it: the call under its nonce is this one, and its one slot is free.
+-- Whether one who asks may take anything: the call under its nonce is this one, and its one slot is free.
 -- fragment: may_take
-(g.call is null or exists (select 1 from job_keys k where k.scope = 'claim' and k.key = g.token and k.run = g.call))
-  and 0 = (select count(*) from job_runs b where b.worker = g.worker and b.slot = g.slot)
+(cast(@call as text) is null or exists (select 1 from job_keys k where k.scope = 'claim' and k.key = @token and k.run = @call))
+  and 0 = (select count(*) from job_runs b where b.worker = @worker and b.slot = @slot)
 
 -- fragment: grant
-state = 'claimed', rev = rev + 1, mark = :mark, token = g.token, worker = g.worker, slot = g.slot, lease = g.lease,
-  claimed_at = {greatest}(:now, created_at), lease_until = :now + g.lease,
-  look_at = :now + {least}(g.lease, coalesce(max_runtime, g.lease)), progress = null
+state = 'claimed', rev = rev + 1, mark = :mark, token = @token, worker = @worker, slot = @slot, lease = @lease,
+  claimed_at = {greatest}(:now, created_at), lease_until = :now + @lease,
+  look_at = :now + {least}(@lease, coalesce(max_runtime, @lease)), progress = null
 
--- The first of those that are still there, numbered in their order; each who asks has some of the numbers.
+-- fragment: first_seen
+select j.seq from {seen} and {may_take: :} order by j.band, j.position, j.seq limit :count {skip_locked: j}
+
+-- The first of those that are still there.
 -- name: claim
+update job_runs set {grant: :} where seq {among: first_seen}
+
+-- The same for several who ask: those that are still there are numbered in their order, and each who asks has some of the numbers.
+-- name: claim_each
 with present as materialized (
   select j.seq, j.band, j.position from {seen} order by j.band, j.position, j.seq limit :count {skip_locked: j}),
-numbered as materialized (select seq, row_number() over (order by band, position, seq) as n from present)
-update job_runs
-set {grant}
-from numbered join {rows: g: token text, call text, worker text, slot int, lease int, first int, last int}
-  on numbered.n between g.first and g.last
-where job_runs.seq {probe: numbered.seq} and {may_take}
-returning {run: job_runs}
+numbered as materialized (select seq, row_number() over (order by band, position, seq) as n from present),
+asking as materialized (
+  select g.* from {rows: g: token text, call text, worker text, slot int, lease int, first int, last int} where {may_take: g.})
+update job_runs set {grant: g.}
+from numbered join asking as g on numbered.n between g.first and g.last
+where job_runs.seq {probe: numbered.seq}
+
+-- name: claimed
+select {run} from job_runs where seq {in: ids} and mark = :mark
 
 -- What a worker still holds of a claim whose answer it did not get. Live leases only, so it is short.
 -- name: held
