@@ -246,8 +246,8 @@ def test_a_request_that_is_given_up_takes_no_other_with_it(given_up: int) -> Non
     asyncio.run(run())
 
 
-def test_those_that_come_in_one_turn_of_the_loop_go_together_and_the_next_ones_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "GATHER", 0.2)
+def test_those_that_come_in_one_turn_of_the_loop_go_together_and_then_as_many_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "GATHER", 60.0)
 
     async def run() -> None:
         slow = Slow()
@@ -256,8 +256,22 @@ def test_those_that_come_in_one_turn_of_the_loop_go_together_and_the_next_ones_a
         late = asyncio.create_task(slow.ask("c"))
         for _ in range(5):  # turns of the loop
             await asyncio.sleep(0)
-        await asyncio.gather(late, slow.ask("d"))
+        assert slow.calls == [["a", "b"]]
+        await asyncio.wait_for(asyncio.gather(late, slow.ask("d")), 30)
         assert slow.calls == [["a", "b"], ["c", "d"]]
+
+    asyncio.run(run())
+
+
+def test_nobody_is_waited_for_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        slow = Slow()
+        slow.go.set()
+        await asyncio.gather(slow.ask("a"), slow.ask("b"), slow.ask("c"))
+        await asyncio.wait_for(slow.ask("d"), 30)  # alone, after a moment
+        monkeypatch.setattr(joining, "GATHER", 3_600.0)
+        await asyncio.wait_for(slow.ask("e"), 30)  # and from then on at once
+        assert slow.calls == [["a", "b", "c"], ["d"], ["e"]]
 
     asyncio.run(run())
 

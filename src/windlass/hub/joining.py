@@ -32,7 +32,7 @@ class _Call(NamedTuple, Generic[Item, Answer]):
 
 
 GATHER = 0.001
-"""Seconds in which others may join, where the last time several did: a batch of many costs little more than one of few."""
+"""Seconds in which as many may join as did the last time: a batch of many costs little more than one of few."""
 
 
 class Joined(Generic[Item, Answer]):
@@ -45,12 +45,15 @@ class Joined(Generic[Item, Answer]):
         self._verb, self._most = verb, most
         self._waiting: list[_Call[Item, Answer]] = []
         self._going: asyncio.Task[None] | None = None
-        self._several = False
+        self._usual = 1  # how many went the last time
+        self._enough: asyncio.Future[None] | None = None
 
     async def ask(self, items: Sequence[Item], size: int) -> list[Answer]:
         """One answer for each, as if nobody else had asked."""
         call = _Call[Item, Answer](items, size, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
+        if self._enough is not None and len(self._waiting) >= self._usual:
+            _say(self._enough)
         if self._going is None:
             self._going = asyncio.ensure_future(self._go())
         return await call.answers
@@ -58,14 +61,24 @@ class Joined(Generic[Item, Answer]):
     async def _go(self) -> None:
         try:
             while self._waiting:
-                if self._several:
-                    await asyncio.sleep(GATHER)
+                if len(self._waiting) < self._usual:
+                    await self._gather()
                 fitting = sum(size <= self._most for size in accumulate(call.size for call in self._waiting))
                 calls, self._waiting = self._waiting[: fitting or 1], self._waiting[fitting or 1 :]
-                self._several = len(calls) > 1
+                self._usual = len(calls)
                 await self._together([call for call in calls if not call.answers.done()])  # else whoever waited was cancelled
         finally:
             self._going = None
+
+    async def _gather(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._enough = loop.create_future()
+        timer = loop.call_later(GATHER, _say, self._enough)
+        try:
+            await self._enough
+        finally:
+            timer.cancel()
+            self._enough = None
 
     async def _together(self, calls: Sequence[_Call[Item, Answer]]) -> None:
         try:
@@ -84,6 +97,11 @@ class Joined(Generic[Item, Answer]):
             call.tell(await self._verb(call.items))
         except Exception as error:
             call.refuse(error)
+
+
+def _say(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Joining:
