@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import threading
 import time
 from base64 import urlsafe_b64encode
 from typing import Protocol
@@ -57,28 +56,6 @@ def uuids7(ms: int, random_bytes: bytes) -> list[str]:
     ]
 
 
-class _Pool:
-    """Random bytes of the system, asked for many at a time: for a few, to ask takes longer than all that is done with them."""
-
-    def __init__(self) -> None:
-        self._left: bytes = b""
-        self._turn = threading.Lock()
-        os.register_at_fork(after_in_child=self._forget)  # or both processes would give out the same
-
-    def take(self, count: int) -> bytes:
-        with self._turn:
-            if len(self._left) < count:
-                self._left = os.urandom(4096)
-            taken, self._left = self._left[:count], self._left[count:]
-        return taken
-
-    def _forget(self) -> None:
-        self._left, self._turn = b"", threading.Lock()
-
-
-_RANDOM = _Pool()
-
-
 class SystemClock:
     """The machine's own clock; once aligned, the clock of the server that several hubs share."""
 
@@ -100,13 +77,13 @@ class SystemClock:
         self._offset = server_now - self.monotonic()
 
     def new_id(self) -> str:
-        return uuid7(self.now(), _RANDOM.take(10))
+        return uuid7(self.now(), os.urandom(10))
 
     def new_ids(self, count: int) -> list[str]:
         return uuids7(self.now(), os.urandom(10 * count))
 
     def nonce(self) -> str:
-        return urlsafe_b64encode(_RANDOM.take(16))[:22].decode()
+        return urlsafe_b64encode(os.urandom(16))[:22].decode()
 
     def chance(self) -> float:
         return random.random()

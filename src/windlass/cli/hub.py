@@ -77,7 +77,7 @@ def _connections(asked: int | None) -> int:
     room = room_for(wanted)
     if asked is not None and room < asked:
         raise BadInput(
-            f"A hub with {asked:,} connections needs {asked + SPARE:,} open files, and this process may have only {room + SPARE:,}.",
+            f"A hub with {asked:,} connections needs {asked + SPARE:,} open files, more than this process may have.",
             hint=f"Allow more (ulimit -n {asked + SPARE}; LimitNOFILE= in systemd), or set connections to {room:,} or less.",
         )
     return room

@@ -23,7 +23,7 @@ _TYPES = {"int": "bigint", "text": "text"}
 class Query(NamedTuple):
     """The text of a statement for one database, and whether it needs a write transaction.
 
-    After a statement that found nothing it need not be run, as far as there is one.
+    Where the statement that it comes after has found nothing in the same batch, it need not be run.
     """
 
     text: str

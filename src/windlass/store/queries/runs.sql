@@ -1,7 +1,8 @@
 -- Every statement windlass sends. `{from: ...}` is read from the machine's table; `{rows: r: ...}` is a set sent as one
 -- JSON text in `:r`; `seq {in: ids}` and `id {in_texts: ids}` test for membership in a set of integers or of texts, `{among: part}`
--- in what a part selects; in a part that is named with a word, such as `{grant: g.}`, the word stands for every `@`. A statement marked with a database exists only there. After a set move, `mark` tells which rows the
--- batch really moved.
+-- in what a part selects. In a part that is named with a word, such as `{grant: g.}`, the word stands for every `@`. A statement
+-- marked with a database exists only there; one that comes "after" another need not be run where that one found nothing. After a
+-- set move, `mark` tells which rows the batch really moved.
 --
 -- PostgreSQL keeps the plan of a statement's first execution, which may have met an empty table, for as long as the connection
 -- lives. So no statement leaves it a choice that sizes decide: `{probe: r.seq}` is an equality that can only be looked up, and

@@ -125,15 +125,14 @@ class Line:
     def _run(self, batch: Batch) -> Results:
         queries, execute = self._queries, self._execute
         results: Results = []
-        vain = set()  # statements that others are only run after if they find something
+        vain = set()  # statements that have found nothing
         for name, values in batch.statements:
             query = queries[name]
             if not query.text or query.after in vain:
                 results.append([])
                 continue
             results.append(execute(query.text, values).fetchall())
-            if not results[-1]:
-                vain.add(name)
+            (vain.discard if results[-1] else vain.add)(name)
             if FAULTS.on and query.writes:
                 FAULTS.hit(f"{batch.verb}.after_{name}")
         return results
