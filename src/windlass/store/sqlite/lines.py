@@ -125,7 +125,7 @@ class Line:
     def _run(self, batch: Batch) -> Results:
         queries, execute = self._queries, self._execute
         results: Results = []
-        vain = set()  # statements that have found nothing
+        vain = set[str]()  # statements that have found nothing
         for name, values in batch.statements:
             query = queries[name]
             if not query.text or query.after in vain:
