@@ -4,6 +4,7 @@ from windlass.engine.access import Access, AuditPage
 from windlass.engine.claims import Ask, Claiming
 from windlass.engine.doctor import Doctor, Finding
 from windlass.engine.groups import Grouping
+from windlass.engine.holding import Holding
 from windlass.engine.moves import Moving
 from windlass.engine.reading import Page, Reading, Reason, Status, Tail
 from windlass.engine.reports import Outcome, Reporting
@@ -12,7 +13,7 @@ from windlass.engine.watch import Watch
 from windlass.engine.webhooks import Telling
 
 
-class Engine(Moving, Claiming, Reporting, Grouping, Sweeping, Telling, Doctor, Reading, Access):
+class Engine(Moving, Claiming, Holding, Reporting, Grouping, Sweeping, Telling, Doctor, Reading, Access):
     """A durable queue over one store."""
 
 

@@ -25,6 +25,9 @@ DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 3
 PATIENCE = 50
 """How often a verb reads and decides again after losing a race, before it says so."""
 
+LEASE = 30_000
+"""Milliseconds for which a run is held, unless its worker says otherwise."""
+
 MAX_WAIT = 60_000
 """Milliseconds after which a run that lacks several resources has them kept for it, unless the resource says otherwise."""
 
