@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from windlass.durations import span
 from windlass.engine import checks
 from windlass.engine.core import Open, open_to, pruned
 from windlass.engine.looking import Looking
@@ -261,7 +262,7 @@ class Reading(Looking):
             case State.WAITING:
                 return [*await self._why_waiting(run), *await self._why_paused(run)]
             case State.SCHEDULED:
-                due = Reason("not_due", f"It is due in {max(0, run.due_at - self.clock.now())} ms.", {"due_at": run.due_at})
+                due = Reason("not_due", f"It is due in {span(max(0, run.due_at - self.clock.now()))}.", {"due_at": run.due_at})
                 return [due, *await self._why_paused(run)]
             case State.QUEUED:
                 return [*await self._why_paused(run), *await self._why_queued(run)]
@@ -329,7 +330,8 @@ class Reading(Looking):
         if lack.why == "impossible":
             return Reason("impossible", f"It needs {need.weight} of {what}, which never has that much.", data)
         if lack.why == "rate":
-            return Reason("rate", f"The rate of {what} lets the next one in at {lack.until}.", {**data, "until": lack.until})
+            left = span(max(0, lack.until - self.clock.now()))
+            return Reason("rate", f"The rate of {what} lets the next one in after {left}.", {**data, "until": lack.until})
         runs, slots = await self.records.holders(gate.key, 10), await self.records.slots_at(gate.key, 10)
         by = [f"run {holder.run}" for holder in runs] + [f"a direct call{f' of {slot.who}' if slot.who else ''}" for slot in slots]
         data |= {"held": gate.held, "runs": [holder.run for holder in runs], "slots": [slot.id for slot in slots]}
