@@ -267,6 +267,7 @@ LITERALS: dict[str, set[str]] = {
     "give_up_deliveries": {"failed"},  # of a delivery, which happens to have the same word
     "heads": _from(Claim),
     "claim": _from(Claim) | _to(Claim),
+    "claim_each": _from(Claim) | _to(Claim),
     "start": _from(Start, State.RUNNING) | _to(Start),
     "beat": _from(Beat),
     "succeed": _from(Succeed, State.SUCCEEDED) | {"succeeded"},

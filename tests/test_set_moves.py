@@ -213,6 +213,43 @@ def test_claim(
 
 @examples
 @given(
+    rows=sets(State.QUEUED, State.QUEUED, State.QUEUED, State.SCHEDULED, State.RUNNING),
+    moved_away=st.sets(st.integers(1, 5), max_size=1),
+    asked=st.lists(st.tuples(st.integers(1, 3), st.sampled_from([None, 0]), st.booleans()), min_size=2, max_size=3),
+    stale=st.sampled_from([False, False, False, True]),
+    now=times,
+)
+def test_claim_each(
+    table: Table, rows: list[Run], moved_away: set[int], asked: list[tuple[int, int | None, bool]], stale: bool, now: int
+) -> None:
+    """Each gets the runs at its own numbers; those of one that may take nothing stay."""
+    table.fill(rows)
+    grabs = [
+        Grab(f"token {n}", f"call {n}" if called else None, f"w{n + 1}", slot, 1_000 * (n + 1), 1 if slot == 0 else count)
+        for n, (count, slot, called) in enumerate(asked)
+    ]
+    if grabs[0].call is not None:  # somebody else has claimed under its nonce
+        run_sync(table.store.batch("put", [Statement("put_key", {"key": "token 0", "run": "another's", "until": now + HOUR})]))
+    ready = [run for run in rows if run.state is State.QUEUED and run.seq not in moved_away]
+    ready.sort(key=_place)
+    commands, at = dict[int, Command](), 0
+    for n, grab in enumerate(grabs):
+        busy = grab.slot == 0 and any((run.worker, run.slot) == (grab.worker, 0) for run in rows)
+        if not (stale or busy or (n == 0 and grab.call is not None)):
+            claim = Claim(grant=grab.token, worker=grab.worker, lease=grab.lease, slot=grab.slot)
+            commands |= {run.seq: claim for run in ready[at : at + grab.most]}
+        at += grab.most
+    expected, moved = after_each(rows, commands, now)
+    heads = [_head(run, lane=3 - run.lane if run.seq in moved_away else run.lane) for run in rows]
+    taken = run_sync(table.records.claim([(heads, grabs)], Moment("fresh", int(stale), now, now + HOUR)))
+    assert taken == [expected[run.seq] for run in ready if run.seq in commands]
+    found = table.expect(expected, entries(moved, expected, "claim", now))
+    calls = {grab.call for grab in grabs if grab.call is not None} - {"call 0"}
+    assert {key.run for key in found.keys.values()} == calls | ({"another's"} if grabs[0].call is not None else set())
+
+
+@examples
+@given(
     rows=sets(State.QUEUED, State.QUEUED, State.QUEUED, State.SCHEDULED, State.CLAIMED),
     lanes=st.sets(st.integers(1, 4)),
     shut=st.sets(st.integers(1, 3)),
