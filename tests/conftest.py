@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
+from hypothesis import settings
 
 from windlass.testing.servers import PostgresServer
 
 _NUMBERS = count(1)
+
+# How long an example takes says how busy the machine is, and nothing else.
+settings.register_profile("calm", deadline=None)
+settings.load_profile("calm")
 
 
 @pytest.fixture(scope="session")
