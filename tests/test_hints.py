@@ -841,6 +841,19 @@ class Seeker:
         return True
 
 
+def test_one_whom_the_collector_ends_while_the_board_is_busy_passes_on_what_it_heard() -> None:
+    here = Board()
+    with here.waiting({A}, lambda: None):
+        pass  # whoever comes first may have missed anything
+    gone: Any = here.waiting({A}, lambda: None)
+    gone.__enter__()
+    here.wake({A: []})
+    with here._lock:
+        gone.gen.close()
+    with here.waiting({A}, lambda: None) as other:
+        assert other.heard == {A}
+
+
 @settings(max_examples=300, derandomize=True)
 @given(st.data())
 def test_no_run_waits_beside_one_who_could_take_it_and_sleeps(data: st.DataObject) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -77,6 +77,7 @@ class Board:
         self._asleep: dict[Waiter, None] = {}  # in event loops, who have heard nothing yet, in the order they came
         self._blocked: dict[Waiter, None] = {}  # on threads: there are few, and no loop that could tell them later
         self._news: dict[str | int, News] = {}  # by the runs that nobody has taken, oldest first
+        self._abandoned: deque[Waiter] = deque()
         self.closed = False
 
     def wake(self, topics: Collection[str]) -> None:
@@ -156,14 +157,17 @@ class Board:
     ) -> Iterator[Waiter]:
         """Be one who waits, with what was kept. One who comes for the first time may have missed anything, unless told otherwise."""
         with self._lock:
+            while self._abandoned:
+                self._give_up(self._abandoned.popleft())
             waiter = self._enter(frozenset(topics), ring, missed, loop)
         try:
             yield waiter
+        except GeneratorExit:
+            self._abandoned.append(waiter)  # by the collector, perhaps on a thread that holds the lock: the next one sees to it
+            raise
         except BaseException:
-            with self._lock:  # it heard, but it cannot say so
-                self._leave(waiter)
-                waiter.place.keep(waiter.heard)
-                self._pass_on(waiter.news)
+            with self._lock:
+                self._give_up(waiter)
             raise
         with self._lock:
             self._leave(waiter)
@@ -186,6 +190,12 @@ class Board:
         if len(self._places) > PLACES:
             self._drop_oldest()
         return waiter
+
+    def _give_up(self, waiter: Waiter) -> None:
+        """It heard, but it cannot say so."""
+        self._leave(waiter)
+        waiter.place.keep(waiter.heard)
+        self._pass_on(waiter.news)
 
     def _leave(self, waiter: Waiter) -> None:
         waiter.place.waiters.remove(waiter)
