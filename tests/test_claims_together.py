@@ -104,6 +104,13 @@ def test_a_bad_claim_is_refused_before_it_joins_others(h: Harness) -> None:
         h.engine.asking(many("w"), nonce="short")
 
 
+def test_too_many_claims_at_once_are_refused_and_take_nothing(h: Harness) -> None:
+    run_id = h.create()
+    with pytest.raises(WindlassError, match="claims"):
+        h(h.engine.claim_many([h.engine.asking(many("w"))] * (h.engine.limits.claim + 1)))
+    assert h.get(run_id).state == "queued"
+
+
 def test_lanes_and_pauses_that_this_process_has_not_heard_of_count(h: Harness) -> None:
     other = h.another()
     together(h, h.engine.asking(many("a")))

@@ -96,6 +96,7 @@ class Claiming(Looking):
 
     async def claim_many(self, asks: Sequence[Ask]) -> list[list[Run] | WindlassError]:
         """Many claims by one look and one batch, one answer for each. No run is given twice, and nobody is passed by."""
+        checks.count(asks, "claims", self.limits.claim)
         _once_for_each_slot(asks)
         error: StoreError | None = None
         try:
