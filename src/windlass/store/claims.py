@@ -90,7 +90,8 @@ class ClaimRecords(Rows):
 
     async def look(self, wanted: Sequence[Wanted], singles: Collection[str] = (), nonces: Collection[str] = ()) -> Look:
         """The next queued runs of each set of lanes, which of these workers are busy, and what is known of these nonces."""
-        asked = [statement for one in wanted for statement in _heads(one)]
+        heads = [_heads(one) for one in wanted]
+        asked = [statement for some in heads for statement in some]
         if singles:
             asked.append(Statement("busy", {"names": pack(sorted(singles))}))
         if nonces:
@@ -100,7 +101,7 @@ class ClaimRecords(Rows):
         calls: dict[str, str] = dict(answers.pop()) if nonces else {}
         busy = frozenset(name for (name,) in answers.pop()) if singles else frozenset[str]()
         found = iter(answers)
-        views = [_view(one, *(next(found) for _ in _heads(one))) for one in wanted]
+        views = [_view(one, *(next(found) for _ in some)) for one, some in zip(wanted, heads, strict=True)]
         return Look(views, newest or 0, controls, busy, calls)
 
     async def claim(self, chosen: Sequence[tuple[Sequence[Head], Sequence[Grab]]], moment: Moment) -> list[Run]:
