@@ -61,6 +61,10 @@ format: $(STAMP) ## Format the code and fix what lint can fix
 bench: $(STAMP) ## Measure; ONLY=engine takes one part, QUICK=1 fewer rows
 	$(BIN)/python bench/run.py $(if $(ONLY),--only "$(ONLY)") $(if $(filter-out 0,$(QUICK)),--quick)
 
+.PHONY: bench-against
+bench-against: $(STAMP) ## Measure beside another commit: REV=HEAD~1, ROUNDS=5, ONLY and QUICK as for bench
+	$(BIN)/python bench/against.py $(REV) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only "$(ONLY)") $(if $(filter-out 0,$(QUICK)),--quick)
+
 .PHONY: docs
 docs: $(STAMP) ## Write the generated parts of the docs
 	$(BIN)/python docs/generate.py
