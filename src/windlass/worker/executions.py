@@ -37,7 +37,7 @@ class Execution:
         self.work: Work | None = None
         self.why: Why | None = None
         self.finished = False
-        self.lost = False  # the store says that it is no longer ours: nothing of it is written
+        self.lost = False  # the store says that it is no longer ours: nothing of it is written. Set by `Worker.lose`, from any thread
         self.timers: list[asyncio.TimerHandle] = []
         self.lines: list[tuple[int, str]] = []
         self.n = self.dropped = 0

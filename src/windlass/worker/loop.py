@@ -17,7 +17,7 @@ from windlass.clock import Clock
 from windlass.engine import Outcome, Watch
 from windlass.errors import AWAY, BadInput, Cancelled, Conflict, StoreError, WindlassError
 from windlass.machine import Fail, GiveBack, Report, Succeed
-from windlass.model import SOLVER, Failure, Limits, Run, WorkerInfo
+from windlass.model import SOLVER, Failure, Limits, Receipt, Run, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
 from windlass.worker.beats import Heart
@@ -76,7 +76,7 @@ class Worker:
         self.info = replace(info, tags=tags, jobs=info.jobs if on_unknown == "fail" else tuple(handlers))
         self.heart = Heart(self, heart or port, clock, self.info, lease)
         self.worn_out = False  # it has ended because of handlers that were left behind: only a new process is whole again
-        self._house, self._spool, self.lease = house, spool, lease
+        self._house, self._spool, self.lease, self._margin = house, spool, lease, lease // FENCE
         self._at_the_disk, self._spooled = asyncio.Lock(), False
         self._measure, self._lag = measure, Lag()
         self._incarnation = 0 if about is None else round(clock.chance() * 2**31)  # so that two who go by one name can be told apart
@@ -410,13 +410,18 @@ class Worker:
 
     def told(self, execution: Execution, answer: str) -> None:
         """The heart has heard that a run is to be stopped, or is no longer ours."""
-        if answer == "lost" and not execution.finished and not execution.lost:
-            _LOG.warning("Run %s is no longer held by this worker; its handler is stopped and nothing is written.", execution.run.id)
-            execution.lost = True
         self._stop(execution, "lost" if answer == "lost" else "cancel")
+
+    def lose(self, execution: Execution) -> None:
+        """The store says that a run is no longer ours: from here on nothing of it is written. From any thread."""
+        if not execution.finished and not execution.lost:
+            _LOG.warning("Run %s is no longer held by this worker; its handler is stopped and nothing is written.", execution.run.id)
+        execution.lost = True
 
     def _stop(self, execution: Execution, why: Why) -> None:
         """Ask a handler to stop; when its grace is over, force it. The first reason stays, but for a lost lease."""
+        if execution.lost:
+            why = "lost"
         if execution.finished or execution.why == "lost" or (execution.why is not None and why != "lost"):
             return
         execution.why = why
@@ -465,7 +470,7 @@ class Worker:
             return report
         policy = execution.run.policy
         match execution.why:
-            case "drain" | "lost":  # by the clock: if it is still ours, somebody else shall have it; if not, the token is refused
+            case "drain" | "lost":  # by the clock: the store is asked whether it is still ours, and if so, somebody else shall have it
                 return GiveBack()
             case "timeout":
                 message = f"The attempt ran for longer than its timeout of {policy.timeout} ms."
@@ -516,28 +521,32 @@ class Worker:
         if self._spool is None:
             return
         async with self._at_the_disk:
-            if unsent := [_outcome(execution, report) for execution, report in (*self._reporting, *self._done)]:
+            if unsent := [_outcome(*item) for item in (*self._reporting, *self._done) if not item[0].lost]:
                 self._spooled = True
                 await asyncio.to_thread(self._spool.keep, unsent)
 
-    async def _drop_sent(self, outcomes: Sequence[Outcome]) -> None:
+    async def _drop_sent(self, batch: Sequence[tuple[Execution, Report]]) -> None:
         if self._spool is not None and self._spooled:
             async with self._at_the_disk:
-                await asyncio.to_thread(self._spool.drop, outcomes)
+                await asyncio.to_thread(self._spool.drop, [_outcome(*item) for item in batch])
 
     async def _report(self, batch: Sequence[tuple[Execution, Report]]) -> None:
         self._reporting = batch
         for execution, _ in batch:
-            if execution.n:
+            if execution.n and not execution.lost:
                 await self._log(execution, last=True)
-        if last_words := {item.held: text for item, _ in batch if (text := item.progress_text) is not None}:
+        if last_words := {item.held: text for item, _ in batch if (text := item.progress_text) is not None and not item.lost}:
             with suppress(*AWAY, BadInput):
                 await self.port.beat(list(last_words), lease=self.lease, progress=last_words)
-        outcomes = [_outcome(item, report) for item, report in batch]
-        answers = await self._insist(partial(self.port.report_many, outcomes), always=True) or []
+        await self._confirm([item for item, report in batch if not isinstance(report, Succeed)])
+        answers = await self._insist(partial(self._send, batch), always=True) or {}
         self._reporting = ()
-        await self._drop_sent(outcomes)
-        for (execution, report), answer in zip(batch, answers, strict=True):
+        await self._drop_sent(batch)
+        for execution, report in batch:
+            answer = answers.get(execution)
+            if answer is None:  # it is known as lost
+                self._forget(execution)
+                continue
             if isinstance(answer, Conflict):
                 self._done.append((execution, report))  # somebody was faster fifty times: say it again
                 continue
@@ -552,6 +561,21 @@ class Worker:
             else:
                 _LOG.debug("Run %s of %s: %s.", answer.run, execution.run.job, answer.state)
             self._forget(execution)
+
+    async def _confirm(self, ended: Sequence[Execution]) -> None:
+        """Ask for those whose lease is over by the clock: the fence has only guessed, and what is lost is not to be reported."""
+        now = self.clock.monotonic()
+        if doubtful := [item for item in ended if not item.lost and item.lease_ends <= now + self._margin]:
+            ask = partial(self.port.beat, [item.held for item in doubtful], lease=self.lease)
+            for execution, answer in zip(doubtful, await self._insist(ask, always=True) or (), strict=True):
+                if answer == "lost":
+                    self.lose(execution)
+
+    async def _send(self, batch: Sequence[tuple[Execution, Report]]) -> dict[Execution, Receipt | WindlassError]:
+        """Report what is not known as lost by now."""
+        ours = [item for item in batch if not item[0].lost]
+        answers = await self.port.report_many([_outcome(*item) for item in ours]) if ours else []
+        return {execution: answer for (execution, _), answer in zip(ours, answers, strict=True)}
 
     async def _keep_measuring(self, measure: Callable[[], Mapping[str, float]]) -> None:
         measured: Mapping[str, float] = {}
@@ -600,7 +624,7 @@ class Worker:
         self._timers.pop("log", None)
         chatty, self._chatty = list(self._chatty), {}
         for execution in chatty:
-            if not execution.finished:  # else its report takes them along
+            if not execution.finished and not execution.lost:  # else its report takes them along, or nobody
                 await self._log(execution)
 
     async def _log(self, execution: Execution, *, last: bool = False) -> None:
@@ -628,11 +652,11 @@ class Worker:
 
     def held(self) -> list[Execution]:
         """What this worker holds, for the heart; from any thread."""
-        return list(self._held.copy().values())
+        return [execution for execution in self._held.copy().values() if not execution.lost]
 
     async def _keep_fencing(self) -> None:
         """Stop what no beat got through for, while it can still be known to be held: before anybody else may begin."""
-        margin, rest = self.lease // FENCE, max(self.lease / 6000, 0.02)
+        margin, rest = self._margin, max(self.lease / 6000, 0.02)
         pause = rest
         while True:
             before = self.clock.monotonic()
