@@ -525,7 +525,7 @@ class FailingDisk(apsw.VFS):
     def fail(self) -> None:
         self.failures -= 1
         self.crashes.append(self.crash())
-        error = apsw.IOError("disk I/O error")
+        error: Any = apsw.IOError("disk I/O error")
         error.result, error.extendedresult = apsw.SQLITE_IOERR, apsw.SQLITE_IOERR_FSYNC
         raise error
 
@@ -553,7 +553,8 @@ async def test_a_disk_that_fails_at_the_commit_refuses_nothing(path: str, kind: 
         disk.failures = 6
         outcomes = await asyncio.gather(*(store.batch("pair", pair(number)) for number in (2, 3, 4)), return_exceptions=True)
         disk.failures = 0
-        assert [(type(outcome), outcome.settled) for outcome in outcomes] == [(OutcomeUnknown, False)] * 3
+        assert [isinstance(outcome, OutcomeUnknown) and outcome.settled for outcome in outcomes] == [False] * 3
+        assert {type(outcome) for outcome in outcomes} == {OutcomeUnknown}
         assert {2, 3, 4} <= {number for copy in disk.crashes for number in ids(copy)}
         await store.batch("pair", pair(5))
         assert ids(disk.crash()) == [1, 5]
