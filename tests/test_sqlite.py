@@ -22,6 +22,7 @@ import pytest
 
 from tests.sqlite_child import QUERIES, STEPS, Store, open_store, pair, read
 from windlass.clock import ManualClock, SystemClock
+from windlass.engine import Engine
 from windlass.errors import (
     BadInput,
     Conflict,
@@ -34,6 +35,7 @@ from windlass.errors import (
     WindlassError,
 )
 from windlass.faults import FAULTS, Rule
+from windlass.model import Key, NewRun
 from windlass.store import sql, sqlite
 from windlass.store.base import Row, Statement, run_sync
 from windlass.store.sql import Query
@@ -491,6 +493,115 @@ async def test_a_fault_after_the_commit_leaves_the_outcome_unknown_to_its_caller
         outcomes = await asyncio.gather(store.batch("lost", pair(1)), store.batch("pair", pair(2)), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown, list]
     assert ids(path) == [1, 2]
+
+
+# A disk that fails at the commit
+
+
+class _File(apsw.VFSFile):
+    """A file whose syncs fail as often as its disk was told, if it is a log."""
+
+    def __init__(self, disk: FailingDisk, name: Any, flags: list[int]) -> None:
+        super().__init__("unix", name, flags)
+        self._disk, self._fails = disk, bool(flags[0] & apsw.SQLITE_OPEN_WAL)
+
+    def xSync(self, flags: int) -> None:
+        if self._fails and self._disk.failures:
+            self._disk.fail()
+        super().xSync(flags)
+
+
+class FailingDisk(apsw.VFS):
+    """The disk of all files opened meanwhile. The next `failures` syncs of a log fail, after it was written."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("failing", "unix", makedefault=True)
+        self.failures, self._path, self._copies = 0, path, 0
+        self.crashes: list[str] = []
+
+    def xOpen(self, name: Any, flags: list[int]) -> _File:
+        return _File(self, name, flags)
+
+    def fail(self) -> None:
+        self.failures -= 1
+        self.crashes.append(self.crash())
+        error: Any = apsw.IOError("disk I/O error")
+        error.result, error.extendedresult = apsw.SQLITE_IOERR, apsw.SQLITE_IOERR_FSYNC
+        raise error
+
+    def crash(self) -> str:
+        """The files as they would be found after a crash at this moment."""
+        self._copies += 1
+        copy = f"{self._path}.{self._copies}"
+        for name in ("", "-wal"):
+            subprocess.run(["cp", self._path + name, copy + name], check=True)  # this process would lose its locks by closing the file
+        return copy
+
+
+@pytest.fixture
+def disk(path: str) -> Iterator[FailingDisk]:
+    failing = FailingDisk(path)
+    yield failing
+    failing.unregister()
+
+
+@in_loop
+async def test_a_disk_that_fails_at_the_commit_refuses_nothing(path: str, kind: str, disk: FailingDisk) -> None:
+    """What is in the log may be there after a crash, and for those beside it in the commit too; so nobody is told that it is not."""
+    async with opened(path, kind) as store:
+        await store.batch("pair", pair(1))
+        disk.failures = 6
+        outcomes = await asyncio.gather(*(store.batch("pair", pair(number)) for number in (2, 3, 4)), return_exceptions=True)
+        disk.failures = 0
+        assert [isinstance(outcome, OutcomeUnknown) and outcome.settled for outcome in outcomes] == [False] * 3
+        assert {type(outcome) for outcome in outcomes} == {OutcomeUnknown}
+        assert {2, 3, 4} <= {number for copy in disk.crashes for number in ids(copy)}
+        await store.batch("pair", pair(5))
+        assert ids(disk.crash()) == [1, 5]
+    assert ids(path) == [1, 5]
+
+
+@in_loop
+async def test_what_failed_at_the_commit_does_not_come_back_once_it_is_settled(path: str, kind: str, disk: FailingDisk) -> None:
+    async with opened(path, kind) as store:
+        await store.batch("pair", pair(1))
+        for number in (2, 3):
+            disk.failures = 1
+            with pytest.raises(OutcomeUnknown, match="Ask by key") as unknown:
+                await store.batch("pair", pair(number))
+            assert unknown.value.settled
+            assert ids(disk.crashes.pop()) == [1, number]
+            assert ids(disk.crash()) == [1]
+            assert await read(store) == [[(1,)], [(1,)]]
+        await store.batch("pair", pair(2))
+    assert ids(path) == [1, 2]
+
+
+@in_loop
+async def test_a_creation_whose_disk_fails_at_the_commit_is_there_or_unknown(path: str, kind: str, disk: FailingDisk) -> None:
+    store = AsyncSqlite(path, SystemClock()) if kind == "async" else BlockingSqlite(path, SystemClock())
+    engine = Engine(store, SystemClock())
+
+    def there(copy: str) -> int:
+        crashed = BlockingSqlite(copy, SystemClock())
+        runs = run_sync(Engine(crashed, SystemClock()).runs()).runs
+        run_sync(crashed.close())
+        return len(runs)
+
+    try:
+        await engine.create([NewRun("known")], undefined="wait")
+        for failures, expected in ((1, 2), (2, 3)):  # after the first it is settled at once, after both by the creation itself
+            disk.failures = failures
+            [made] = await engine.create([NewRun("known", key=Key(str(failures)))], undefined="wait")
+            assert made.created
+            assert there(disk.crash()) == len((await engine.runs()).runs) == expected
+        disk.crashes, disk.failures = [], 1_000
+        with pytest.raises(OutcomeUnknown):
+            await engine.create([NewRun("known", key=Key("lost"))], undefined="wait")
+        disk.failures = 0
+        assert there(disk.crashes[0]) == 4
+    finally:
+        await store.close()
 
 
 # Several processes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
 
 
@@ -179,9 +181,15 @@ class HubFailed(WindlassError):
 
 
 class OutcomeUnknown(StoreError):
-    """The connection broke while committing: it may or may not have happened."""
+    """The connection broke, or the disk failed, while committing: it may or may not have happened."""
 
     code = "outcome_unknown"
+    settled = False
+    """Whether it is decided by now, so that what the store shows stays true: what is not there will not come later."""
+
+    def __init__(self, message: str, *, hint: str, settled: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.settled = settled
 
 
 class StoreFull(StoreError):
@@ -254,6 +262,15 @@ class NotJson(BadInput):
     """The body is not said to be JSON; nothing was changed."""
 
     code, status = "not_json", 415
+
+
+@contextmanager
+def in_doubt(unknown: OutcomeUnknown) -> Iterator[None]:
+    """While nobody knows whether something has happened, no error of the store may say that nothing was written."""
+    try:
+        yield
+    except StoreError as error:
+        raise unknown from error
 
 
 AWAY = (StoreUnreachable, StoreBusy, StoreFull, OutcomeUnknown)

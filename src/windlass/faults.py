@@ -12,13 +12,18 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from windlass.errors import BadInput, OutcomeUnknown, StoreBusy, StoreFull, WindlassError
 
 VARIABLE = "WINDLASS_FAULTS"
 
-_RAISED: dict[str, type[WindlassError]] = {"busy": StoreBusy, "full": StoreFull, "unknown": OutcomeUnknown}
+_RAISED: dict[str, Callable[..., WindlassError]] = {
+    "busy": StoreBusy,
+    "full": StoreFull,
+    "unknown": partial(OutcomeUnknown, settled=True),  # the transaction is over before the caller hears of it
+}
 _RULE = re.compile(r"(?P<point>[a-z_]+\.[a-z0-9_]+)=(?P<action>kill|stop|drop|raise:\w+|delay:\d+ms)(?:@(?P<nth>[1-9]\d*))?")
 
 

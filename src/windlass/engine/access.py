@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from windlass.engine import checks
 from windlass.engine.core import Core
-from windlass.errors import BadInput, Conflict, LimitReached, NotFound, OutcomeUnknown, StoreError, Unauthorized, WrongState
+from windlass.errors import BadInput, Conflict, LimitReached, NotFound, OutcomeUnknown, StoreError, Unauthorized, WrongState, in_doubt
 from windlass.model import SCOPES, Audited, Scope, Token
 from windlass.store.access import NEWEST
 
@@ -78,11 +78,16 @@ class Access(Core):
     async def _keep(self, token: Token) -> None:
         try:
             await self.records.add_token(token, self.limits.tokens)
-        except OutcomeUnknown:
-            if await self.records.token_by_hash(token.hash) is None:
-                raise
+        except OutcomeUnknown as unknown:
+            await self._sure_of(token, unknown)
         except Conflict:
             raise self._too_many() from None
+
+    async def _sure_of(self, token: Token, unknown: OutcomeUnknown) -> None:
+        with in_doubt(unknown):
+            stored = await self.records.token_by_hash(token.hash)
+        if stored is None:
+            raise unknown
 
     def _too_many(self) -> LimitReached:
         hint = "Let those expire that nobody needs; what has ended is removed by retention."
@@ -97,9 +102,8 @@ class Access(Core):
         ends = now + overlap if old.expires_at is None else min(old.expires_at, now + overlap)
         try:
             await self.records.rotate_token(old, ends, new, self.limits.tokens)
-        except OutcomeUnknown:
-            if await self.records.token_by_hash(new.hash) is None:
-                raise
+        except OutcomeUnknown as unknown:
+            await self._sure_of(new, unknown)
         except Conflict:
             _rotatable(await self.get_token(id), now)
             raise self._too_many() from None
@@ -161,8 +165,11 @@ class Access(Core):
         secret, now = TOKEN + self.clock.nonce() + self.clock.nonce(), self.clock.now()
         try:
             token = await self.records.sign_in(hash_of(invitation), hash_of(secret), now, lasts)
-        except OutcomeUnknown:
-            token = await self.records.token_by_hash(hash_of(secret))
+        except OutcomeUnknown as unknown:
+            with in_doubt(unknown):
+                token = await self.records.token_by_hash(hash_of(secret))
+            if token is None and not unknown.settled:
+                raise
         if token is None:
             raise _not_good()
         return token, secret

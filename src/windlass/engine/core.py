@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from windlass import payload as json
 from windlass.clock import Clock
 from windlass.engine import checks
-from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob
+from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob, in_doubt
 from windlass.gates import Gate, parts_of
 from windlass.machine import Command, step
 from windlass.model import SOLVER, Job, Lane, Limits, Needs, Options, Pause, Policy, Requires, Resource, Run, State, WorkerInfo
@@ -399,8 +399,11 @@ class Core:
                 written = await self.write_back(verb, changes, now)
                 if written.seqs:
                     return after
-            except OutcomeUnknown:
-                found = await self.get(run_id)
+            except OutcomeUnknown as unknown:
+                with in_doubt(unknown):
+                    found = await self.get(run_id)
                 if found.rev >= after.rev and found.state is after.state:
                     return found
+                if not unknown.settled:
+                    raise
         raise Conflict(f"Run {run_id} kept changing; {cmd.name} was not done.", hint="Try again.")

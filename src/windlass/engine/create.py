@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE, Core, Template, merged
-from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, WrongState
+from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.gates import keys_text, limits_by_key
 from windlass.machine import ENDED, rank
 from windlass.model import INDEX_STEP, Created, Job, Key, NewRun, Options, State, Use, place
@@ -117,8 +117,16 @@ class Creating(Core):
         Their ids are fixed, so where there is a doubt the store can be asked.
         """
         try:
+            return await self._stored(made)
+        except OutcomeUnknown as unknown:
+            with in_doubt(unknown):
+                winners = await self._found(made)
+                return winners if winners is not None or unknown.settled else await self._stored(made)
+
+    async def _stored(self, made: Creation) -> dict[tuple[str, str], Winner] | None:
+        try:
             winners, released = await self.records.create(made, self.clock.nonce())
-        except (OutcomeUnknown, Conflict):
+        except Conflict:
             return await self._found(made)
         await self.wake_queues([*self.ready(made, winners), *released], made.now)
         return winners

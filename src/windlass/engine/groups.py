@@ -15,7 +15,7 @@ from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE
 from windlass.engine.create import Creating
-from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, WrongState
+from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.machine import MOVES, Cancel, step
 from windlass.model import Group, GroupKind, GroupStatus, Key, Member, NewGroup, NewRun, OnFailure, Result, Run, State, place
 from windlass.store.groups import NEWEST, GroupRow
@@ -55,12 +55,27 @@ class Grouping(Creating):
     async def _store_group(self, group: GroupRow, made: Creation) -> Group | None:
         """The group once it is stored, or the one that the same request has made before; None when neither is there."""
         try:
+            return await self._stored_group(group, made)
+        except OutcomeUnknown as unknown:
+            with in_doubt(unknown):
+                found = await self._found_group(group, made)
+                return found if found is not None or unknown.settled else await self._stored_group(group, made)
+
+    async def _stored_group(self, group: GroupRow, made: Creation) -> Group | None:
+        try:
             await self.records.create_group(group, made, self.clock.nonce())
-        except (OutcomeUnknown, Conflict):
-            if await self.records.group(group.id) is None:
-                await self._refuse_other_content(made)
-                winners = await self.records.winners(made.keys, made.now)
-                return await self.get_group(next(iter(winners.values())).run) if winners else None
+        except Conflict:
+            return await self._found_group(group, made)
+        return await self._told_of(group, made)
+
+    async def _found_group(self, group: GroupRow, made: Creation) -> Group | None:
+        if await self.records.group(group.id) is None:
+            await self._refuse_other_content(made)
+            winners = await self.records.winners(made.keys, made.now)
+            return await self.get_group(next(iter(winners.values())).run) if winners else None
+        return await self._told_of(group, made)
+
+    async def _told_of(self, group: GroupRow, made: Creation) -> Group:
         await self.wake_queues(self.ready(made, {}), made.now)
         return await self.get_group(group.id)
 

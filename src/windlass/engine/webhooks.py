@@ -16,7 +16,7 @@ from windlass import egress
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE
 from windlass.engine.reading import Reading, Tail
-from windlass.errors import BadInput, Conflict, LeaseLost, LimitReached, NotFound, OutcomeUnknown, WrongState
+from windlass.errors import BadInput, Conflict, LeaseLost, LimitReached, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.machine import ENDED
 from windlass.model import Delivery, Entry, Limits, Secret, State, Webhook
 from windlass.store.webhooks import FOLLOWER, Due, End, NewDelivery, Verdict
@@ -91,8 +91,9 @@ class Telling(Reading):
         )  # fmt: skip
         try:
             room = await self.records.add_webhook(made, self.limits.webhooks)
-        except OutcomeUnknown:
-            room = await self.records.webhook(made.id) is not None
+        except OutcomeUnknown as unknown:
+            with in_doubt(unknown):
+                room = await self.records.webhook(made.id) is not None
             if not room:
                 raise
         if not room:

@@ -399,7 +399,7 @@ async def _run_slowly(session: AnySession, batch: Batch, opening: Sequence[Step]
     try:
         FAULTS.hit(f"{batch.verb}.after_commit")
     except StoreError as error:
-        raise OutcomeUnknown(error.message, hint=error.hint) from error  # whatever was injected: it is committed
+        raise OutcomeUnknown(error.message, hint=error.hint, settled=True) from error  # whatever was injected: it is committed
     return rows
 
 

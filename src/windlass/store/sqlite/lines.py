@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import apsw
@@ -17,7 +17,7 @@ from windlass.faults import FAULTS
 from windlass.store import sql
 from windlass.store.base import Row, Statement
 from windlass.store.sql import Query
-from windlass.store.sqlite.files import PATIENCE, connect, disconnect, known_steps, patience, prepare, translate, translated
+from windlass.store.sqlite.files import DISK, PATIENCE, connect, disconnect, known_steps, patience, prepare, translate, translated
 
 Queries = Mapping[str, Query]  # without a text: a statement that only another database needs
 Results = list[list[Row]]
@@ -61,7 +61,7 @@ def _after_commit(batch: Batch, outcome: Outcome) -> Outcome:
     try:
         FAULTS.hit(f"{batch.verb}.after_commit")
     except StoreError as error:
-        return OutcomeUnknown(error.message, hint=error.hint)  # whatever was injected: it is committed
+        return OutcomeUnknown(error.message, hint=error.hint, settled=True)  # whatever was injected: it is committed
     return outcome
 
 
@@ -91,6 +91,7 @@ class Line:
 
     def _write(self, batches: Sequence[Batch]) -> list[Outcome]:
         outcomes: list[Outcome] = []
+        committing = False
         run = self._run if len(batches) == 1 else self._join
         try:
             if FAULTS.on:
@@ -100,13 +101,33 @@ class Line:
                 outcomes.append(run(batch))  # noqa: PERF401 - after an error it tells how far this came
             if FAULTS.on:
                 _hit([batch for batch, outcome in zip(batches, outcomes, strict=True) if isinstance(outcome, list)], "before_commit")
+            committing = True
             self._execute("commit")
         except BaseException as error:
             self._undo()
+            told = (
+                self._unknown(error) if committing and isinstance(error, apsw.IOError) else functools.partial(translate, error, self._path)
+            )
             failures = itertools.zip_longest(batches, outcomes)  # those that failed by themselves keep their own error
-            return [own if isinstance(own, BaseException) else translate(error, self._path) for _, own in failures]
+            return [own if isinstance(own, BaseException) else told() for _, own in failures]
         self.commits += 1
         return list(map(_after_commit, batches, outcomes)) if FAULTS.on else outcomes
+
+    def _unknown(self, error: apsw.IOError) -> Callable[[], OutcomeUnknown]:
+        """A disk that fails at the commit refuses nothing: what is in the log, readers do not see, but a crash may bring it back."""
+        settled = self._overwrite()
+        message, hint = f"The disk failed while SQLite committed to {self._path}: {error}.", f"Ask by key whether it happened. {DISK}"
+        return lambda: OutcomeUnknown(message, hint=hint, settled=settled)
+
+    def _overwrite(self) -> bool:
+        """Put a commit that changes nothing where one failed in the log; once it is on disk, that one cannot come back."""
+        try:
+            version = self._execute("pragma user_version").fetchall()[0][0]
+            self._execute(f"begin immediate; pragma user_version = {version}; commit").fetchall()
+        except apsw.Error:
+            self._undo()
+            return False
+        return True
 
     def _join(self, batch: Batch) -> Outcome:
         """Run one batch of several: its error undoes it alone, unless it has ended the transaction for all."""
