@@ -780,7 +780,8 @@ class Model:
         return len(due)
 
     def prune(self, now: int) -> int:
-        old = {doc.id for doc in self.runs.values() if doc.finished_at is not None and doc.finished_at < now - KEEP[doc.state]}
+        past = {doc.id for doc in self.runs.values() if doc.finished_at is not None and doc.finished_at < now - KEEP[doc.state]}
+        old = past - {run for doc in self.runs.values() if not doc.ended for run in self._read_by(doc)}
         for run in old:
             del self.runs[run]
         for doc in self.runs.values():
@@ -793,6 +794,10 @@ class Model:
         self.nonces = {nonce: until for nonce, until in self.nonces.items() if until > now}
         self.groups = {name: group for name, group in self.groups.items() if self.members(name)}
         return len(old)
+
+    def _read_by(self, doc: Doc) -> list[str]:
+        """The runs whose results it may read."""
+        return doc.after + ([] if doc.calls is None else [member.id for member in self.members(doc.calls)])
 
     # Looking
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.harness import Harness, open_store, token
 from tests.invariants import CLEAR, Observer, clear, with_tables
 from windlass.clock import ManualClock
-from windlass.engine import Outcome, groups
+from windlass.engine import Outcome, groups, sweeping
 from windlass.errors import BadInput, Cancelled, DuplicateKey, NotFound, UnknownJob, WrongState
 from windlass.faults import FAULTS
 from windlass.machine import ENDED, Succeed
@@ -614,6 +614,73 @@ def test_a_group_outlives_members_that_went_before_its_end(h: Harness) -> None:
     assert (len(members(h, group)), group_of(h, group).status) == (1, "running")
     h.succeed(h.claimed())
     assert group_of(h, group).status == "completed"
+
+
+def test_what_a_callback_may_read_is_kept_until_it_has_ended(h: Harness) -> None:
+    group = make(h, runs(2), "parallel", callback=NewRun("mail"))
+    for run in h.claim(2):
+        h.succeed(run, f'"{run.id}"')
+        h.clock.advance(8 * DAY)
+        assert h(h.engine.prune()) == 0
+    called = h.claimed()
+    assert [result.output for result in h(h.engine.results(called.id))] == [f'"{run.id}"' for run in members(h, group)]
+    h.succeed(called)
+    assert h(h.engine.prune()) == 2
+    assert h.get(called.id).state is State.SUCCEEDED
+
+
+def test_what_a_run_waited_for_is_kept_until_that_run_has_ended(h: Harness) -> None:
+    first, never = h.create(), h.create(due_at=h.clock.now() + 40 * DAY)
+    waiting = h.create(after=(first, never))
+    h.succeed(h.claimed(), '"first"')
+    for ended in range(3):
+        h.clock.advance(8 * DAY)
+        assert h(h.engine.prune()) == 0, ended
+    h.clock.advance(40 * DAY)
+    h.sweep()
+    h.succeed(h.claimed(), '"never"')
+    run = h.claimed()
+    assert run.id == waiting
+    assert {result.output for result in h(h.engine.results(run.id))} == {'"first"', '"never"'}
+    h.clock.advance(8 * DAY)
+    assert h(h.engine.prune()) == 0
+    h(h.engine.cancel(run.id))
+    with pytest.raises(Cancelled):
+        h.succeed(run)
+    assert h(h.engine.prune()) == 2
+    assert [left.id for left in h(h.engine.runs()).runs] == [waiting]
+
+
+def test_what_is_kept_does_not_hide_what_may_go(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "SLICE", 2)
+    monkeypatch.setattr(sweeping, "SLICES", 2)
+    blocking = h.create(due_at=h.clock.now() + 90 * DAY)
+    kept = [h.create() for _ in range(9)]
+    h.create(after=(*kept, blocking))
+    for run in h.claim(9):
+        h.succeed(run)
+    h.clock.advance(1)
+    gone = [h.create() for _ in range(3)]
+    for run in h.claim(3):
+        h.succeed(run)
+    h.clock.advance(8 * DAY)
+    assert [h(h.engine.prune()) for _ in range(5)] == [0, 0, 3, 0, 0]
+    assert set(h(h.engine.records.seqs([*kept, *gone]))) == set(kept)
+
+
+def test_what_begins_to_be_needed_while_it_is_removed_stays(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = h.create()
+    h.succeed(h.claimed())
+    h.clock.advance(8 * DAY)
+    prune = h.engine.records.prune
+
+    async def later(ids: Iterable[int], now: int) -> None:
+        await h.another().engine.create([NewRun("mail", after=(done,))])
+        await prune(ids, now)
+
+    monkeypatch.setattr(h.engine.records, "prune", later)
+    assert h(h.engine.prune()) == 0
+    assert h.get(done).state is State.SUCCEEDED
 
 
 # Ten thousand members

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from msgspec import Struct
 
 from windlass.engine.core import BACK_AT_LATEST
@@ -9,7 +11,7 @@ from windlass.engine.limiting import Limiting
 from windlass.engine.schedules import Scheduling
 from windlass.engine.stats import Counting
 from windlass.engine.watch import Watch
-from windlass.errors import OutcomeUnknown
+from windlass.errors import Conflict, OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
 from windlass.model import Run, State
 from windlass.store.records import Change, Ready
@@ -37,6 +39,10 @@ class Sweeping(Scheduling, Counting, Limiting):
     """The verbs of time."""
 
     _prune_at = 0
+
+    @cached_property
+    def _pruned_upto(self) -> dict[State, tuple[int, int]]:
+        return {}
 
     async def sweep(self, watch: Watch | None = None) -> Swept:
         """Lapse what is lost, fire schedules, dispatch what is due, prune what is old.
@@ -158,13 +164,8 @@ class Sweeping(Scheduling, Counting, Limiting):
         await self.tidy_gates()
         for state in ENDED:
             keep = self.limits.keep_succeeded if state is State.SUCCEEDED else self.limits.keep_others
-            for _ in range(SLICES):
-                before = now - keep if read is None else max(min(now - keep, read + 1), now - keep - self.limits.deliver_within)
-                ids = await self.records.prunable(state, before, SLICE)
-                if not ids:
-                    break
-                await self.records.prune(ids)
-                pruned += len(ids)
+            before = now - keep if read is None else max(min(now - keep, read + 1), now - keep - self.limits.deliver_within)
+            pruned += await self._prune(state, before, now)
         audit_from = now - self.limits.keep_audit
         for drop, before in (
             (self.records.drop_expired_keys, now),
@@ -178,3 +179,24 @@ class Sweeping(Scheduling, Counting, Limiting):
             if not await self.records.prune_deliveries(now, self.limits.keep_deliveries, SLICE):
                 break
         return pruned
+
+    async def _prune(self, state: State, before: int, now: int) -> int:
+        """Remove the runs that ended in a state before a time; what is kept does not hide what is behind it, however much it is."""
+        pruned, after = 0, self._pruned_upto.pop(state, (0, 0))
+        for _ in range(SLICES):
+            old = await self.records.prunable(state, before, after, SLICE)
+            if old:
+                after = (old[-1].finished_at, old[-1].seq)
+            pruned += await self._prune_these([run.seq for run in old if not run.needed], now)
+            if len(old) < SLICE:
+                return pruned
+        self._pruned_upto[state] = after  # where the next call goes on
+        return pruned
+
+    async def _prune_these(self, seqs: list[int], now: int) -> int:
+        try:
+            if seqs:
+                await self.records.prune(seqs, now)
+        except Conflict:
+            return 0  # one of them is needed again; the next call looks anew
+        return len(seqs)

@@ -61,6 +61,8 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "look_later": ("look_later",),
     "prune": (
         "lock_groups",
+        "lock_pruned",
+        "refuse_prune",
         "lock_pruned_keys",
         "prune_keys",
         *(f"prune_{table}" for table in ("journal", "attempts", "logs", "waits", "followed", "holds", "groups", "runs")),
@@ -191,6 +193,14 @@ class Stored(NamedTuple):
 
     winners: dict[tuple[str, str], Winner]
     released: list[Ready]
+
+
+class Old(NamedTuple):
+    """A run that is past its retention."""
+
+    seq: int
+    finished_at: int
+    needed: bool  # one that has not ended may still read it
 
 
 class Winner(NamedTuple):
@@ -514,12 +524,15 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
 
     # Retention
 
-    async def prunable(self, state: State, before: int, count: int) -> list[int]:
-        return sorted(row[0] for row in await self._read("prunable", state=state.value, before=before, count=count))
+    async def prunable(self, state: State, before: int, after: tuple[int, int], count: int) -> list[Old]:
+        """Runs that ended in a state before a time, by their end, from behind such a place on."""
+        rows = await self._read("prunable", state=state.value, before=before, at=after[0], seq=after[1], count=count)
+        return [Old(seq, at, bool(needed)) for seq, at, needed in rows]
 
-    async def prune(self, ids: Sequence[int]) -> None:
-        packed = pack(ids)
-        await self._batch("prune", *(Statement(name, {"ids": packed}) for name in BATCHES["prune"]))
+    async def prune(self, ids: Iterable[int], now: int) -> None:
+        """Remove these runs and what belongs to them; Conflict when one of them is needed again."""
+        values: dict[str, Value] = {"ids": pack(sorted(ids)), "now": now}
+        await self._batch("prune", *(Statement(name, values) for name in BATCHES["prune"]))
 
     async def tidy(self, most: int, share: float) -> bool:
         """Remove dead rows where the database keeps them, if there are more than that many and that share of all."""

@@ -423,8 +423,26 @@ select name, queues, jobs, tags, cores, memory, slots, seen_at from workers wher
 
 -- Retention ------------------------------------------------------------------------------------------------------
 
+-- Whether one that has not ended may still read it: a run that waits or waited for it, or the callback of its group.
+-- fragment: needed
+((select 1 from job_waits w where w.predecessor = job_runs.seq
+    and (select f.finished_at is null from job_runs f where f.seq = w.run) limit 1) is not null
+  or (select c.finished_at is null from job_runs c where c.id = (select g.callback from job_groups g where g.seq = job_runs.grouped)))
+
+-- What is kept is read too: the next page begins behind it.
 -- name: prunable
-select seq from job_runs where finished_at is not null and state = :state and finished_at < :before order by finished_at, seq limit :count
+select seq, finished_at, {needed} from job_runs
+where finished_at is not null and state = :state and finished_at < :before and (finished_at, seq) > (:at, :seq)
+order by finished_at, seq limit :count
+
+-- Once locked, nothing new can wait for them.
+-- name: lock_pruned postgres
+select seq from job_runs where seq {in: ids} order by seq for update
+
+-- Then nothing at all: what was to be removed is needed again.
+-- name: refuse_prune
+insert into schema_version (version, applied_at)
+select 1, :now where exists (select 1 from job_runs where seq {in: ids} and {needed})
 
 -- fragment: named
 select id from job_runs where seq {in: ids}
