@@ -67,6 +67,7 @@ class Doc:
     job: str
     queue: str
     needs: frozenset[str]
+    cores: int
     uses: tuple[Use, ...]
     state: str
     band: int
@@ -263,6 +264,7 @@ class Model:
             job=new.job,
             queue=options.get("queue", "default"),
             needs=frozenset(requires.tags if requires else ()),
+            cores=requires.cores if requires else 0,
             uses=tuple(sorted(options.get("uses", ()), key=lambda use: (use.resource, use.per or ""))),
             state="waiting" if new.after else "scheduled" if due_at > now else "queued",
             band=-options.get("priority", 0),
@@ -303,7 +305,7 @@ class Model:
         return Created(answer.id, created=True)
 
     def _again_from(self, old: Doc, run: str, now: int, index: int) -> Doc:
-        names = ("job", "queue", "needs", "uses", "band", "payload", "max_attempts", "max_runtime", "policy", "aged")
+        names = ("job", "queue", "needs", "cores", "uses", "band", "payload", "max_attempts", "max_runtime", "policy", "aged")
         kept = {name: getattr(old, name) for name in names}
         place = position(now - old.head_start, index)
         return Doc(id=run, number=0, state="queued", retry_of=old.ids[-1], position=place, due_at=now, created_at=now, **kept)
@@ -365,20 +367,29 @@ class Model:
 
     # Limits
 
-    def wants(self, doc: Doc) -> list[tuple[str, int]]:
-        """The gates that a run must pass, and how much it takes of each."""
-        return [(gate(use.resource, None if use.per is None else _key(doc.payload, use.per)), use.weight) for use in doc.uses]
+    def wants(self, doc: Doc, worker: WorkerInfo | None = None) -> list[tuple[str, int]]:
+        """The gates that a run must pass, and how much it takes of each; with those of the worker that has it, or asks for it."""
+        shared = [(gate(use.resource, None if use.per is None else _key(doc.payload, use.per)), use.weight) for use in doc.uses]
+        name = doc.worker if worker is None else worker.name
+        return shared + ([(f"cores\x1e{name}", doc.cores)] if name is not None and doc.cores else [])
+
+    def supply(self, key: str, worker: WorkerInfo | None) -> Supply:
+        """How much there is of what a gate stands for: as set for all, or as the worker says of itself."""
+        own = worker is not None and key == f"cores\x1e{worker.name}"
+        return Supply(worker.cores) if own and worker is not None else self.supplies[key.partition("\x1f")[0]]
 
     def occupied(self, key: str, *, slots: bool = True) -> int:
         """What live runs take of a gate; and direct calls, also those that wait for their turn."""
         runs = sum(weight for doc in self.runs.values() if doc.state in LIVE for other, weight in self.wants(doc) if other == key)
         return runs + sum(slot.weight for slot in self.slots.values() if slots and slot.key == key)
 
-    def lacks(self, doc: Doc, now: int, taken: Mapping[str, int] | None = None, kept: Iterable[str] = ()) -> list[Lacking]:
+    def lacks(
+        self, doc: Doc, now: int, taken: Mapping[str, int] | None = None, kept: Iterable[str] = (), worker: WorkerInfo | None = None
+    ) -> list[Lacking]:
         """Everything that keeps a run from passing now, where a claim has given away so much and keeps some gates."""
         found = []
-        for key, weight in self.wants(doc):
-            supply, gone = self.supplies[key.partition("\x1f")[0]], (taken or {}).get(key, 0)
+        for key, weight in self.wants(doc, worker):
+            supply, gone = self.supply(key, worker), (taken or {}).get(key, 0)
             capacity, rates = supply.capacity, [_bucket(rate) for rate in supply.rates]
             ends = [self._full_at(key, n, room, now) + (gone + weight) * step for n, (step, room) in enumerate(rates)]
             if (capacity is not None and weight > capacity) or any(weight * step > room for step, room in rates):
@@ -475,20 +486,20 @@ class Model:
                 or len(chosen) == count
             ):
                 continue
-            if missing := self.lacks(doc, now, taken, kept):
+            if missing := self.lacks(doc, now, taken, kept, worker):
                 if any("\x1f" not in lacking.key for lacking in missing):
                     shut.add(_lane(doc))
-                kept |= self._kept_for(doc, missing, now)
+                kept |= self._kept_for(doc, missing, now, worker)
             else:
                 chosen.append(doc)
-                taken.update(dict(self.wants(doc)))
+                taken.update(dict(self.wants(doc, worker)))
         return chosen
 
-    def _kept_for(self, doc: Doc, missing: Sequence[Lacking], now: int) -> set[str]:
+    def _kept_for(self, doc: Doc, missing: Sequence[Lacking], now: int, worker: WorkerInfo) -> set[str]:
         if any("\x1f" in lacking.key or lacking.why == "impossible" for lacking in missing):
             return set()
-        if any(now - doc.due_at >= self.supplies[lacking.key].max_wait for lacking in missing):
-            return {key for key, _ in self.wants(doc) if "\x1f" not in key}
+        if any(now - doc.due_at >= self.supply(lacking.key, worker).max_wait for lacking in missing):
+            return {key for key, _ in self.wants(doc, worker) if "\x1f" not in key}
         return {missing[0].key} if len(missing) == 1 else set()
 
     def paused(self, doc: Doc) -> list[str]:
@@ -512,8 +523,8 @@ class Model:
         assert docs == sorted(docs, key=lambda doc: doc.place)
         for doc in docs:
             assert (doc.state, doc.parked, self.paused(doc), able(worker, doc)) == ("queued", False, [], True), f"{doc.id} may not be taken"
-            assert not self.lacks(doc, now, taken), f"{doc.id} may not pass"
-            taken.update(dict(self.wants(doc)))
+            assert not self.lacks(doc, now, taken, worker=worker), f"{doc.id} may not pass"
+            taken.update(dict(self.wants(doc, worker)))
         self._take(docs, worker, lease, token, now)
         return list(answer)
 
@@ -831,8 +842,13 @@ class Model:
         if doc.state == "scheduled":
             return ["not_due", *paused]
         lacking = [lacking.why for lacking in self.lacks(doc, now)]
-        unknown = ["no_worker"] * (not any(able(worker, doc) for worker in self._alive(now)))
-        return [*paused, *unknown, *lacking, *["parked"] * (doc.parked and not lacking)]
+        takers = [worker for worker in self._alive(now) if able(worker, doc)]
+        unknown = ["no_worker"] * (not takers)
+        full = ["worker_full"] * (bool(takers) and all(self._short(doc, worker) for worker in takers))
+        return [*paused, *unknown, *lacking, *full, *["parked"] * (doc.parked and not lacking)]
+
+    def _short(self, doc: Doc, worker: WorkerInfo) -> bool:
+        return doc.cores > 0 and self.occupied(f"cores\x1e{worker.name}") + doc.cores > worker.cores
 
     def next_ones(self, now: int) -> set[str]:
         """The runs that a live worker would get if it asked for one, and had nothing to do."""
@@ -922,7 +938,7 @@ class Model:
 def able(worker: WorkerInfo, doc: Doc) -> bool:
     """Whether a worker can and may take a run."""
     may = (worker.queues is None or doc.queue in worker.queues) and (worker.jobs is None or doc.job in worker.jobs)
-    return may and doc.needs <= set(worker.tags)
+    return may and doc.needs <= set(worker.tags) and doc.cores <= worker.cores
 
 
 def _said(options: Options) -> dict[str, Any]:
@@ -936,7 +952,7 @@ def _content(new: NewRun) -> Any:
 
 
 def _lane(doc: Doc) -> Any:
-    return doc.queue, doc.job, doc.needs, doc.uses
+    return doc.queue, doc.job, doc.needs, doc.cores, doc.uses
 
 
 def gate(resource: str, key: str | None = None) -> str:

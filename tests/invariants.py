@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from windlass.machine import ENDED, LIVE, MOVES
-from windlass.model import Group, Lane, Limits, Needs, Pause, Queue, Rate, Resource, Run, Slot, State
+from windlass.model import Group, Lane, Limits, Needs, Pause, Queue, Rate, Resource, Run, Slot, State, WorkerInfo
 from windlass.store import sql
 from windlass.store.base import Row, Statement, Store, run_sync
 from windlass.store.rows import run_of
@@ -397,6 +397,10 @@ def occupied_is_recounted(now: Snapshot) -> None:
             for use in now.lanes[run.lane].requires.uses:
                 key = use.resource if use.per is None else f"{use.resource}\x1f{next(values)}"
                 recounted.add(Occupied(key, run.seq, run.token or "", use.weight))
+            own = [int(value) for value in values] or [now.lanes[run.lane].requires.cores, now.lanes[run.lane].requires.memory]
+            for what, amount in zip(("cores", "memory"), own, strict=True):
+                if amount:
+                    recounted.add(Occupied(f"{what}\x1e{run.worker}", run.seq, run.token or "", amount))
     found = live_holds(now)
     assert set(found) == recounted, f"S11: occupied {found}, recounted {recounted}"
 
@@ -493,8 +497,18 @@ def capacity_is_kept(before: Snapshot, after: Snapshot) -> None:
 
 
 def _capacity(now: Snapshot, key: str) -> float:
+    if "\x1e" in key:
+        return float("inf")  # a worker tells with its claim how much it has: `no_worker_has_too_much`
     capacity = now.resources[key.partition("\x1f")[0]].capacity
     return float("inf") if capacity is None else capacity
+
+
+def no_worker_has_too_much(now: Snapshot, workers: Iterable[WorkerInfo]) -> None:
+    """S11: what the live runs of a worker require together is no more than it has."""
+    for worker in workers:
+        for what, has in (("cores", worker.cores), ("memory", worker.memory)):
+            mine = [one for one in live_holds(now) if one.key == f"{what}\x1e{worker.name}"]
+            assert sum(one.weight for one in mine) <= has, f"S11: more {what} than {worker} has: {mine}"
 
 
 def leases_last(before: Snapshot, after: Snapshot, now: int) -> None:

@@ -141,8 +141,8 @@ def test_runs_wait_and_no_worker_is_alive(h: Harness) -> None:
         ({"jobs": ("other",)}, {}, "--queue default"),
         ({"queues": ("fast",)}, {"queue": "slow"}, "--queue slow"),
         ({"tags": ("disk",)}, {"requires": Requires(tags=("gpu",))}, "--tag gpu"),
-        ({"cores": 2}, {"requires": Requires(cores=3)}, "--cores 4"),
-        ({"memory": 512}, {"requires": Requires(memory=1000)}, "--memory 1024MiB"),
+        ({"cores": 2}, {"requires": Requires(cores=3)}, "--cores 3"),
+        ({"memory": 512}, {"requires": Requires(memory=1000)}, "--memory 1000MiB"),
     ],
 )
 def test_runs_wait_that_no_live_worker_takes(h: Harness, can: dict[str, Any], options: dict[str, Any], needs: str) -> None:

@@ -29,13 +29,13 @@ from windlass.store.records import Held
 
 MINUTE, DAY = 60_000, 24 * 3600 * 1000
 WORKERS = (
-    WorkerInfo("many", slots=8),
+    WorkerInfo("many", slots=8, cores=4),
     WorkerInfo("solo", slots=1),
     WorkerInfo("lonely", queues=("default",), slots=1, tags=("gpu",)),
     WorkerInfo("picky", queues=("other",), jobs=("a",), slots=4),
-    WorkerInfo("gpu", tags=("big", "gpu"), slots=4),
+    WorkerInfo("gpu", tags=("big", "gpu"), slots=4, cores=3),
 )
-FAIR = WorkerInfo("fair", slots=1_000, tags=("gpu",))
+FAIR = WorkerInfo("fair", slots=1_000, tags=("gpu",), cores=1_000)
 JOBS = ("a", "b", "c")
 AHEAD = ("behind", "kept")
 """The reasons that are other runs."""

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.dictionary_model import Bunch, Doc, gate
-from tests.invariants import Snapshot
+from tests.invariants import Snapshot, no_worker_has_too_much
 from tests.test_machine import LONG
 from tests.test_stateful import (
     AHEAD,
@@ -50,6 +50,8 @@ uses = st.sampled_from(
     ]
 )
 """What runs occupy: of one resource, of two, for each tenant, and of one with a rate."""
+requires = st.sampled_from([None, None, Requires(cores=1), Requires(cores=2), Requires(cores=3), Requires(("gpu",), cores=2)])
+"""What runs use up of their worker: one has four cores, one three, the others one."""
 RESOURCES = ("disk", "gpu", "mail", "tenant")
 capacities = st.sampled_from([1, 1, 2, 2, 3, 4, 0, None])
 rates = st.sampled_from([(), (), (Rate(1, 10_000),), (Rate(2, 5_000), Rate(3, 60_000, 1)), (Rate(3, 1_000, HEAVIEST),)])
@@ -69,9 +71,14 @@ class OrderMachine(EngineMachine):
 
     # What of the other machine is different here
 
+    @invariant()
+    def holds(self) -> None:
+        super().holds()
+        no_worker_has_too_much(self.observer.last, (*WORKERS, FAIR))
+
     def in_order(self, before: Snapshot, worker: WorkerInfo, taken: list[Run], count: int) -> None:
         """The model knows the order; of lanes without limits, the tables show it also."""
-        if not any(lane.requires.uses for lane in before.lanes.values()) and not before.pauses:
+        if not any(lane.requires.limited for lane in before.lanes.values()) and not before.pauses:
             super().in_order(before, worker, taken, count)
 
     def _something_held(self) -> list[tuple[str, str]]:
@@ -105,17 +112,22 @@ class OrderMachine(EngineMachine):
         self._register(worker)
         self._create([NewRun("a"), NewRun("b"), NewRun("a", {"x": 1}), NewRun("b")], None, None)
 
-    @rule(job=st.sampled_from(["a", "b"]), given=options, uses=uses, trouble=troubles)
-    def define_with_limits(self, job: str, given: Options, uses: tuple[Use, ...], trouble: str | None) -> None:
-        self._define(job, Options(uses=uses, queue=given.queue, priority=given.priority, retry_place=given.retry_place), {}, trouble)
+    @rule(job=st.sampled_from(["a", "b"]), given=options, uses=uses, requires=requires, trouble=troubles)
+    def define_with_limits(self, job: str, given: Options, uses: tuple[Use, ...], requires: Requires | None, trouble: str | None) -> None:
+        more = {"queue": given.queue, "priority": given.priority, "retry_place": given.retry_place}
+        self._define(job, Options(uses=uses, requires=requires, **more), {}, trouble)  # type: ignore[arg-type]
 
     @rule(
         items=st.lists(
-            st.tuples(st.sampled_from(["a", "b"]), payloads, st.none() | uses, st.sampled_from([None, None, 5, -1])), min_size=1, max_size=5
+            st.tuples(st.sampled_from(["a", "b"]), payloads, st.none() | uses, st.sampled_from([None, None, 5, -1]), requires),
+            min_size=1,
+            max_size=5,
         ),
     )
     def create_with_limits(self, items: list[Any]) -> None:
-        news = [NewRun(job, payload, Options(uses=uses, priority=priority)) for job, payload, uses, priority in items]
+        news = [
+            NewRun(job, payload, Options(uses=uses, priority=priority, requires=needs)) for job, payload, uses, priority, needs in items
+        ]
         self._create(news, None, None)
 
     @rule(name=st.sampled_from(RESOURCES), capacity=capacities, rates=rates, max_wait=st.sampled_from([0, 1_000, MINUTE]), trouble=troubles)

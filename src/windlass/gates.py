@@ -9,9 +9,10 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from windlass.model import Rate, Resource, Use
+from windlass.model import Needs, Rate, Resource, Use, WorkerInfo
 
 _BETWEEN = "\x1f"  # no name contains it, so what is before the first one is the resource
+_OF = "\x1e"  # nor this one: behind it is the worker that has so many cores, or so much memory
 _LONGEST_VALUE = 200
 SKEW = 60_000_000
 """Microseconds by which the clocks of two processes may differ."""
@@ -35,14 +36,24 @@ def is_keyed(key: str) -> bool:
     return _BETWEEN in key
 
 
+def owner_of(key: str) -> tuple[str, str | None]:
+    """What a gate of a worker stands for, `cores` or `memory`, and the worker; None for a gate that all workers share."""
+    what, of, worker = key.partition(_OF)
+    return what, worker if of else None
+
+
 def limits_by_key(uses: Iterable[Use]) -> bool:
     """Whether any of these uses is limited for each key."""
     return any(use.per is not None for use in uses)
 
 
-def keys_text(uses: Iterable[Use], payload: Any) -> str | None:
-    """The keys under which a run with this payload uses what is limited by key; None where nothing is."""
+def keys_text(uses: Iterable[Use], payload: Any, amounts: tuple[int, int] | None = None) -> str | None:
+    """The keys under which a run with this payload uses what is limited by key, then its own amounts; None where there are neither.
+
+    The amounts are the cores and the memory that it uses of its worker, where its lane has rounded them.
+    """
     values = [_value_text(_value_at(payload, use.per)) for use in uses if use.per is not None]
+    values += () if amounts is None else map(str, amounts)
     return _canonical(values).decode() if values else None
 
 
@@ -69,6 +80,31 @@ def needs(uses: tuple[Use, ...], keys: str | None) -> tuple[Need, ...]:
     """What a run of a lane with these uses occupies."""
     values = iter(_texts(keys) if keys else ())
     return tuple(Need(gate_key(use.resource, None if use.per is None else next(values, "null")), use.weight) for use in uses)
+
+
+def own_amounts(lane: Needs, amounts: tuple[int, int]) -> tuple[int, int] | None:
+    """The cores and the memory that are to be kept with a run, because its lane has others."""
+    return None if amounts == (lane.cores, lane.memory) else amounts
+
+
+@lru_cache(maxsize=4096)
+def amounts_of(lane: Needs, keys: str | None) -> tuple[int, int]:
+    """The cores and the memory that a run uses of its worker: its own numbers, or those of its lane."""
+    own = _texts(keys)[sum(use.per is not None for use in lane.uses) :] if keys else ()
+    return (int(own[0]), int(own[1])) if own else (lane.cores, lane.memory)
+
+
+def worker_needs(lane: Needs, keys: str | None, worker: str) -> tuple[Need, ...]:
+    """What a run occupies of the worker that has it."""
+    amounts = zip(("cores", "memory"), amounts_of(lane, keys), strict=True)
+    return tuple(Need(f"{what}{_OF}{worker}", amount) for what, amount in amounts if amount)
+
+
+def offers(worker: WorkerInfo, max_wait: int) -> dict[str, Resource]:
+    """What a worker has for its runs, by gate."""
+    amounts = ("cores", worker.cores), ("memory", worker.memory)
+    keys = ((f"{what}{_OF}{worker.name}", amount) for what, amount in amounts)
+    return {key: Resource(key, amount, (), max_wait, 0, 0) for key, amount in keys}
 
 
 class Window(NamedTuple):
@@ -180,8 +216,8 @@ class Choice:
     that key is free: nobody behind it waits for that.
     """
 
-    def __init__(self, now: int) -> None:
-        self.now = now
+    def __init__(self, now: int, worker: WorkerInfo | None = None) -> None:
+        self.now, self.worker = now, worker  # None: what the runs need of a worker does not count
         self.gates: dict[str, Gate] = {}
         self.runs: list[Candidate] = []
         self.taken: list[Taken] = []

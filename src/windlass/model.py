@@ -64,7 +64,7 @@ SOLVER = "solver"
 
 
 class Requires(Struct, frozen=True, omit_defaults=True):
-    """What a worker must have to be offered a run."""
+    """What a worker must have to be offered a run, and what of its cores and memory the run uses up."""
 
     tags: tuple[str, ...] = ()
     cores: int = 0
@@ -83,6 +83,11 @@ class Needs(Requires, frozen=True, omit_defaults=True):
     """What a lane requires of a worker, and which resources its runs occupy."""
 
     uses: tuple[Use, ...] = ()
+
+    @property
+    def limited(self) -> bool:
+        """Whether its runs occupy anything: a resource, or cores and memory of their worker."""
+        return bool(self.uses or self.cores or self.memory)
 
 
 class Rate(Struct, frozen=True, omit_defaults=True):
@@ -312,7 +317,7 @@ class Run(Struct, frozen=True, gc=False):
     progress: str | None = None  # JSON text, the handler's last word on how far it is; kept at the end
     schedule: int | None = None  # what made it; None: somebody asked for it
     instant: int | None = None  # the schedule's instant that it stands for; it never changes
-    keys: str | None = None  # JSON text: its keys for those uses of its lane that limit by key
+    keys: str | None = None  # JSON text: its keys for those uses of its lane that limit by key, and what its lane has rounded
     parked: str | None = None  # the gate that is full for it; its lane is negative then
     aged: int | None = None  # its priority, where its queue ages
     grouped: int | None = None  # its group's internal key
@@ -488,8 +493,8 @@ class WorkerInfo(Struct, frozen=True):
     queues: tuple[str, ...] | None = None
     jobs: tuple[str, ...] | None = None
     tags: tuple[str, ...] = ()
-    cores: int = 1
-    memory: int = 0
+    cores: int = 1  # with the memory: what its runs use up, as far as they require any
+    memory: int = 0  # MiB
     slots: int = 1
 
 

@@ -170,7 +170,7 @@ class Claiming(Looking):
 
     async def _claim_within(self, ask: Ask) -> None:
         """One claim among runs that occupy something, until it has enough, nothing is left, or lanes or controls are others."""
-        rev, choice, after, width = self.controls.rev, Choice(self.clock.now()), FIRST, ask.wants
+        rev, choice, after, width = self.controls.rev, Choice(self.clock.now(), ask.worker), FIRST, ask.wants
         while ask.wants and rev == self.controls.rev:
             # Another claim may learn of new lanes while this one looks into the old ones.
             known = self.lanes.last

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
+from functools import lru_cache
 from threading import Lock
 from typing import Any, Literal, NamedTuple, Self
 
@@ -13,7 +15,7 @@ from windlass import payload as json
 from windlass.clock import Clock
 from windlass.engine import checks
 from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob, in_doubt
-from windlass.gates import Gate, parts_of
+from windlass.gates import Gate, offers, owner_of, parts_of
 from windlass.machine import Command, step
 from windlass.model import SOLVER, Job, Lane, Limits, Needs, Options, Pause, Policy, Requires, Resource, Run, State, WorkerInfo
 from windlass.store.base import SWEEP, Hints, Joined, NoHints, Store, queue_topic, slot_topic, worker_topic
@@ -30,6 +32,9 @@ LEASE = 30_000
 
 MAX_WAIT = 60_000
 """Milliseconds after which a run that lacks several resources has them kept for it, unless the resource says otherwise."""
+
+EXACT_LANES = 32
+"""Lanes of a job in a queue. Where there are more, further numbers of cores and memory are rounded up to powers of two."""
 
 MOST_REMEMBERED = 256
 """Workers whose open lanes a process keeps worked out."""
@@ -49,18 +54,21 @@ class Template(NamedTuple):
     max_attempts: int
     max_runtime: int | None
     policy: str | None
+    amounts: tuple[int, int]  # of cores and memory
 
     @classmethod
     def of(cls, options: Options) -> Self:
         given = {name: value for name, value in asdict(options).items() if value is not None}
         policy = Policy(**{name: given[name] for name in _POLICY_FIELDS if name in given})
+        needs = needs_of(options)
         return cls(
             queue=given.get("queue", DEFAULT_QUEUE),
-            requires=needs_text(needs_of(options)),
+            requires=needs_text(needs),
             band=-given.get("priority", 0),
             max_attempts=given.get("max_attempts", DEFAULT_ATTEMPTS),
             max_runtime=given.get("max_runtime") or None,
             policy=policy_text(policy),
+            amounts=(needs.cores, needs.memory),
         )
 
 
@@ -70,11 +78,21 @@ def merged(base: Options, over: Options) -> Options:
 
 
 def needs_of(options: Options) -> Needs:
-    """What runs need, in the few steps that lanes know: sorted tags and uses, and powers of two."""
+    """What runs need, as lanes know it: with sorted tags and uses."""
     requires = options.requires or Requires()
     tags = {*requires.tags, SOLVER} if options.solver is not None else set(requires.tags)
     uses = sorted(options.uses or (), key=lambda use: (use.resource, use.per or ""))
-    return Needs(tuple(sorted(tags)), _power_of_two(requires.cores), _power_of_two(requires.memory), tuple(uses))
+    return Needs(tuple(sorted(tags)), requires.cores, requires.memory, tuple(uses))
+
+
+LaneKey = tuple[str, str, str]  # queue, job, and the text of its needs
+
+
+@lru_cache(maxsize=4096)
+def _rounded(lane: LaneKey) -> LaneKey:
+    """The lane for all whose cores and memory have the same next power of two."""
+    needs = needs_from(lane[2])
+    return *lane[:2], needs_text(replace(needs, cores=_power_of_two(needs.cores), memory=_power_of_two(needs.memory)))
 
 
 def _power_of_two(number: int) -> int:
@@ -122,7 +140,8 @@ class Lanes:
     def __init__(self) -> None:
         self.all: list[Lane] = []
         self.by_id: dict[int, Lane] = {}
-        self.ids: dict[tuple[str, str, str], int] = {}
+        self.ids: dict[LaneKey, int] = {}
+        self._numbers = Counter[tuple[str, str]]()  # of lanes of a job in a queue
         self.last = 0
         self.limited = True  # whether there is any whose runs occupy something; there may be, until they are read
         self.worked_out: tuple[tuple[int, int], dict[WorkerInfo, Open]] = (0, 0), {}  # under which lanes and controls, and for whom
@@ -135,8 +154,26 @@ class Lanes:
                 if lane.id > self.last:
                     self.all.append(lane)
                     self.by_id[lane.id] = lane
-                    self.limited = bool(lane.requires.uses) or (self.limited and self.last > 0)
+                    self._numbers[lane.queue, lane.job] += 1
+                    self.limited = lane.requires.limited or (self.limited and self.last > 0)
                     self.ids[lane.queue, lane.job, needs_text(lane.requires)] = self.last = lane.id
+
+    def find(self, lane: LaneKey) -> int | None:
+        """The lane for these needs: their own, or a rounded one where a job has many."""
+        found = self.ids.get(lane)
+        return self.ids.get(_rounded(lane)) if found is None and self._numbers[lane[:2]] >= EXACT_LANES else found
+
+    def lane(self, wanted: LaneKey) -> Lane:
+        """The lane for needs that were made sure of."""
+        return self.by_id[self.find(wanted) or 0]
+
+    def missing(self, wanted: Iterable[LaneKey]) -> set[LaneKey]:
+        """The lanes to be made so that there is one for each of these needs."""
+        numbers, missing = self._numbers.copy(), set[LaneKey]()
+        for lane in sorted(lane for lane in wanted if self.find(lane) is None):
+            missing.add(lane if numbers[lane[:2]] < EXACT_LANES else _rounded(lane))
+            numbers[lane[:2]] += 1
+        return missing
 
     def using(self, resources: Collection[str]) -> Iterator[Lane]:
         """The lanes whose runs occupy one of these resources."""
@@ -249,11 +286,13 @@ class Core:
         await self.wake(asked | _topics((*ready, *written.released), now) | freed)
 
     def freed_topics(self, keys: Iterable[str]) -> set[str]:
-        """Whom it concerns that something was let go of: direct calls, and the queues whose runs use it."""
-        resources = {parts_of(key)[0] for key in keys}
+        """Whom it concerns that something was let go of: the worker that it is of, or direct calls and the queues whose runs use it."""
+        owners = {key: owner_of(key)[1] for key in keys}
+        workers = {worker_topic(worker) for worker in owners.values() if worker is not None}  # nobody else can have what was theirs
+        resources = {parts_of(key)[0] for key, worker in owners.items() if worker is None}
         if not resources:
-            return set()
-        return {slot_topic(name) for name in resources} | {queue_topic(lane.queue) for lane in self.lanes.using(resources)}
+            return workers
+        return workers | {slot_topic(name) for name in resources} | {queue_topic(lane.queue) for lane in self.lanes.using(resources)}
 
     # Jobs and lanes
 
@@ -302,23 +341,23 @@ class Core:
         """Somebody has changed a definition: read them again."""
         self._jobs = {}
 
-    async def ensure_lanes(self, wanted: set[tuple[str, str, str]]) -> None:
+    async def ensure_lanes(self, wanted: set[LaneKey]) -> None:
         """Make the lanes that do not exist yet, in a batch of their own."""
-        if wanted <= self.lanes.ids.keys():
+        if wanted <= self.lanes.ids.keys() or not self.lanes.missing(wanted):
             return
         await self.refresh_lanes()
-        missing = wanted - self.lanes.ids.keys()
+        missing = self.lanes.missing(wanted)
         if not missing:
             return
         await self._ensure_resources(missing)
         await self.home.add_lanes(missing, self.limits.lanes)
         await self.refresh_lanes()
-        if not wanted <= self.lanes.ids.keys():
+        if self.lanes.missing(wanted):
             raise LimitReached(
                 f"There are {self.limits.lanes:,} lanes already.", hint="Use fewer combinations of queue, job and requirements."
             )
 
-    async def _ensure_resources(self, lanes: set[tuple[str, str, str]]) -> None:
+    async def _ensure_resources(self, lanes: set[LaneKey]) -> None:
         """Make the resources that these lanes name and nobody has set."""
         named = {use.resource for _, _, needs in lanes for use in needs_from(needs).uses}
         if named <= self.controls.resources.keys():
@@ -351,17 +390,18 @@ class Core:
         cached = self.lanes.worked_out[1]
         if (found := cached.get(worker)) is None:
             lanes = [lane for lane in self.lanes.all if open_to(lane, worker) and not self.controls.paused(lane)]
-            found = Open([lane.id for lane in lanes if not lane.requires.uses], [lane for lane in lanes if lane.requires.uses])
+            found = Open([lane.id for lane in lanes if not lane.requires.limited], [lane for lane in lanes if lane.requires.limited])
             if len(cached) < MOST_REMEMBERED:
                 cached[worker] = found
         return found
 
-    async def gates_of(self, keys: Collection[str], now: int) -> dict[str, Gate]:
+    async def gates_of(self, keys: Collection[str], now: int, workers: Iterable[WorkerInfo] = ()) -> dict[str, Gate]:
         """These gates with what is occupied of them. A resource that was dropped meanwhile counts as one that nobody has set."""
-        if any(parts_of(key)[0] not in self.controls.resources for key in keys):
+        offered = {key: resource for worker in workers for key, resource in offers(worker, MAX_WAIT).items()}
+        if any(key not in offered and parts_of(key)[0] not in self.controls.resources for key in keys):
             await self.refresh_controls()
         found = await self.records.usage(sorted(keys))
-        return {key: Gate(key, self.controls.resource(parts_of(key)[0]), *usage, now) for key, usage in found.items()}
+        return {key: Gate(key, offered.get(key) or self.controls.resource(parts_of(key)[0]), *used, now) for key, used in found.items()}
 
     async def lane_of(self, run: Run) -> Lane:
         """The lane of a run, parked or not."""

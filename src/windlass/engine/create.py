@@ -15,7 +15,7 @@ from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE, Core, Template, merged
 from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, WrongState, in_doubt
-from windlass.gates import keys_text, limits_by_key
+from windlass.gates import keys_text, limits_by_key, own_amounts
 from windlass.machine import ENDED, rank
 from windlass.model import INDEX_STEP, Created, Job, Key, NewRun, Options, State, Use, place
 from windlass.store.records import Creation, KeyRow, Kind, Ready, Winner
@@ -215,12 +215,13 @@ class Creating(Core):
         await self.ensure_lanes({(template.queue, alike[1], template.requires) for alike, template in templates.items()})
         made: dict[Kind, list[tuple[Any, ...]]] = defaultdict(list)
         for (state, job, options, retry_of), template in templates.items():
-            queue, requires, band, max_attempts, max_runtime, policy = template
-            lane = self.lanes.ids[queue, job, requires]
-            kind = Kind(state, job, queue, lane, band, max_attempts, max_runtime, policy, retry_of)
+            queue, requires, band, max_attempts, max_runtime, policy, amounts = template
+            lane = self.lanes.lane((queue, job, requires))
+            kind = Kind(state, job, queue, lane.id, band, max_attempts, max_runtime, policy, retry_of)
             found = rows[state, job, options, retry_of]
-            if limits_by_key(uses := self.lanes.by_id[lane].requires.uses):
-                found = _keyed(found, uses)
+            own = own_amounts(lane.requires, amounts)
+            if own is not None or limits_by_key(lane.requires.uses):
+                found = _keyed(found, lane.requires.uses, own)
             if (ageing := self.controls.ageing(queue)) is not None:
                 kind, found = _ageing(kind, found, ageing)
             made[kind] += found
@@ -258,9 +259,9 @@ class Creating(Core):
                 )
 
 
-def _keyed(rows: list[tuple[Any, ...]], uses: tuple[Use, ...]) -> list[tuple[Any, ...]]:
-    """The same with the keys under which they use what is limited by key."""
-    return [(*row, *(None,) * (8 - len(row)), keys_text(uses, msgspec.json.decode(row[3]))) for row in rows]
+def _keyed(rows: list[tuple[Any, ...]], uses: tuple[Use, ...], amounts: tuple[int, int] | None) -> list[tuple[Any, ...]]:
+    """The same with the keys under which they use what is limited by key, and with amounts of their own."""
+    return [(*row, *(None,) * (8 - len(row)), keys_text(uses, msgspec.json.decode(row[3]), amounts)) for row in rows]
 
 
 def _ageing(kind: Kind, rows: list[tuple[Any, ...]], ageing: int) -> tuple[Kind, list[tuple[Any, ...]]]:

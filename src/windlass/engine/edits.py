@@ -10,9 +10,9 @@ from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE, Core
 from windlass.errors import BadInput, Conflict, Frozen, WrongState
-from windlass.gates import keys_text
+from windlass.gates import amounts_of, keys_text, own_amounts
 from windlass.machine import Cancel, Patch, Skip, step
-from windlass.model import Run, State
+from windlass.model import Lane, Run, State
 from windlass.store.records import Change, Written, needs_text
 from windlass.store.rows import pack
 
@@ -56,10 +56,11 @@ class Editing(Core):
             before = await self.get(run_id)
             now = self.clock.now()
             step(before, cmd, now)  # raises what is wrong, before a lane is made for it
+            lane = await (self.lane_of(before) if cmd.queue is None else self._lane_in(before, cmd.queue))
             if cmd.queue is not None:
-                cmd = replace(cmd, lane=await self._lane_in(before, cmd.queue))
-            if cmd.payload is not None:
-                cmd = replace(cmd, keys=keys_text((await self.lane_of(before)).requires.uses, given["payload"]))
+                cmd = replace(cmd, lane=lane.id)
+            if cmd.payload is not None or cmd.queue is not None:
+                cmd = replace(cmd, keys=await self._keys_in(before, lane, given))
             change = Change(before, step(before, cmd, now), cmd.name, detail_of(by, fields=sorted(given)))
             if await self.records.patch(change, self.clock.nonce(), now):
                 await self.wake_after([change], Written({before.seq}, []), now)
@@ -80,10 +81,17 @@ class Editing(Core):
             checks.name(given["queue"], "A queue's name")
         return Patch(**checked)
 
-    async def _lane_in(self, run: Run, queue: str) -> int:
-        needs = needs_text((await self.lane_of(run)).requires)
-        await self.ensure_lanes({(queue, run.job, needs)})
-        return self.lanes.ids[queue, run.job, needs]
+    async def _lane_in(self, run: Run, queue: str) -> Lane:
+        needs = (await self.lane_of(run)).requires
+        cores, memory = amounts_of(needs, run.keys)
+        wanted = queue, run.job, needs_text(replace(needs, cores=cores, memory=memory))
+        await self.ensure_lanes({wanted})
+        return self.lanes.lane(wanted)
+
+    async def _keys_in(self, run: Run, lane: Lane, given: dict[str, Any]) -> str | None:
+        """Its keys under the payload that it is given or has, and what it uses of a worker if that lane has rounded it."""
+        amounts = own_amounts(lane.requires, amounts_of((await self.lane_of(run)).requires, run.keys))
+        return keys_text(lane.requires.uses, given["payload"] if "payload" in given else json.decode(run.payload), amounts)
 
 
 def _reason(text: str | None) -> str | None:

@@ -6,22 +6,23 @@ import base64
 import binascii
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from windlass.durations import span
 from windlass.engine import checks
 from windlass.engine.core import Open, open_to, pruned
-from windlass.engine.looking import Looking
+from windlass.engine.looking import Looking, all_needs
 from windlass.errors import BadInput, Conflict, NotFound
-from windlass.gates import Choice, Gate, Lack, Need, lacks, needs, parts_of
+from windlass.gates import Choice, Gate, Lack, lacks, needs, owner_of, parts_of, worker_needs
 from windlass.machine import ENDED, LIVE
-from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Pause, Run, State
+from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Pause, Run, State, WorkerInfo
 from windlass.store.claims import FIRST, Wanted
 
 _LOG = logging.getLogger("windlass.journal")
@@ -293,22 +294,34 @@ class Reading(Looking):
         lane, now = await self.lane_of(run), self.clock.now()
         alive = await self.records.workers_seen(now - self.limits.worker_silence)
         able = [worker for worker in alive if open_to(lane, worker)]
-        only = Open([], [lane]) if lane.requires.uses else Open([lane.id], [])
-        reasons = [] if able else [_no_worker(lane, len(alive))]
-        gates = await self.gates_of({need.key for need in self._needs(run)}, now)
-        missing = lacks(self._needs(run), gates, frozenset())
+        reasons = [] if able else [_no_worker(lane, alive)]
+        shared = needs(lane.requires.uses, run.keys)
+        own = {worker: worker_needs(lane.requires, run.keys, worker.name) for worker in able}
+        gates = await self.gates_of({need.key for some in (shared, *own.values()) for need in some}, now, able)
+        missing = lacks(shared, gates, frozenset())
         reasons += [await self._why_lacking(lack) for lack in missing]
+        short = {worker: lacks(own[worker], gates, frozenset()) for worker in able}
+        if able and all(short.values()):
+            reasons += [await self._why_short(what, short) for what in _short_of(short)]
         if run.parked is not None and not missing:
             reasons.append(
                 Reason("parked", "It was put aside until its key is free, and will be put back at once.", _gate_data(run.parked))
             )
-        ways = {(*lanes.plain, *(-one.id for one in lanes.limited)): lanes for worker in able if any(lanes := self.open_lanes(worker))}
-        views = [await self._before(run, lanes, gates, now) for lanes in list(ways.values())[:_VIEWS] or [only]]
+        views = [await self._before(run, lanes, gates, Choice(now, worker)) for worker, lanes in self._ways(lane, short)]
         return [*reasons, *min(views, key=len, default=[])]
 
-    async def _before(self, run: Run, lanes: Open, gates: Mapping[str, Gate], now: int) -> list[Reason]:
+    def _ways(self, lane: Lane, short: Mapping[WorkerInfo, list[Lack]]) -> list[tuple[WorkerInfo | None, Open]]:
+        """The workers whose claims may meet a run of a lane, those with room first, and the lanes that they may take from."""
+        ways = dict[tuple[int | str, ...], tuple[WorkerInfo | None, Open]]()
+        for worker in sorted(short, key=lambda worker: len(short[worker])):
+            if any(lanes := self.open_lanes(worker)):
+                alone = [worker.name] if any(one.requires.cores or one.requires.memory for one in lanes.limited) else []
+                ways.setdefault((*lanes.plain, *(-one.id for one in lanes.limited), *alone), (worker, lanes))
+        only = Open([], [lane]) if lane.requires.limited else Open([lane.id], [])
+        return list(ways.values())[:_VIEWS] or [(None, only)]
+
+    async def _before(self, run: Run, lanes: Open, gates: Mapping[str, Gate], choice: Choice) -> list[Reason]:
         """What of these lanes a claim would take, or keep something for, before it comes to a run."""
-        choice = Choice(now)
         seen = (await self.look(lanes, choice, FIRST, _AHEAD)).views[0].heads
         ahead = [head for head in seen if head.place < (run.band, run.position, run.seq)]
         candidates = await self.candidates(choice, ahead)
@@ -317,12 +330,22 @@ class Reading(Looking):
         if number := len(choice.runs):
             more = " or more" if len(ahead) >= _AHEAD else ""
             reasons.append(Reason("behind", f"{number}{more} are ahead of it.", {"ahead": number}))
-        kept = [lack for lack in lacks(self._needs(run), gates, choice.kept) if lack.why == "kept"]
+        wanted = all_needs((await self.lane_of(run)).requires, run.keys, choice)
+        kept = [lack for lack in lacks(wanted, gates, choice.kept) if lack.why == "kept"]
         text = "{} is kept for a run ahead of it that needs more than is free."
         return reasons + [Reason("kept", text.format(_gate_name(lack.need.key)), _gate_data(lack.need.key)) for lack in kept]
 
-    def _needs(self, run: Run) -> tuple[Need, ...]:
-        return needs(self.lanes.by_id[abs(run.lane)].requires.uses, run.keys)
+    async def _why_short(self, what: str, short: Mapping[WorkerInfo, list[Lack]]) -> Reason:
+        """That no worker which takes a run has enough of something free."""
+        lacking = [(worker, lack) for worker, some in short.items() for lack in some if owner_of(lack.need.key)[0] == what]
+        free = {worker.name: max(0, (lack.gate.resource.capacity or 0) - lack.gate.held) for worker, lack in lacking}
+        worker, lack = max(lacking, key=lambda pair: free[pair[0].name])
+        capacity, holders = lack.gate.resource.capacity, await self.records.holders(lack.gate.key, 10)
+        text = f"It needs {_amount(what, lack.need.weight)}, and worker {worker.name} has {free[worker.name]:,} of {capacity:,} free"
+        text += f" beside run {', run '.join(holder.run for holder in holders)}" if holders else ""
+        text += f"; none of the {len(free):,} workers that are short of it has more" if len(free) > 1 else ""
+        data = {"resource": what, "needs": lack.need.weight, "capacity": capacity, "worker": worker.name, "free": free[worker.name]}
+        return Reason("worker_full", f"{text}.", {**data, "runs": [holder.run for holder in holders]})
 
     async def _why_lacking(self, lack: Lack) -> Reason:
         gate, need = lack.gate, lack.need
@@ -340,12 +363,24 @@ class Reading(Looking):
         return Reason("full", f"{gate.held} of {gate.resource.capacity} of {what} are occupied, by {', '.join(by) or 'nobody now'}.", data)
 
 
+def _amount(what: str, number: int) -> str:
+    return f"{number:,} MiB of memory" if what == "memory" else f"{number:,} core{'s' if number > 1 else ''}"
+
+
+def _short_of(short: Mapping[WorkerInfo, list[Lack]]) -> list[str]:
+    return sorted({owner_of(lack.need.key)[0] for some in short.values() for lack in some})
+
+
 def _gate_data(key: str) -> dict[str, Any]:
-    resource, value = parts_of(key)
-    return {"resource": resource, "key": value}
+    what, worker = owner_of(key)
+    resource, value = parts_of(what)
+    return {"resource": resource, "key": value} if worker is None else {"resource": what, "worker": worker}
 
 
 def _gate_name(key: str) -> str:
+    what, worker = owner_of(key)
+    if worker is not None:
+        return f"What is free of the {what} of worker {worker}"
     resource, value = parts_of(key)
     return repr(resource) if value is None else f"{resource!r} for {value!r}"
 
@@ -358,10 +393,16 @@ def _paused(pause: Pause) -> Reason:
     return Reason("paused", f"{what} is paused{by}{said}.", data)
 
 
-def _no_worker(lane: Lane, alive: int) -> Reason:
-    needs = f"job {lane.job!r} in queue {lane.queue!r}"
+def _no_worker(lane: Lane, alive: Sequence[WorkerInfo]) -> Reason:
+    wanted = f"job {lane.job!r} in queue {lane.queue!r}"
+    text = f"None of the {len(alive)} live workers takes {wanted} with what it requires"
+    light = replace(lane, requires=replace(lane.requires, cores=0, memory=0))
+    others = [worker for worker in alive if open_to(light, worker)]
+    for what in ("cores", "memory") if others else ():
+        number, most = getattr(lane.requires, what), max(getattr(worker, what) for worker in others)
+        text += f"; it needs {_amount(what, number)}, and none has more than {most:,}" if number > most else ""
     data = {"job": lane.job, "queue": lane.queue, "tags": lane.requires.tags, "cores": lane.requires.cores, "memory": lane.requires.memory}
-    return Reason("no_worker", f"None of the {alive} live workers takes {needs} with what it requires.", data)
+    return Reason("no_worker", f"{text}.", data)
 
 
 def _current(run: Run) -> Attempt:

@@ -12,7 +12,7 @@ from windlass.engine import Ask, Engine, Outcome, checks
 from windlass.errors import WindlassError
 from windlass.hub.requests import HubRequest
 from windlass.model import Receipt, WorkerInfo
-from windlass.store.base import ALL_QUEUES, queue_topic
+from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
 
 TOPICS = 100
@@ -44,7 +44,8 @@ def _ask(engine: Engine, data: wire.ClaimRuns) -> Ask:
 
 
 def _topics(worker: WorkerInfo) -> frozenset[str]:
-    return frozenset({ALL_QUEUES} if worker.queues is None else map(queue_topic, worker.queues))
+    """What tells of something to take: its queues, and its own name where it has cores or memory free again."""
+    return frozenset({worker_topic(worker.name), *([ALL_QUEUES] if worker.queues is None else map(queue_topic, worker.queues))})
 
 
 @post("/api/v1/worker/recover", status_code=200, opt=_WORK, summary="What a claim brought whose answer was lost")
