@@ -114,11 +114,12 @@ class Heart:
             self._wait_a_little()  # the worker stops what it can no longer hold
             return
         for execution, answer in zip(due, answers, strict=True):
-            execution.lease_ends = max(execution.lease_ends, now + self._lease)
+            if answer == "lost":
+                self._worker.lose(execution)  # before its handler hears of it and may end at once; its lease is over as it was
+            else:
+                execution.lease_ends = max(execution.lease_ends, now + self._lease)
             if execution.progress_text is said.get(execution):
                 execution.progress_text = None
-            if answer == "lost":
-                self._worker.lose(execution)  # before its handler hears of it, and may end at once
             if answer != "ok":
                 why: str = "cancel" if answer == "stop" else "lost"
                 execution.context.ask_to_stop(execution.context.why or why)  # a blocked loop cannot, and the handler may look
