@@ -232,6 +232,19 @@ def test_what_a_person_has_edited_stands_until_the_program_says_something_else(w
     assert (found.expr, found.enabled, edited(found)) == ("30m", True, False)
 
 
+def test_two_versions_of_a_program_that_start_in_turn_lose_no_instant(w: Shop) -> None:
+    start = w.app.clock.now()
+    for turn in range(9):
+        version = w.again()
+        version.app.every(("1h", "2h")[turn % 2])(version.job(plain))
+        version.work()
+        w.app.clock.advance(40 * MINUTE)
+    instants = [(run.instant or 0) - start for run in w.runs()]
+    assert instants == [60 * MINUTE, 120 * MINUTE, 180 * MINUTE, 240 * MINUTE, 300 * MINUTE]
+    assert {run.state for run in w.runs()} == {State.SUCCEEDED}
+    assert (w.stored("plain").fired, w.stored("plain").skipped) == (5, 0)
+
+
 def test_run_time_words_over_a_key_of_the_program_are_an_edit(w: Shop) -> None:
     job = w.app.every("15m")(w.job(plain))
     w.work()

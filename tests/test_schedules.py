@@ -632,19 +632,196 @@ def test_an_edit_that_leaves_the_rule_leaves_the_next_instant(h: Harness, fields
     assert sweep_all(h) == 1
 
 
-def test_another_interval_is_counted_from_the_edit(h: Harness) -> None:
+@pytest.mark.parametrize(
+    ("passed", "expr", "next_at"), [(3, "10m", 10), (3, "2m", 2), (8, "2m", 7), (8, "1m", 8), (8, "1h", 65), (7, "300s", 10)]
+)
+def test_another_interval_is_counted_from_the_last_instant_and_due_where_it_has_passed(
+    h: Harness, passed: int, expr: str, next_at: int
+) -> None:
+    start = h.clock.now()
     schedule(h)
-    h.clock.advance(3 * MINUTE)
-    after = h(h.engine.set_schedule("often", expr="10m"))
-    assert (after.anchor, after.next_at) == (h.clock.now(), h.clock.now() + 10 * MINUTE)
+    sweep_all(h, after=passed * MINUTE)
+    before = read(h)
+    after = h(h.engine.set_schedule("often", expr=expr))
+    assert after.next_at == start + next_at * MINUTE
+    assert sweep_all(h) == (next_at <= passed)  # what it has made past is due once, however often it would have been due
+    assert (read(h).skipped, read(h).fired) == (0, before.fired + (next_at <= passed))
 
 
-def test_another_rule_looks_ahead_and_not_back(h: Harness) -> None:
-    schedule(h, cron="*/10 * * * *")
+@pytest.mark.parametrize("missed", ["skip", "latest", "all"])
+def test_two_programs_that_edit_the_same_interval_in_turn_both_fire(h: Harness, missed: str) -> None:
+    for start in range(36):
+        schedule(h.another(), every=("1h", "2h")[start % 2], by_code=True, missed=missed)
+        sweep_all(h, after=30 * MINUTE)
+        sweep_all(h, after=10 * MINUTE)
+    assert 12 <= read(h).fired + read(h).skipped <= 24
+    assert read(h).fired >= 6
+    assert len(set(due_times(h))) == len(due_times(h)) == read(h).fired
+
+
+OTHER_RULES: list[dict[str, Any]] = [
+    {"expr": "*/20 * * * *"},
+    {"zone": "Asia/Kolkata"},
+    {"kind": "interval", "expr": "1h"},
+    {"kind": "once", "expr": "2026-01-02T00:00:00Z"},
+    {"expr": "*/20 * * * *", "missed": "skip", "overlap": "skip", "job": "letter", "payload": {"to": "bob"}},
+]
+
+
+@pytest.mark.parametrize("fields", OTHER_RULES, ids=["expr", "zone", "interval", "once", "words"])
+@pytest.mark.parametrize(("missed", "fired"), [("skip", []), ("latest", [30]), ("all", [10, 20, 30])])
+def test_what_is_overdue_when_the_rule_changes_is_settled_by_the_old_rule_and_its_words(
+    h: Harness, fields: dict[str, Any], missed: str, fired: list[int]
+) -> None:
+    start = h.clock.now()
+    schedule(h, cron="*/10 * * * *", missed=missed, payload={"to": "ann"})
     h.clock.advance(35 * MINUTE)
-    after = h(h.engine.set_schedule("often", expr="*/20 * * * *"))
-    assert after.next_at == h.clock.now() + 5 * MINUTE
+    after = h(h.engine.set_schedule("often", **fields))
+    assert [(run.due_at, run.job, run.payload) for run in runs(h)] == [(start + at * MINUTE, "mail", '{"to":"ann"}') for at in fired]
+    assert (after.fired, after.skipped, sum(skip.number for skip in skips(h))) == (len(fired), 3 - len(fired), 3 - len(fired))
+    assert after.next_at is not None
+    assert after.next_at > h.clock.now()  # another rule looks ahead, and not back
+    assert {name: getattr(after, name) for name in fields} == fields
     assert sweep_all(h) == 0
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel"])
+def test_what_is_overdue_when_the_rule_changes_meets_the_old_word_for_overlap(h: Harness, overlap: str) -> None:
+    schedule(h, overlap=overlap)
+    h.sweep(after=5 * MINUTE)
+    h.clock.advance(5 * MINUTE)
+    h(h.engine.by("ann", "edit", "schedule often").set_schedule("often", expr="1h", overlap="allow"))
+    states = {"skip": [State.QUEUED], "queue": [State.QUEUED, State.WAITING], "cancel": [State.CANCELLED, State.QUEUED]}
+    assert [run.state for run in runs(h)] == states[overlap]
+    assert (read(h).fired + read(h).skipped, read(h).expr) == (2, "1h")
+    assert [(act.who, act.what) for act in h(h.engine.audit()).entries] == [("ann", "edit")]
+
+
+@pytest.mark.parametrize("missed", ["skip", "latest", "all"])
+def test_what_is_overdue_when_a_schedule_is_switched_off_is_skipped_and_recorded(h: Harness, missed: str) -> None:
+    start = h.clock.now()
+    schedule(h, missed=missed)
+    h.clock.advance(12 * MINUTE)
+    off = h(h.engine.set_schedule("often", enabled=False))
+    assert (off.next_at, off.fired, off.skipped) == (None, 0, 2)
+    assert skips(h) == [Skipped(start + 5 * MINUTE, start + 10 * MINUTE, 2, "disabled", h.clock.now())]
+    h.clock.advance(10 * MINUTE)  # nothing is due meanwhile
+    assert h(h.engine.set_schedule("often", enabled=True)).next_at == start + 25 * MINUTE
+    assert (sweep_all(h), read(h).skipped) == (0, 2)
+
+
+def test_an_edit_that_counts_from_now_skips_what_is_overdue_and_records_it(h: Harness) -> None:
+    start = h.clock.now()
+    schedule(h, missed="all")
+    h.clock.advance(12 * MINUTE)
+    after = h(h.engine.set_schedule("often", expr="7m", from_now=True))
+    assert (after.anchor, after.next_at, after.skipped) == (h.clock.now(), h.clock.now() + 7 * MINUTE, 2)
+    assert skips(h) == [Skipped(start + 5 * MINUTE, start + 10 * MINUTE, 2, "edited", h.clock.now())]
+    assert schedule(h, every="3m", missed="all", from_now=True).next_at == h.clock.now() + 3 * MINUTE
+    h.clock.advance(4 * MINUTE)
+    assert schedule(h, every="3m", missed="all", from_now=True, payload={"to": "bob"}).next_at == h.clock.now() - MINUTE  # the same rule
+    assert (sweep_all(h), read(h).skipped) == (1, 2)
+
+
+def test_an_edit_that_meets_an_edit_settles_what_is_overdue_once(h: Harness) -> None:
+    start = h.clock.now()
+    schedule(h)
+    h.clock.advance(6 * MINUTE)
+    slow = late(h, "advance_schedules", lambda: h(h.engine.set_schedule("often", expr="1h")))
+    assert slow(slow.engine.set_schedule("often", expr="30m")).next_at == start + 35 * MINUTE
+    assert (due_times(h), read(h).fired, read(h).skipped, read(h).rev) == ([start + 5 * MINUTE], 1, 0, 3)
+    h.clock.advance(30 * MINUTE)
+    slow = late(h, "edit_schedule", lambda: h(h.engine.sweep()))
+    assert slow(slow.engine.set_schedule("often", enabled=False)).skipped == 0  # it was fired meanwhile
+    assert due_times(h) == [start + 5 * MINUTE, start + 35 * MINUTE]
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_S6_of_many_that_edit_a_rule_at_once_one_settles_what_is_overdue(kind: str, tmp_path: Any, request: pytest.FixtureRequest) -> None:
+    with crowd(kind, tmp_path, request, 4) as editors:
+        h = editors[0]
+        start = h.clock.now()
+        schedule(h, missed="all")
+        h.clock.advance(16 * MINUTE)
+        verbs = [lambda h, expr=expr: h(h.engine.set_schedule("often", expr=expr)) for expr in ("20m", "30m", "40m")]
+        answers = at_once(editors, ["advance_schedules"], *verbs, lambda h: h(h.engine.fire_all()))
+        assert not [answer for answer in answers if isinstance(answer, WindlassError)]
+        assert due_times(h) == [start + at * MINUTE for at in (5, 10, 15)]
+        assert (read(h).fired, read(h).skipped, read(h).rev) == (3, 0, 4)
+
+
+def test_a_rule_whose_zone_is_not_known_here_can_be_edited_and_leaves_a_trace(h: Harness) -> None:
+    made = schedule(h, cron="0 * * * *", zone="Asia/Tokyo")
+    h.clock.advance(HOUR)
+    with tz_database(Asia_Tokyo=None):
+        after = h(h.engine.set_schedule("often", zone="UTC"))
+    assert (after.skipped, [(skip.first_at, skip.number, skip.reason) for skip in skips(h)]) == (1, [(made.next_at, 1, "bad_input")])
+    assert sweep_all(h, after=HOUR) == 1
+
+
+EDITS = st.sampled_from(
+    [
+        {"kind": "interval", "expr": "5m"},
+        {"kind": "interval", "expr": "7m"},
+        {"kind": "interval", "expr": "1h"},
+        {"kind": "interval", "expr": "60m"},
+        {"kind": "cron", "expr": "*/10 * * * *"},
+        {"kind": "cron", "expr": "30 2 * * *", "zone": "Europe/Paris"},
+        {"kind": "once", "expr": "2026-01-01T01:30:00Z", "zone": "UTC"},
+        {"zone": "Asia/Kolkata"},
+        {"enabled": False},
+        {"enabled": True},
+        {"payload": {"to": "bob"}},
+        {"missed": "all", "most": 3},
+        {"missed": "skip"},
+        {"overlap": "skip"},
+        {"overlap": "allow", "missed": "latest"},
+        {"from_now": True, "kind": "interval", "expr": "11m"},
+    ]
+)
+STEPS = st.lists(st.one_of(EDITS, st.sampled_from([MINUTE, 4 * MINUTE, 5 * MINUTE, 45 * MINUTE, 3 * HOUR]), st.none()), max_size=20)
+"""Edits; how much time passes; None: a look."""
+
+
+def due_of(seen: Schedule, now: int) -> set[int]:
+    """What is due of a schedule and has had no look yet."""
+    if seen.next_at is None:
+        return set()
+    return set(cron.between(rule_of(seen), seen.next_at - 1, now, seen.anchor, 10_000)[0])
+
+
+@pytest.mark.parametrize("kind", ["memory", "postgres"])
+def test_S6_however_edits_looks_and_time_take_turns_each_due_instant_becomes_one_run_or_one_skip(
+    kind: str, tmp_path: Any, request: pytest.FixtureRequest
+) -> None:
+    with crowd(kind, tmp_path, request, 1) as (h,):
+        start = h.clock.now()
+
+        @settings(max_examples=150 if kind == "memory" else 25, deadline=None)
+        @given(steps=STEPS)
+        def all_add_up(steps: list[Any]) -> None:
+            h.clock.ms, due = start, set[int]()
+            schedule(h)
+            for step in [*steps, 5 * MINUTE]:
+                if isinstance(step, int):
+                    h.clock.advance(step)
+                elif step is None:
+                    h(h.engine.fire())
+                else:
+                    h(h.another().engine.set_schedule("often", **step))
+                due |= due_of(read(h), h.clock.now())
+            sweep_all(h)
+            seen, fired = read(h), [run.instant for run in runs(h)]
+            assert len(set(fired)) == len(fired) == seen.fired
+            left = due - set(fired)
+            for skip in skips(h):
+                covered = {at for at in left if skip.first_at <= at <= skip.last_at}
+                assert (len(covered), min(covered), max(covered)) == (skip.number, skip.first_at, skip.last_at)
+                left -= covered
+            assert (left, seen.fired + seen.skipped) == (set(), len(due))
+            h(h.engine.remove_schedule("often"))
+
+        all_add_up()
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,32 @@ def plan(schedule: Schedule, now: int) -> Fire:
     return Fire(due_at, skips, cron.next_after(rule, now if due_at is None else due_at, anchor))
 
 
+def passed_over(schedule: Schedule, now: int, reason: str) -> tuple[Skip, ...]:
+    """All that is due by a rule that is about to go, where none of it is to become a run."""
+    assert schedule.next_at is not None
+    rule, anchor, first = rule_of(schedule), schedule.anchor, schedule.next_at
+    number = cron.between(rule, first - 1, now, anchor, 1)[1]
+    return (Skip(first, cron.latest(rule, first - 1, now, anchor) or first, max(number, 1), reason),)
+
+
+def last_instant(schedule: Schedule, now: int) -> int:
+    """The instant before the next one by the rule as it is; where there was none yet, that from which the rule counts."""
+    until = now if schedule.next_at is None else schedule.next_at - 1
+    return cron.latest(rule_of(schedule), schedule.anchor, until, schedule.anchor) or schedule.anchor
+
+
+def first_from(schedule: Schedule, last: int, now: int) -> int | None:
+    """The first instant of a rule that takes the place of another whose last instant is known.
+
+    An interval is counted from there. Where it is over already the latest of its instants is due, and none before it: the rule
+    was not there to promise them.
+    """
+    rule = rule_of(schedule)
+    if schedule.kind != "interval":
+        return cron.next_after(rule, now, last)
+    return cron.latest(rule, last, now, last) or cron.next_after(rule, last, last)
+
+
 def _first_kept(schedule: Schedule, rule: cron.Rule, now: int) -> int | None:
     """The oldest instant up to now that becomes a run, by the word for missed ones; all after it do too."""
     assert schedule.next_at is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence, Set
+from copy import copy
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -18,9 +19,9 @@ from windlass.engine.core import PATIENCE
 from windlass.engine.create import Creating
 from windlass.engine.edits import Editing
 from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, StoreError, WindlassError
-from windlass.firing import Fire, Skip, plan, rule_of
+from windlass.firing import Fire, Skip, first_from, last_instant, passed_over, plan, rule_of
 from windlass.model import Created, Key, Limits, Missed, NewRun, Options, Overlap, Schedule, Skipped, State
-from windlass.store.records import Advance, KeyRow
+from windlass.store.records import Advance, KeyRow, Records
 
 _LOG = logging.getLogger("windlass.schedules")
 
@@ -79,8 +80,9 @@ class Scheduling(Creating, Editing):
         enabled: bool = True,
         by_code: bool = False,
         new: bool = False,
+        from_now: bool = False,
     ) -> Schedule:
-        """Store a rule under a key; the same key again updates it and keeps its id. Runs already made stay as they are.
+        """Store a rule under a key; the same key again updates it, as `set_schedule` does, and keeps its id.
 
         `by_code` says that a program defines it: what a person has edited since stands until the program says something else.
         `new` refuses a key that is taken; of several who ask for it at once, one gets it.
@@ -104,7 +106,7 @@ class Scheduling(Creating, Editing):
                 continue
             if by_code and seen.said == said:
                 return seen
-            if await self.records.edit_schedule(_edited(seen, replace(wanted, said=said or seen.said), now), seen, now):
+            if await self._write_edit(seen, replace(wanted, said=said or seen.said), from_now):
                 return await self.get_schedule(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not stored.", hint="Try again.")
 
@@ -135,19 +137,46 @@ class Scheduling(Creating, Editing):
         checks.integer(count, "count", 1, self.limits.page)
         return await self.records.schedules_after(after, count)
 
-    async def set_schedule(self, key: str, **fields: Any) -> Schedule:
-        """Edit a schedule. One whose rule or switch changes looks ahead from now; otherwise its next instant stays."""
+    async def set_schedule(self, key: str, *, from_now: bool = False, **fields: Any) -> Schedule:
+        """Edit a schedule. Unless its rule or switch changes, its next instant stays. Runs already made stay as they are.
+
+        What is due by a rule that changes becomes runs and skips first, by the old words; of one that is switched off, skips.
+        Another interval is counted from the last instant. With `from_now` it is counted from now, and all that was due is skipped.
+        """
         unknown = sorted(fields.keys() - set(EDITABLE))
         if unknown or not fields:
             raise BadInput(
                 f"Cannot modify {', '.join(unknown) or 'nothing'} of a schedule.", hint=f"These can be set: {', '.join(EDITABLE)}."
             )
         for _ in range(PATIENCE):
-            seen, now = await self.get_schedule(key), self.clock.now()
-            wanted = self._checked_schedule(replace(seen, **fields))
-            if await self.records.edit_schedule(_edited(seen, wanted, now), seen, now):
+            seen = await self.get_schedule(key)
+            if await self._write_edit(seen, self._checked_schedule(replace(seen, **fields)), from_now):
                 return await self.get_schedule(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not edited.", hint="Try again.")
+
+    async def _write_edit(self, seen: Schedule, wanted: Schedule, from_now: bool) -> bool:
+        """Write an edit; False when the schedule is to be read again: something came between, or what was due has been settled."""
+        now = self.clock.now()
+        if _same_rule(seen, wanted) and seen.enabled == wanted.enabled:
+            kept = replace(wanted, id=seen.id, key=seen.key, anchor=seen.anchor, next_at=seen.next_at)
+            return await self.records.edit_schedule(kept, seen, now)
+        skips = _left_out(seen, wanted, now, from_now) if _is_due(seen, now) else ()
+        if skips is None:
+            await self._settle_due(seen, now)
+            return False
+        rows = [(seen.id, *skip) for skip in skips]
+        return await self.records.edit_schedule(_edited(seen, wanted, now, from_now), seen, now, skips=rows, mark=self.clock.nonce())
+
+    async def _settle_due(self, due: Schedule, now: int) -> None:
+        """Make runs and skips of all that is due by a rule that is about to go, as a sweep would."""
+        sweeper, seen = copy(self), due
+        sweeper.records = Records(self.records.store)  # what the clock asks for is no part of the act that edits
+        while seen.rev == due.rev and _is_due(seen, now):
+            if await sweeper._fire_one(seen, plan(seen, now)) is None:
+                self.forget_jobs()
+                await self.refresh_controls()
+                break
+            seen = await self.get_schedule(due.key)
 
     async def remove_schedule(self, key: str) -> None:
         """Forget a schedule. Its runs stay."""
@@ -334,13 +363,39 @@ def _planned(schedule: Schedule, now: int) -> Schedule:
     return replace(schedule, next_at=next_at)
 
 
-def _edited(seen: Schedule, wanted: Schedule, now: int) -> Schedule:
-    """The wanted words over what has happened. Only another rule, or being switched on, looks ahead anew."""
-    kept = replace(wanted, id=seen.id, key=seen.key, anchor=seen.anchor, next_at=seen.next_at)
-    same = all(getattr(seen, name) == getattr(wanted, name) for name in ("kind", "expr", "zone", "enabled"))
-    if same:
-        return kept
-    return _planned(replace(kept, anchor=seen.anchor if seen.kind == wanted.kind and seen.expr == wanted.expr else now), now)
+def _is_due(schedule: Schedule, now: int) -> bool:
+    return schedule.next_at is not None and schedule.next_at <= now
+
+
+def _same_rule(one: Schedule, other: Schedule) -> bool:
+    return rule_of(one) == rule_of(other)
+
+
+def _left_out(seen: Schedule, wanted: Schedule, now: int, from_now: bool) -> tuple[Skip, ...] | None:
+    """What an edit skips of that which is due by the rule before it; None: that becomes runs first, as its words say."""
+    reason = "disabled" if not wanted.enabled else "edited" if from_now else None
+    assert seen.next_at is not None
+    try:
+        plan(seen, now)
+        return None if reason is None else passed_over(seen, now, reason)
+    except WindlassError as error:  # its zone is not known here: all that can be told of it is its next instant
+        return (Skip(seen.next_at, seen.next_at, 1, reason or error.code),)
+
+
+def _edited(seen: Schedule, wanted: Schedule, now: int, from_now: bool) -> Schedule:
+    """The wanted words over what has happened, where the rule or the switch is another."""
+    kept = replace(wanted, id=seen.id, key=seen.key, anchor=seen.anchor, next_at=None)
+    if seen.enabled and not from_now:
+        last = _last(seen, now)
+        return replace(kept, anchor=last, next_at=first_from(wanted, last, now) if wanted.enabled else None)
+    return _planned(kept if _same_rule(seen, wanted) and not from_now else replace(kept, anchor=now), now)
+
+
+def _last(schedule: Schedule, now: int) -> int:
+    try:
+        return last_instant(schedule, now)
+    except WindlassError:
+        return schedule.last_at or schedule.anchor
 
 
 def _overlapped(schedule: Schedule, fire: Fire, unfinished: Sequence[tuple[str, State]]) -> tuple[Fire, NewRun | None, list[str]]:

@@ -68,7 +68,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
         *(f"prune_{table}" for table in ("journal", "attempts", "logs", "waits", "followed", "holds", "groups", "runs")),
     ),
     "drop_keys": ("drop_keys",),
-    "schedule": ("add_schedule", "edit_schedule"),
+    "schedule": ("add_schedule", "edit_schedule", "add_skips"),
     "unschedule": ("drop_skips", "drop_schedule"),
     "fire": (
         "advance_schedules",
@@ -454,10 +454,16 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
         """Whether the key was free."""
         return bool((await self._batch("schedule", Statement("add_schedule", _schedule_values(schedule) | {"now": now})))[0])
 
-    async def edit_schedule(self, schedule: Schedule, seen: Schedule, now: int) -> bool:
-        """Write a schedule if nothing has happened to it since it was seen."""
-        guard: dict[str, Value] = {"id": seen.id, "rev": seen.rev, "seen": seen.fired + seen.skipped, "now": now}
-        return bool((await self._batch("schedule", Statement("edit_schedule", _schedule_values(schedule) | guard)))[0])
+    async def edit_schedule(
+        self, schedule: Schedule, seen: Schedule, now: int, *, skips: Sequence[tuple[Any, ...]] = (), mark: str | None = None
+    ) -> bool:
+        """Write a schedule, and what it skips by that, if nothing has happened to it since it was seen."""
+        guard: dict[str, Value] = {"id": seen.id, "rev": seen.rev, "seen": -1 if seen.next_at is None else seen.next_at, "now": now}
+        values = _schedule_values(schedule) | guard | {"skipped": sum(skip[3] for skip in skips), "mark": mark}
+        statements = [Statement("edit_schedule", values)]
+        if skips:
+            statements.append(Statement("add_skips", {"r": pack(skips), "mark": mark, "now": now}))
+        return bool((await self._batch("schedule", *statements))[0])
 
     async def drop_schedule(self, identity: int) -> bool:
         dropped = await self._batch("unschedule", Statement("drop_skips", {"id": identity}), Statement("drop_schedule", {"id": identity}))
@@ -493,7 +499,7 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
             Statement("refuse_fire", {"ids": ids, "mark": mark, "expected": len(advances), "now": made.now}),
         ]
         if skips:
-            before.append(Statement("add_skips", {"r": pack(skips), "now": made.now}))
+            before.append(Statement("add_skips", {"r": pack(skips), "mark": mark, "now": made.now}))
         return await self.create(made, mark, verb="fire", before=before)
 
     # Log lines

@@ -502,8 +502,9 @@ returning id
 -- name: edit_schedule
 update job_schedules
 set job = :job, kind = :kind, expr = :expr, zone = :zone, anchor = :anchor, payload = :payload, options = :options, missed = :missed, most = :most,
-  max_age = :max_age, overlap = :overlap, jitter = :jitter, enabled = :enabled, said = :said, next_at = :next_at, rev = rev + 1, updated_at = :now
-where id = :id and rev = :rev and fired + skipped = :seen
+  max_age = :max_age, overlap = :overlap, jitter = :jitter, enabled = :enabled, said = :said, next_at = :next_at,
+  skipped = skipped + :skipped, mark = :mark, rev = rev + 1, updated_at = :now
+where id = :id and rev = :rev and coalesce(next_at, -1) = :seen
 returning id
 
 -- name: drop_skips
@@ -550,4 +551,4 @@ select 1, :now where (select count(*) from job_schedules where id {in: ids} and 
 -- name: add_skips
 insert into job_skips (schedule, first_at, last_at, number, reason, at)
 select r.schedule, r.first_at, r.last_at, r.number, r.reason, :now
-from {rows: r: schedule int, first_at int, last_at int, number int, reason text}
+from {rows: r: schedule int, first_at int, last_at int, number int, reason text} join job_schedules s on s.id {probe: r.schedule} and s.mark = :mark
