@@ -908,6 +908,41 @@ def test_an_async_app_serves_one_loop_after_the_other(kind: str, tmp_path: Path,
     assert asyncio.run(count()) == 3
 
 
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+def test_an_async_app_serves_many_loops_at_once_and_after_one_that_was_closed(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """It is closed in none of them but the last: so do scripts that call asyncio.run twice, and servers with a loop for each thread."""
+    app = AsyncApp(tmp_path / "windlass.db" if kind == "file" else request.getfixturevalue("emptied_postgres"))
+    job = app.job(name="add")(add)
+
+    async def enqueue(first: int) -> list[int]:
+        handles = await asyncio.gather(*(job.enqueue(first + n) for n in range(30)))  # more than there are connections
+        return list(await asyncio.gather(*(handle.wait(30) for handle in handles[:3])))
+
+    async def work() -> list[int]:
+        async with app.working(slots=4):
+            return await enqueue(0)
+
+    assert asyncio.run(work()) == [2, 3, 4]
+    with ThreadPoolExecutor(4) as pool:
+        working = pool.submit(asyncio.run, _worked(app, 120))
+        added = [pool.submit(asyncio.run, enqueue(1_000 * number)).result for number in (1, 2, 3)]
+        assert [result() for result in added] == [[1_000 * number + n for n in (2, 3, 4)] for number in (1, 2, 3)]
+        assert working.result() == 120
+    asyncio.run(app.close())
+
+
+async def _worked(app: AsyncApp, count: int) -> int:
+    """How many runs have succeeded, once there are so many."""
+    async with app.working(slots=4):
+        for _ in range(600):
+            if len((await app.runs(state="succeeded", count=count)).runs) == count:
+                return count
+            await asyncio.sleep(0.05)
+    raise AssertionError("they have not succeeded")
+
+
 def test_a_worker_for_a_job_that_is_not_there_is_refused(memory: World) -> None:
     memory.job(add)
     with pytest.raises(BadInput, match=r"no job 'sub'.*It has add"):

@@ -203,7 +203,7 @@ class _Postgres:
         topics, self._owed = self._owed, set()
         if not topics or self._closed:
             return
-        step = Step(NOTIFY, (payloads(topics),), (JSON,))
+        step = Step(NOTIFY, (payloads(frozenset(topics)),), (JSON,))  # as it is now: a thread that came late may still add to it
         with suppress(psycopg.Error, StoreError):
             async with self._slot():
                 await self._once(lambda session: session.say(step))
@@ -317,33 +317,59 @@ class BlockingPostgres(_Postgres):
         await super().close()
 
 
+class _Loop:
+    """What belongs to one event loop: its turns at connections, the task that sends its hints, and the one that hears others'."""
+
+    def __init__(self, size: int, listener: Listener) -> None:
+        self.gate, self.closing = asyncio.Semaphore(size), asyncio.Event()
+        self.hinting: asyncio.Task[None] | None = None
+        self.listener = listener
+
+    async def close(self) -> None:
+        self.closing.set()
+        await self.listener.close()
+        if self.hinting is not None:
+            await self.hinting
+
+
 class AsyncPostgres(_Postgres):
-    """A store for event loops. It opens at its first batch, or by `await AsyncPostgres(...).open()`."""
+    """A store for event loops, any number of them. It opens at its first batch, or by `await AsyncPostgres(...).open()`."""
 
     def _start(self) -> None:
-        self._gate, self._closing = asyncio.Semaphore(self._size), asyncio.Event()
-        self._hinting: asyncio.Task[None] | None = None
-        self._listener = Listener(self._parameters, self._pause)
+        self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
+        self._entering = threading.Lock()
+
+    def _here(self) -> _Loop:
+        loop = asyncio.get_running_loop()
+        return self._loops.get(loop) or self._enter(loop)
+
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> _Loop:
+        """A loop comes for the first time; those that were closed meanwhile are forgotten, with what waited in them."""
+        here = _Loop(self._size, Listener(self._parameters, self._pause))
+        with self._entering:
+            self._loops = {one: its for one, its in self._loops.items() if not one.is_closed()} | {loop: here}
+        return here
 
     async def _connect(self) -> AsyncSession:
         return AsyncSession(await psycopg.AsyncConnection.connect(autocommit=True, **self._parameters), prepare=self._prepare)
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        async with self._gate:
+        async with self._here().gate:
             yield
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), seconds)
+            await asyncio.wait_for(self._here().closing.wait(), seconds)
 
     def wake(self, topics: Collection[str]) -> None:
         """Tell those who wait for one of these topics: at once, or along with others a little later."""
         if self._gone():
             return
         self._owed.update(topics)
-        if self._hinting is None or self._hinting.done():
-            self._hinting = asyncio.get_running_loop().create_task(self._keep_hinting())
+        here = self._here()
+        if here.hinting is None or here.hinting.done():
+            here.hinting = asyncio.get_running_loop().create_task(self._keep_hinting())
 
     async def _keep_hinting(self) -> None:
         while self._owed and not self._closed:
@@ -354,16 +380,18 @@ class AsyncPostgres(_Postgres):
         """The topics heard, as soon as there are any; none after so many seconds."""
         self._check_open()
         if self._prepare:
-            return await self._listener.wait(topics, timeout)
+            return await self._here().listener.wait(topics, timeout)
         await self._pause(min(timeout, LOOK_EVERY))  # through a pooler nothing is heard
         return set()
 
     async def close(self) -> None:
         check_process(self._pid)
-        self._closing.set()
-        await self._listener.close()
-        if self._hinting is not None:
-            await self._hinting
+        own = asyncio.get_running_loop()
+        for loop, its in self._loops.items():
+            if loop is own:
+                await its.close()
+            elif loop.is_running():  # on another thread, which need not be waited for
+                asyncio.run_coroutine_threadsafe(its.close(), loop)
         await super().close()
 
 
