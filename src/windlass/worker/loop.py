@@ -26,7 +26,7 @@ from windlass.worker.context import capture_logs, enter
 from windlass.worker.crew import Crew
 from windlass.worker.executions import Execution, Why
 from windlass.worker.handlers import Handler, UnknownHandler
-from windlass.worker.housekeeping import Housekeeping
+from windlass.worker.housekeeping import Housekeeping, Sweeper
 from windlass.worker.lag import Lag
 from windlass.worker.outcomes import Stopped, failure_of, paced, returned
 from windlass.worker.port import House, Port, Spool
@@ -52,7 +52,10 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Works on the runs of its jobs until it is stopped. One loop, one thread for beats, and threads or processes as handlers need them."""
+    """Works on the runs of its jobs until it is stopped.
+
+    One loop, a thread for beats, one for sweeps, and threads or processes as handlers need them.
+    """
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Worker:
         *,
         heart: Port | None = None,
         house: House | None = None,
+        sweeper: House | None = None,
         spool: Spool | None = None,
         lease: int = LEASE,
         grace: int = GRACE,
@@ -77,6 +81,7 @@ class Worker:
         self.heart = Heart(self, heart or port, clock, self.info, lease)
         self.worn_out = False  # it has ended because of handlers that were left behind: only a new process is whole again
         self._house, self._spool, self.lease = house, spool, lease
+        self._sweeper = None if sweeper is None else Sweeper(sweeper, clock)
         self._at_the_disk, self._spooled = asyncio.Lock(), False
         self._measure, self._lag = measure, Lag()
         self._incarnation = 0 if about is None else round(clock.chance() * 2**31)  # so that two who go by one name can be told apart
@@ -121,8 +126,7 @@ class Worker:
             _LOG.info("Worker %s works: slots %d, queues %s, jobs %s.", *self._introduction())
             self._keep(self._keep_reporting(), self._keep_fencing(), self._keep_listening())
             if self._house is not None:
-                house = Housekeeping(self._house, self.clock)
-                self._keep(house.sweep(), house.tidy())
+                self._keep_house(self._house)
             if self._measure is not None:
                 self._keep(self._lag.run(), self._keep_measuring(self._measure))
             self._serving = self._loop.create_task(self._serve(until_idle))
@@ -138,6 +142,13 @@ class Worker:
             _LOG.info("Worker %s has ended.", self.info.name)
         if self._fatal is not None:
             raise self._fatal
+
+    def _keep_house(self, house: House) -> None:
+        keeping = Housekeeping(house, self.clock)
+        if self._sweeper is None:
+            self._keep(keeping.sweep(), keeping.tidy())
+        else:
+            self._keep(self._sweeper.run(), self._sweeper.listen(house), keeping.tidy())
 
     async def _cut_short(self) -> None:
         """Whoever ran the worker was cancelled: there is time to give back what runs, and no more."""
@@ -229,6 +240,8 @@ class Worker:
         await asyncio.to_thread(self._nursery.close)
         await asyncio.to_thread(self._guard.close)
         await asyncio.to_thread(self.heart.join, 5.0)
+        if self._sweeper is not None:
+            await asyncio.to_thread(self._sweeper.join, 5.0)
 
     # Claiming
 
