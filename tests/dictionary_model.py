@@ -8,7 +8,7 @@ error that it must raise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -39,6 +39,8 @@ KEEP = {"succeeded": 7 * DAY, "failed": 30 * DAY, "quarantined": 30 * DAY, "canc
 KEEP_NONCES = 600_000
 SILENCE = 60_000
 UNSEEN = 2**40
+Over = Callable[[Any, int, int, int], bool | None]
+"""Whether a process calls over what began then and lasts so long, of something held by a lease; None: it cannot tell yet."""
 """Runs that the store has not shown yet come behind all others."""
 
 
@@ -430,7 +432,7 @@ class Model:
             raise Refused(LeaseLost)
         if old.state == "waiting" and not self._possible(old):
             raise Refused(BadInput)
-        self.slots[slot] = replace(old, lease=max(old.lease, lease), lease_until=max(old.lease_until, now + lease))
+        self.slots[slot] = replace(old, lease=max(old.lease, lease), lease_until=_extended(old.lease_until, old.lease, lease, now))
         self._grant(old.key, now)
         return self.slots[slot]
 
@@ -452,8 +454,9 @@ class Model:
             if slot.state == "waiting" and (capacity is None or used <= capacity):
                 self.slots[slot.id] = replace(slot, state="held", held_at=now)
 
-    def lapse_slots(self, now: int, steady: int | None) -> None:
-        gone = [slot.id for slot in self.slots.values() if slot.lease_until <= now and (steady is None or steady >= slot.lease)]
+    def lapse_slots(self, now: int, over: Over) -> None:
+        overdue = [slot for slot in self.slots.values() if not now < slot.lease_until <= now + slot.lease]
+        gone = [slot.id for slot in overdue if over((slot.id, ""), slot.lease_until - slot.lease, slot.lease, slot.lease)]
         for slot in gone:
             del self.slots[slot]
 
@@ -565,7 +568,8 @@ class Model:
         doc = self.runs.get(run)
         if doc is None or doc.state not in LIVE or doc.token != token:
             return "lost"
-        doc.lease_until, doc.lease = max(doc.lease_until or 0, now + lease), max(doc.lease or 0, lease)
+        doc.lease_until = _extended(doc.lease_until or 0, doc.lease or 0, lease, now)
+        doc.lease = max(doc.lease or 0, lease)
         doc.progress = doc.progress if progress is None else progress
         return "stop" if doc.state == "cancelling" else "ok"
 
@@ -747,28 +751,35 @@ class Model:
 
     # What time does
 
-    def verdicts(self, now: int, steady: int | None) -> dict[str, tuple[int, str | int]]:
-        """What a sweep that looks now decides for each lease that wants a look: a move, or when to look again; with the revision it saw."""
-        return {
-            doc.id: (doc.rev, self._verdict(doc, now))
-            for doc in self.runs.values()
-            if doc.look_at is not None and doc.look_at <= now and (steady is None or steady >= (doc.lease or 0))
-        }
+    def look_sooner(self, now: int, jump: int) -> None:
+        """Have those leases looked at that seem to last for longer than they can."""
+        for doc in self.runs.values():
+            if doc.look_at is not None and doc.look_at > now + jump + (doc.lease or 0):
+                doc.look_at = now
 
-    def _verdict(self, doc: Doc, now: int) -> str | int:
-        grace_ends = None if doc.cancel_asked_at is None else doc.cancel_asked_at + doc.policy.grace
-        runtime_ends = None if doc.max_runtime is None else (doc.claimed_at or 0) + doc.max_runtime
-        for end, move in ((grace_ends, "abandon"), (runtime_ends, "expire"), (doc.lease_until, "lapse")):
-            if end is not None and end <= now:
+    def verdicts(self, now: int, over: Over) -> dict[str, tuple[int, int | None, str | int]]:
+        """What a sweep that looks now decides for each lease that wants a look: a move, or when to look again; with what it saw."""
+        looked = [doc for doc in self.runs.values() if doc.look_at is not None and doc.look_at <= now]
+        found = {doc.id: (doc.rev, doc.lease_until, self._verdict(doc, over)) for doc in looked}
+        return {run: (rev, until, verdict) for run, (rev, until, verdict) in found.items() if verdict is not None}
+
+    def _verdict(self, doc: Doc, over: Over) -> str | int | None:
+        terms = [] if doc.cancel_asked_at is None else [("abandon", doc.cancel_asked_at, doc.policy.grace)]
+        terms += [] if doc.max_runtime is None else [("expire", doc.claimed_at or 0, doc.max_runtime)]
+        lease = doc.lease or 0
+        terms.append(("lapse", (doc.lease_until or 0) - lease, lease))
+        said = {move: over((doc.id, doc.token, move), start, length, lease) for move, start, length in terms}
+        for move, _, _ in terms:
+            if said[move]:
                 return move
-        return min(end for end in (grace_ends, runtime_ends, doc.lease_until) if end is not None)
+        return None if None in said.values() else min(start + length for _, start, length in terms)
 
-    def carry_out(self, verdicts: Mapping[str, tuple[int, str | int]], now: int) -> list[str]:
+    def carry_out(self, verdicts: Mapping[str, tuple[int, int | None, str | int]], now: int) -> list[str]:
         """Do what a sweep decided, to what has not moved since it looked; those that moved."""
         moved = []
-        for run, (rev, verdict) in verdicts.items():
+        for run, (rev, until, verdict) in verdicts.items():
             doc = self.runs[run]
-            renewed = verdict == "lapse" and (doc.lease_until or 0) > now
+            renewed = verdict == "lapse" and doc.lease_until != until
             if doc.rev != rev or renewed:
                 continue
             if isinstance(verdict, int):
@@ -940,6 +951,10 @@ def able(worker: WorkerInfo, doc: Doc) -> bool:
     """Whether a worker can and may take a run."""
     may = (worker.queues is None or doc.queue in worker.queues) and (worker.jobs is None or doc.job in worker.jobs)
     return may and doc.needs <= set(worker.tags) and doc.cores <= worker.cores
+
+
+def _extended(until: int, had: int, lease: int, now: int) -> int:
+    return min(max(until, now + lease), now + max(had, lease))
 
 
 def _said(options: Options) -> dict[str, Any]:

@@ -54,6 +54,7 @@ WALKS = {
     "due": {"job_runs_due": "due_at"},
     "next_due": {"job_runs_due": ""},
     "overdue": {"job_runs_look": "look_at"},
+    "looked_at_late": {"job_runs_look": "look_at"},
     "next_look": {"job_runs_look": "look_at"},
     "journal_created": {"job_runs_pkey": "seq"},  # on SQLite: from the last row that the statement before it has inserted
     "list_newest": {"job_runs_pkey": "seq"},

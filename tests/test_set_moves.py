@@ -589,9 +589,9 @@ def _before_a_beat(run: Run) -> Run:
     )
 
 
-def _still_true(run: Run, seen: Run, cmd: Command, now: int) -> bool:
+def _still_true(run: Run, seen: Run, cmd: Command) -> bool:
     """Whether what was decided may be written: no move since, and no beat where the reason is a lease that ran out."""
-    return run.rev == seen.rev and not (isinstance(cmd, Lapse) and (run.lease_until or 0) > now)
+    return run.rev == seen.rev and not (isinstance(cmd, Lapse) and run.lease_until != seen.lease_until)
 
 
 def _attempt(run: Run, after: Run, cmd: Command, now: int) -> Closed:
@@ -620,14 +620,15 @@ def test_write_back(table: Table, case: tuple[list[Run], dict[int, tuple[Run, Co
     table.fill(rows)
     expected, closed, journal = {run.seq: run for run in rows}, [], set()
     for run in rows:
-        if run.seq in asked and _still_true(run, *asked[run.seq], now):
+        if run.seq in asked and _still_true(run, *asked[run.seq]):
             cmd = asked[run.seq][1]
             expected[run.seq] = after = step(run, cmd, now)
             journal.add(_entry(run, after, cmd.name, now))
             if after.attempt > run.attempt:
                 closed.append(_attempt(run, after, cmd, now))
     written = [
-        Change(seen, step(seen, cmd, now), cmd.name, lapsed_by=now if isinstance(cmd, Lapse) else None) for seen, cmd in asked.values()
+        Change(seen, step(seen, cmd, now), cmd.name, lapsed=seen.lease_until if isinstance(cmd, Lapse) else None)
+        for seen, cmd in asked.values()
     ]
     moved = run_sync(table.records.write_back("report", written, MARK, FOLLOW, now, limited=False)) if written else Written(set(), [])
     assert moved == Written({run.seq for run in rows if expected[run.seq] is not run}, [])

@@ -6,6 +6,7 @@ worker, and everything that can be executed is.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
@@ -114,19 +115,33 @@ def _nothing() -> None: ...
 
 
 class Process:
-    """An engine with what only its own process remembers."""
+    """An engine with what only its own process remembers. When a watch calls something over is said a second time, from all its looks."""
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self.engine, self.watch, self.prune_at = Engine(store, clock), Watch(clock), 0
-        self._clock, self._ticked, self._since = clock, clock.monotonic(), clock.monotonic()
+        self.watch._forget_at = 2**62
+        self.looks, self.clock, self.unsettled = [(clock.monotonic(), clock.now())], clock, False
+        self.seen: dict[Any, int] = {}
 
-    def steady(self, *, jumped: bool = False) -> int:
-        """For how long it has looked every five seconds without the clock being set; said a second time, beside the watch."""
-        ticks = self._clock.monotonic()
-        if jumped or ticks - self._ticked > 5_000:
-            self._since = ticks
-        self._ticked = ticks
-        return ticks - self._since
+    def look(self) -> None:
+        (before, wall), ticks = self.looks[-1], self.clock.monotonic()
+        self.looks.append((ticks, self.clock.now()))
+        self.unsettled |= abs(self.clock.now() - wall - (ticks - before)) > 1_000
+
+    def over(self, what: Any, start: int, length: int, lease: int) -> bool | None:
+        (ticks, wall), care = self.looks[-1], min(length, lease)
+        if start <= wall + 1_000 and start + length > wall:
+            return False
+        pairs = list(itertools.pairwise(self.looks))
+        jumps = [then[0] for at, then in pairs if abs(then[1] - at[1] - (then[0] - at[0])) > 1_000]
+        began = ticks - (wall - start)
+        if began <= ticks + 1_000 and (not jumps or began > jumps[-1]):
+            return self._watched(began + length - care, lease) >= care or None
+        return self._watched(self.seen.setdefault((what, start, length), ticks), lease) >= length or None
+
+    def _watched(self, begin: int, lease: int) -> int:
+        parts = [(end - max(at, begin), end - at) for (at, _), (end, _) in itertools.pairwise(self.looks) if end > begin]
+        return sum(part if whole <= 5_000 else min(part, lease // 16 + 1) for part, whole in parts)
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -642,14 +657,19 @@ class EngineMachine(RuleBasedStateMachine):
     def _sweep(
         self, process: Process, watched: bool = False, trouble: str | None = None, deed: str | None = None, subject: str = ""
     ) -> None:
-        steady = process.steady() if watched else None
-        verdicts = self.model.verdicts(self.now, steady)
-        statement = "look_later" if isinstance(verdicts.get(subject, (0, ""))[1], int) else "write_back"
+        over = process.over if watched else lambda what, start, length, lease: start + length <= self.now
+        if watched:
+            process.look()
+            if process.unsettled or self.clock.monotonic() >= process.prune_at:
+                self.model.look_sooner(self.now, 1_000)
+                process.unsettled = False
+        verdicts = self.model.verdicts(self.now, over)
+        statement = "look_later" if isinstance(verdicts.get(subject, (0, 0, ""))[2], int) else "write_back"
         answer = self.ask(process.engine.sweep(process.watch if watched else None), "lapse", trouble, deed, statement, subject)
         lapsed = self.model.carry_out(verdicts, self.now)
         if watched:
             self._left_alone(verdicts, lapsed)
-        self.model.lapse_slots(self.now, steady)
+        self.model.lapse_slots(self.now, over)
         dispatched = self.model.dispatch(self.now)
         pruned = 0
         if self.clock.monotonic() >= process.prune_at:
@@ -663,7 +683,7 @@ class EngineMachine(RuleBasedStateMachine):
     def _left_alone(self, verdicts: Any, lapsed: list[str]) -> None:
         """S10: a resident sweep lapses no lease before it has itself seen it unrenewed for its length."""
         for run in lapsed:
-            if verdicts[run][1] == "lapse":
+            if verdicts[run][2] == "lapse":
                 assert self.clock.monotonic() >= self.renewed[run], f"S10: {run} was reaped while its worker was promised its lease"
 
     def _dispatch(self, trouble: str | None, deed: str | None, number: int) -> None:
@@ -706,7 +726,8 @@ class EngineMachine(RuleBasedStateMachine):
         """Somebody sets the clock. A watch looks often: two jumps between two looks it could not tell from none."""
         self.clock.jump(ms)
         for process in (self.here, self.elsewhere):
-            assert process.watch.steady_for() == process.steady(jumped=True) == 0
+            process.watch.look()
+            process.look()
 
     # Looking
 

@@ -204,8 +204,10 @@ def start(run: Run, cmd: Start, now: int) -> Run:
 
 def extend(run: Run, cmd: Beat, now: int) -> Run:
     progress = run.progress if cmd.progress is None else cmd.progress
-    until = max(run.lease_until or 0, now + cmd.lease)
-    return replace(run, lease=max(run.lease or 0, cmd.lease), lease_until=until, progress=progress)
+    lease = max(run.lease or 0, cmd.lease)
+    # An end that lies further ahead than a lease was written before the clock was set back.
+    until = min(max(run.lease_until or 0, now + cmd.lease), now + lease)
+    return replace(run, lease=lease, lease_until=until, progress=progress)
 
 
 def _end(run: Run, state: State, now: int, **fields: Any) -> Run:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Never, TypeVar, Unpack
@@ -385,16 +386,18 @@ class Base:
 
     @contextlib.asynccontextmanager
     async def _ports(self, lease: int) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
-        """The engine of a worker's loop, another for the thread that beats, and who sweeps."""
+        """The engine of a worker's loop, and others for the threads that beat and sweep."""
         if self._in_memory():
-            yield self.engine, {"heart": self.engine, "house": self.engine}
+            yield self.engine, {"heart": self.engine, "house": self.engine, "sweeper": self.engine}
             return
         stores: list[Store] = []
         try:
             stores.append(open_store(self.address, self.clock, blocking=False))
-            stores.append(await asyncio.to_thread(open_store, self.address, self.clock, blocking=True, patience=lease / 6000))
-            port, heart = (Engine(store, self.clock, self.limits) for store in stores)
-            yield port, {"heart": heart, "house": port, "about": _about(), "process": own_process(), "measure": dict}
+            blocking = partial(open_store, self.address, self.clock, blocking=True, patience=lease / 6000)
+            stores.append(await asyncio.to_thread(blocking))
+            stores.append(await asyncio.to_thread(blocking))
+            port, heart, sweeper = (Engine(store, self.clock, self.limits) for store in stores)
+            yield port, {"heart": heart, "house": port, "sweeper": sweeper, "about": _about(), "process": own_process(), "measure": dict}
         finally:
             for store in stores:
                 await store.close()

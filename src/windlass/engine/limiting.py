@@ -86,7 +86,8 @@ class Limiting(Controlling):
             if left <= 0:
                 break
             await self.wait(topics, min(left, LOOK, max(1, lease // 3)) / 1000)
-            await self._lapse_slots(watch.steady_for())  # nobody else may be there to sweep
+            watch.look()
+            await self._lapse_slots(watch)  # nobody else may be there to sweep
             slot = await self.renew(slot_id, token, lease=lease)
         return slot
 
@@ -121,9 +122,9 @@ class Limiting(Controlling):
 
     # Sweeping
 
-    async def open_gates(self, steady: int | None = None) -> int:
+    async def open_gates(self, watch: Watch | None = None) -> int:
         """End direct calls whose caller is gone, and put back the parked runs that could pass now; how many gates were opened."""
-        await self._lapse_slots(steady)
+        await self._lapse_slots(watch)
         now = self.clock.now()
         due = [key for key, _ in await self.records.gates_due(now, KEYS)]
         if due:
@@ -132,12 +133,12 @@ class Limiting(Controlling):
         self._repaired = keys[-1] if len(keys) == KEYS else ""
         return len(due) + (await self.repair(keys, now) if keys else 0)
 
-    async def _lapse_slots(self, steady: int | None) -> None:
-        now = self.clock.now()
-        overdue = await self.records.slots_overdue(now, KEYS)
-        lost = [slot.seq for slot in overdue if steady is None or steady >= slot.lease]
-        if lost:
-            await self._let_go(await self.records.lapse_slots(lost, now))
+    async def _lapse_slots(self, watch: Watch | None) -> None:
+        after, now = 0, self.clock.now()
+        while slots := await self.records.slots_overdue(now, after, KEYS):
+            after = slots[-1].seq
+            if lost := [slot for slot in slots if _over(slot, now, watch)]:
+                await self._let_go(await self.records.lapse_slots(lost))
 
     async def _let_go(self, keys: list[str]) -> None:
         """Tell whom it concerns that direct calls have let go of these gates, and put back who was parked for one."""
@@ -159,3 +160,9 @@ def _slot_lost(slot_id: str) -> LeaseLost:
         f"Slot {slot_id} is not held under this token.",
         hint="It was released, or not renewed in time. Stop using the resource; ask for a slot again.",
     )
+
+
+def _over(slot: Slot, now: int, watch: Watch | None) -> bool | None:
+    if watch is None:
+        return slot.lease_until <= now
+    return watch.over((slot.seq, slot.token), slot.lease_until - slot.lease, slot.lease, slot.lease, now)

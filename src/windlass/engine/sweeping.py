@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 
 from msgspec import Struct
@@ -39,6 +41,7 @@ class Sweeping(Scheduling, Counting, Limiting):
     """The verbs of time."""
 
     _prune_at = 0
+    _lapsed_to = (0, 0)  # where the last sweep stopped at its limit
 
     @cached_property
     def _pruned_upto(self) -> dict[State, tuple[int, int]]:
@@ -50,13 +53,17 @@ class Sweeping(Scheduling, Counting, Limiting):
         Without a watch, leases are judged by the store's time alone, which cannot tell a dead worker from a process that
         slept or a clock that was set. A process that sweeps regularly keeps a Watch and hands it in each time.
         """
-        began, steady = self.clock.now(), None if watch is None else watch.steady_for()
-        lapsed = await self.lapse(steady)
-        await self.open_gates(steady)
+        began, minute = self.clock.now(), self.clock.monotonic() >= self._prune_at
+        if watch is not None:
+            watch.look()
+            if minute or watch.was_set:
+                await self._look_sooner(watch)
+        lapsed = await self.lapse(watch)
+        await self.open_gates(watch)
         fired, left = await self.fire_in_turn()
         dispatched = await self.dispatch()
         pruned = 0
-        if self.clock.monotonic() >= self._prune_at:
+        if minute:
             pruned, self._prune_at = await self.prune(), self.clock.monotonic() + PRUNE_EVERY
         more = left or max(lapsed, dispatched) >= SLICE * SLICES
         return Swept(fired, dispatched, lapsed, pruned, 0 if more else await self._back_in(began))
@@ -87,56 +94,65 @@ class Sweeping(Scheduling, Counting, Limiting):
         await self.wake_queues((Ready(queue, now, (seq,)) for seq, queue in moved.items()), now)
         return len(moved)
 
-    async def lapse(self, steady: int | None = None) -> int:
-        """End the leases nobody renewed, and what ran for too long; how many this call moved.
-
-        Pages by key, so that runs it must not touch never hide those it must.
-        """
-        moved, after = 0, (0, 0)
+    async def _look_sooner(self, watch: Watch) -> None:
+        """Have those leases looked at now that seem to last for longer than they can: the clock was set back since they were given."""
         for _ in range(SLICES):
             now = self.clock.now()
-            runs = await self.records.overdue(now, after, SLICE)
-            if not runs:
+            runs = await self.records.looked_at_late(now + watch.jump, SLICE)
+            await self._look_later([(run, now) for run in runs])
+            if len(runs) < SLICE:
+                watch.was_set = False
                 break
-            moved += await self._lapse(runs, now, steady)
-            after = (runs[-1].look_at or 0, runs[-1].seq)
+
+    async def lapse(self, watch: Watch | None = None) -> int:
+        """End the leases nobody renewed, and what ran for too long; how many this call moved.
+
+        Pages by key, and goes on where the last call stopped, so that runs it must not touch never hide those it must.
+        """
+        moved = 0
+        for _ in range(SLICES):
+            now = self.clock.now()
+            runs = await self.records.overdue(now, self._lapsed_to, SLICE)
+            self._lapsed_to = (runs[-1].look_at or 0, runs[-1].seq) if len(runs) == SLICE else (0, 0)
+            moved += await self._lapse(runs, now, watch)
+            if len(runs) < SLICE:
+                break
         return moved
 
-    async def _lapse(self, runs: list[Run], now: int, steady: int | None) -> int:
-        verdicts = {run.seq: self._verdict(run, now, steady) for run in runs}
+    async def _lapse(self, runs: list[Run], now: int, watch: Watch | None) -> int:
+        verdicts = {run.seq: self._verdict(run, now, watch) for run in runs}
         changes = [
-            Change(run, step(run, cmd, now), cmd.name, lapsed_by=now if isinstance(cmd, Lapse) else None)
+            Change(run, step(run, cmd, now), cmd.name, lapsed=run.lease_until if isinstance(cmd, Lapse) else None)
             for run in runs
             if isinstance(cmd := verdicts[run.seq], Command)
         ]
-        later = [(run, at) for run in runs if isinstance(at := verdicts[run.seq], int)]
+        await self._look_later([(run, at) for run in runs if isinstance(at := verdicts[run.seq], int)])
+        if not changes:
+            return 0
         try:
-            if later:
-                await self.records.look_later(later)
-            if not changes:
-                return 0
             written = await self.write_back("lapse", changes, now)
         except OutcomeUnknown:
             return 0  # the next sweep looks again
         return len(written.seqs)
 
-    def _verdict(self, run: Run, now: int, steady: int | None) -> Command | int | None:
+    async def _look_later(self, looks: list[tuple[Run, int]]) -> None:
+        if looks:
+            with suppress(OutcomeUnknown):  # the next sweep looks again
+                await self.records.look_later(looks)
+
+    def _verdict(self, run: Run, now: int, watch: Watch | None) -> Command | int | None:
         """What is to be done about a lease that wanted a look: a command, when to look again, or nothing by this process."""
-        if steady is not None and steady < (run.lease or 0):
-            # Not written down as a later look: that would also keep away those who have watched for long enough.
-            return None
-        if run.cancel_asked_at is not None and run.cancel_asked_at + run.policy.grace <= now:
-            return Abandon(token=run.token)
-        if run.max_runtime is not None and (run.claimed_at or now) + run.max_runtime <= now:
-            return Expire(token=run.token)
-        if run.lease_until is None or run.lease_until <= now:
+        verdicts = [(kind, start + length, _over(run, kind, start, length, now, watch)) for kind, start, length in _terms(run)]
+        for kind, _, over in verdicts:
+            if over:
+                return self._ended_by(kind, run)
+        # What cannot be judged yet is not written down as a later look: that would also keep away those who can.
+        return None if any(over is None for *_, over in verdicts) else min(end for _, end, _ in verdicts)
+
+    def _ended_by(self, kind: type[Command], run: Run) -> Command:
+        if kind is Lapse:
             return Lapse(token=run.token, next_id=self.clock.new_id(), chance=self.clock.chance())
-        ends = [run.lease_until]
-        if run.max_runtime is not None and run.claimed_at is not None:
-            ends.append(run.claimed_at + run.max_runtime)
-        if run.cancel_asked_at is not None:
-            ends.append(run.cancel_asked_at + run.policy.grace)
-        return min(ends)
+        return kind(token=run.token)
 
     async def tidy(self) -> bool:
         """Clear away what slows claims down, if there is enough of it.
@@ -200,3 +216,19 @@ class Sweeping(Scheduling, Counting, Limiting):
         except Conflict:
             return 0  # one of them is needed again; the next call looks anew
         return len(seqs)
+
+
+def _terms(run: Run) -> Iterator[tuple[type[Command], int, int]]:
+    """What time ends of a lease, from when on, and after how long."""
+    if run.cancel_asked_at is not None:
+        yield Abandon, run.cancel_asked_at, run.policy.grace
+    if run.max_runtime is not None and run.claimed_at is not None:
+        yield Expire, run.claimed_at, run.max_runtime
+    lease = run.lease or 0
+    yield Lapse, (run.lease_until or 0) - lease, lease
+
+
+def _over(run: Run, kind: type[Command], start: int, length: int, now: int, watch: Watch | None) -> bool | None:
+    if watch is None:
+        return start + length <= now
+    return watch.over((run.seq, run.token, kind), start, length, run.lease or 0, now)

@@ -223,11 +223,14 @@ class OrderRecords(Rows):
     async def release_slot(self, identity: str, token: str) -> list[str]:
         return _keys((await self._batch("release", Statement("release_slot", {"id": identity, "token": token})))[0])
 
-    async def slots_overdue(self, now: int, count: int) -> list[Slot]:
-        return [Slot(*row) for row in await self._read("slots_overdue", now=now, count=count)]
+    async def slots_overdue(self, now: int, after: int, count: int) -> list[Slot]:
+        """Direct calls whose lease is over, or ends later than it can."""
+        return [Slot(*row) for row in await self._read("slots_overdue", now=now, after=after, count=count)]
 
-    async def lapse_slots(self, seqs: Sequence[int], now: int) -> list[str]:
-        return _keys((await self._batch("lapse_slots", Statement("lapse_slots", {"ids": pack(seqs), "now": now})))[0])
+    async def lapse_slots(self, slots: Iterable[Slot]) -> list[str]:
+        """End these, if they were not renewed since they were read."""
+        rows = pack([(slot.seq, slot.lease_until) for slot in slots])
+        return _keys((await self._batch("lapse_slots", Statement("lapse_slots", {"r": rows})))[0])
 
 
 def _keys(rows: Iterable[Row]) -> list[str]:

@@ -116,7 +116,7 @@ class Change(NamedTuple):
     after: Run
     move: str
     detail: str | None = None
-    lapsed_by: int | None = None  # the lease must still have run out by then
+    lapsed: int | None = None  # the end that the lease must still have: a beat moves it
 
 
 class Kind(NamedTuple):
@@ -385,6 +385,10 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
     async def overdue(self, now: int, after: tuple[int, int], count: int) -> list[Run]:
         return [run_of(row) for row in await self._read("overdue", now=now, look_at=after[0], seq=after[1], count=count)]
 
+    async def looked_at_late(self, now: int, count: int) -> list[Run]:
+        """Live leases that would be looked at later than they can last from then on."""
+        return [run_of(row) for row in await self._read("looked_at_late", now=now, count=count)]
+
     async def look_later(self, looks: Iterable[tuple[Run, int]]) -> None:
         rows = sorted((run.seq, run.rev, at) for run, at in looks)
         packed = pack(rows)
@@ -587,7 +591,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 def _written_back(change: Change) -> list[Any]:
     after = change.after
-    return [*(getattr(after, name) for name in _WRITTEN_BACK), error_text(after.error), change.lapsed_by]
+    return [*(getattr(after, name) for name in _WRITTEN_BACK), error_text(after.error), change.lapsed]
 
 
 def _closed(change: Change) -> list[Any]:

@@ -18,7 +18,7 @@ from windlass.durations import span
 from windlass.engine import Outcome, Watch
 from windlass.errors import AWAY, BadInput, Cancelled, Conflict, StoreError, WindlassError
 from windlass.machine import Fail, GiveBack, Report, Succeed
-from windlass.model import SOLVER, Failure, Limits, Receipt, Run, WorkerInfo, LIFE_TAG, Leases, Life
+from windlass.model import LIFE_TAG, SOLVER, Failure, Leases, Life, Limits, Receipt, Run, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
 from windlass.worker.beats import Heart
@@ -27,7 +27,7 @@ from windlass.worker.context import capture_logs, enter
 from windlass.worker.crew import Crew
 from windlass.worker.executions import Execution, Why
 from windlass.worker.handlers import Handler, UnknownHandler
-from windlass.worker.housekeeping import Housekeeping
+from windlass.worker.housekeeping import Housekeeping, Sweeper
 from windlass.worker.lag import Lag
 from windlass.worker.lives import is_gone
 from windlass.worker.outcomes import Stopped, failure_of, paced, returned
@@ -55,7 +55,10 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Works on the runs of its jobs until it is stopped. One loop, one thread for beats, and threads or processes as handlers need them."""
+    """Works on the runs of its jobs until it is stopped.
+
+    One loop, a thread for beats, one for sweeps, and threads or processes as handlers need them.
+    """
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class Worker:
         *,
         heart: Port | None = None,
         house: House | None = None,
+        sweeper: House | None = None,
         spool: Spool | None = None,
         lease: int = LEASE,
         grace: int = GRACE,
@@ -81,6 +85,7 @@ class Worker:
         self.heart = Heart(self, heart or port, clock, self.info, lease)
         self.worn_out = False  # it has ended because of handlers that were left behind: only a new process is whole again
         self._house, self._spool, self.lease, self._margin = house, spool, lease, lease // FENCE
+        self._sweeper = None if sweeper is None else Sweeper(sweeper, clock)
         self._at_the_disk, self._spooled = asyncio.Lock(), False
         self._measure, self._lag = measure, Lag()
         self._incarnation = 0 if about is None else round(clock.chance() * 2**31)  # so that two who go by one name can be told apart
@@ -129,8 +134,7 @@ class Worker:
             _LOG.info("Worker %s works: slots %d, queues %s, jobs %s.", *self._introduction())
             self._keep(self._keep_reporting(), self._keep_fencing(), self._keep_listening())
             if self._house is not None:
-                house = Housekeeping(self._house, self.clock)
-                self._keep(house.sweep(), house.tidy())
+                self._keep_house(self._house)
             if self._measure is not None:
                 self._keep(self._lag.run(), self._keep_measuring(self._measure))
             self._serving = self._loop.create_task(self._serve(until_idle))
@@ -167,6 +171,13 @@ class Worker:
     def new_token(self) -> str:
         """For one claim. By how it begins, the leases of this process are told from those of others of its name."""
         return (self._life.tag if self._life else "") + self.clock.nonce()
+
+    def _keep_house(self, house: House) -> None:
+        keeping = Housekeeping(house, self.clock)
+        if self._sweeper is None:
+            self._keep(keeping.sweep(), keeping.tidy())
+        else:
+            self._keep(self._sweeper.run(), self._sweeper.listen(house), keeping.tidy())
 
     async def _cut_short(self) -> None:
         """Whoever ran the worker was cancelled: there is time to give back what runs, and no more."""
@@ -258,6 +269,8 @@ class Worker:
         await asyncio.to_thread(self._nursery.close)
         await asyncio.to_thread(self._guard.close)
         await asyncio.to_thread(self.heart.join, 5.0)
+        if self._sweeper is not None:
+            await asyncio.to_thread(self._sweeper.join, 5.0)
         await self._end_life()
 
     # Claiming

@@ -272,16 +272,21 @@ select {slot} from job_slots where id = :id
 select {slot} from job_slots where seq > :after order by seq limit :count
 
 -- name: renew_slot
-update job_slots set lease = {greatest}(lease, :lease), lease_until = {greatest}(lease_until, :now + :lease) where id = :id and token = :token returning id
+update job_slots set lease = {greatest}(lease, :lease), lease_until = {extended} where id = :id and token = :token returning id
 
 -- name: release_slot
 delete from job_slots where id = :id and token = :token returning key
 
 -- name: slots_overdue
-select {slot} from job_slots where lease_until <= :now order by seq limit :count
+select {slot} from job_slots where seq > :after and (lease_until <= :now or lease_until > :now + lease) order by seq limit :count
+
+-- fragment: slots_listed
+select r.seq from {rows: r: seq int, lease_until int}
 
 -- name: lapse_slots
-delete from job_slots where seq {in: ids} and lease_until <= :now returning key
+delete from job_slots where seq {among: slots_listed} and 0 < (
+  select count(*) from {rows: r: seq int, lease_until int} where r.seq = job_slots.seq and r.lease_until = job_slots.lease_until)
+returning key
 
 -- name: next_slot_end
 select min(lease_until) from job_slots where lease_until > :now

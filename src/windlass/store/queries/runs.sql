@@ -187,8 +187,13 @@ from {rows: r: seq int, token text}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: start running}
 returning job_runs.seq, job_runs.token
 
+-- Never longer than a lease from now: an end that lies further ahead was written before the clock was set back, and would hide
+-- that this worker lives.
+-- fragment: extended
+{least}({greatest}(lease_until, :now + :lease), :now + {greatest}(lease, :lease))
+
 -- name: beat
-update job_runs set lease = {greatest}(lease, :lease), lease_until = {greatest}(lease_until, :now + :lease), progress = coalesce(r.progress, job_runs.progress)
+update job_runs set lease = {greatest}(lease, :lease), lease_until = {extended}, progress = coalesce(r.progress, job_runs.progress)
 from {rows: r: seq int, token text, progress text}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: beat}
 returning job_runs.seq, job_runs.token, job_runs.state
@@ -224,8 +229,8 @@ set state = r.state, rev = r.rev, mark = :mark, due_at = r.due_at, position = r.
   token = r.token, worker = r.worker, slot = r.slot, lease = case when r.lease is null then null else job_runs.lease end, claimed_at = r.claimed_at, started_at = r.started_at,
   lease_until = case when r.look_at is null then null else job_runs.lease_until end, look_at = r.look_at,
   cancel_asked_at = r.cancel_asked_at, finished_at = r.finished_at, reason = r.reason, lane = r.lane, parked = r.parked, error = r.error
-from {rows: r: seq int, rev int, state text, due_at int, position int, attempt int, attempt_id text, retry_of text, burnt int, returns int, token text, worker text, slot int, lease int, claimed_at int, started_at int, look_at int, cancel_asked_at int, finished_at int, reason text, lane int, parked text, error text, lapsed_by int}
-where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and (r.lapsed_by is null or job_runs.lease_until <= r.lapsed_by)
+from {rows: r: seq int, rev int, state text, due_at int, position int, attempt int, attempt_id text, retry_of text, burnt int, returns int, token text, worker text, slot int, lease int, claimed_at int, started_at int, look_at int, cancel_asked_at int, finished_at int, reason text, lane int, parked text, error text, lapsed int}
+where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and (r.lapsed is null or job_runs.lease_until = r.lapsed)
 returning job_runs.seq
 
 -- name: close_attempts
@@ -329,6 +334,10 @@ from job_runs where id {in_texts: ids} and mark = :mark order by seq + 0
 
 -- name: overdue
 select {run} from job_runs where look_at <= :now and (look_at, seq) > (:look_at, :seq) order by look_at, seq limit :count
+
+-- A look is never due later than a lease from when it was written, unless the clock was set back since.
+-- name: looked_at_late
+select {run} from job_runs where look_at > :now and look_at > :now + lease order by look_at, seq limit :count
 
 -- name: look_later
 update job_runs set look_at = r.look_at from {rows: r: seq int, rev int, look_at int}
