@@ -325,10 +325,15 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
         return set(map(Held._make, started[0]))
 
     async def beat(self, held: Sequence[Held], lease: int, progress: Mapping[Held, str], now: int) -> dict[Held, State]:
-        """Extend these leases and keep what is told of progress; the answer has the runs that are held so."""
+        """Extend these leases and keep what is told of progress; the answer has those that are held so and that nobody else has locked."""
         rows = pack([(*item, progress.get(item)) for item in sorted(held)])
         beaten = await self._batch("beat", Statement("beat", {"r": rows, "lease": lease, "now": now}))
         return {Held(seq, token): STATES[state] for seq, token, state in beaten[0]}
+
+    async def still_held(self, held: Sequence[Held]) -> set[Held]:
+        """Those of these that are held so, whether or not anybody else has locked them."""
+        rows = await self._read("still_held", ids=pack([item.seq for item in held])) if held else ()
+        return {Held(*row) for row in rows}.intersection(held)
 
     async def succeed(
         self, done: Sequence[tuple[int, str, str | None, str | None]], mark: str, follow: str, now: int, *, limited: bool

@@ -114,6 +114,8 @@ class Heart:
             self._wait_a_little()  # the worker stops what it can no longer hold
             return
         for execution, answer in zip(due, answers, strict=True):
+            if answer == "unknown":
+                continue  # nothing was written: the lease ends when it did, and its progress goes with the next beat
             execution.lease_ends = max(execution.lease_ends, now + self._lease)
             if execution.progress_text is said.get(execution):
                 execution.progress_text = None
@@ -121,3 +123,5 @@ class Heart:
                 why: str = "cancel" if answer == "stop" else "lost"
                 execution.context.ask_to_stop(execution.context.why or why)  # a blocked loop cannot, and the handler may look
                 self._worker.call_soon(self._worker.told, execution, answer)
+        if "unknown" in answers:
+            self._wait_a_little()

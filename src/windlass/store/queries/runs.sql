@@ -187,11 +187,22 @@ from {rows: r: seq int, token text}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: start running}
 returning job_runs.seq, job_runs.token
 
+-- fragment: beating sqlite
+{rows: r: seq int, token text, progress text}
+
+-- Only rows that nobody else has locked: a stranger's transaction on one run must not hold up the beats of the others.
+-- fragment: beating postgres
+(select r.seq, r.token, r.progress from {rows: r: seq int, token text, progress text}, lateral (
+  select j.seq from job_runs j where j.seq {probe: r.seq} and j.token = r.token {skip_locked: j}) as j) as r
+
 -- name: beat
 update job_runs set lease = {greatest}(lease, :lease), lease_until = {greatest}(lease_until, :now + :lease), progress = coalesce(r.progress, job_runs.progress)
-from {rows: r: seq int, token text, progress text}
+from {beating}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: beat}
 returning job_runs.seq, job_runs.token, job_runs.state
+
+-- name: still_held
+select seq, token from job_runs where seq {in: ids} and state in ({live})
 
 -- name: succeed
 update job_runs
@@ -281,7 +292,7 @@ where r.seq {in: ids} and (r.grouped is not null or exists (select 1 from job_wa
 -- The rows that stand for the sets to be counted, locked in a statement of their own.
 -- name: lock_followers postgres
 {doomed}
-select seq from job_runs where seq {among: followers} and state {from: release} order by seq for update
+select seq from job_runs where seq {among: followers} and state {from: release} order by seq for no key update
 
 -- name: doom after followed
 {doomed}
