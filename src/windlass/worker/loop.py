@@ -262,7 +262,7 @@ class Worker:
         if self._house is None:
             return False
         swept = await self._insist(partial(self._house.sweep, Watch(self.clock)))
-        return swept is not None and (swept.fired > 0 or swept.dispatched > 0)
+        return swept is not None and (swept.fired > 0 or swept.settled > 0 or swept.dispatched > 0)
 
     def _trust(self, asked_at: int) -> None:
         """An answer that was long on its way is to be confirmed by a beat, before the fence takes it for lost."""
