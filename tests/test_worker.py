@@ -702,6 +702,52 @@ def test_a_few_beats_that_fail_do_not_lose_the_lease(app: App, ports: Ports) -> 
         assert ended(handle).attempt == 1
 
 
+def test_a_beat_that_is_answered_unknown_is_repeated_and_stops_nothing(app: App, ports: Ports) -> None:
+    gate = Gate()
+    job = waits(app, gate)
+
+    async def hidden(held: Any, **named: Any) -> list[str]:
+        return ["unknown"] * len(held)
+
+    def prepare(worker: Worker) -> None:
+        ports.watch(worker)
+        ports.heart.instead("beat", hidden)
+
+    with working(app, lease=3, prepare=prepare):
+        handle = job.enqueue()
+        until(lambda: ports.heart.calls["beat"] >= 3)
+        ports.heart.instead("beat", None)
+        until(lambda: ports.heart.calls["beat"] >= 6)
+        gate.open()
+        assert ended(handle).attempt == 1
+
+
+def test_a_worker_whose_beats_are_unknown_for_a_lease_stops_its_handlers_by_itself(app: App, ports: Ports) -> None:
+    gate, why = Gate(), list[str | None]()
+
+    @app.job(name="slow", backoff=(0,))
+    async def slow(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            try:
+                await gate.wait()
+            finally:
+                why.append(ctx.why)
+        return ctx.attempt
+
+    async def hidden(held: Any, **named: Any) -> list[str]:
+        return ["unknown"] * len(held)
+
+    def prepare(worker: Worker) -> None:
+        ports.watch(worker)
+        ports.heart.instead("beat", hidden)
+
+    with working(app, name="w1", lease=0.6, prepare=prepare):
+        handle = slow.enqueue()
+        until(lambda: why)
+        assert why == ["lost"]
+        assert ended(handle).output == "2"
+
+
 # Stopping one
 
 

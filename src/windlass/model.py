@@ -219,6 +219,9 @@ class Created(Struct, frozen=True, gc=False):
     pruned: bool = False
 
 
+BeatAnswer = Literal["ok", "stop", "lost", "unknown"]
+"""What a beat says of a run: it is held, its worker is to stop, another has it, or a stranger's transaction hides it for now."""
+
 GroupKind = Literal["parallel", "sequential", "graph"]
 OnFailure = Literal["stop", "continue", "skip"]
 GroupStatus = Literal["running", "completed", "cancelled", "partial"]

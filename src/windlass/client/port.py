@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from windlass import wire
 from windlass.client.controls import LONGEST_WAIT, ON_THE_WAY, ControlVerbs
@@ -23,7 +23,7 @@ from windlass.errors import (
     TooSlow,
     WindlassError,
 )
-from windlass.model import Life, Receipt, Run, WorkerInfo
+from windlass.model import BeatAnswer, Life, Receipt, Run, WorkerInfo
 from windlass.store.records import Held
 from windlass.wire import (
     AddLines,
@@ -85,10 +85,8 @@ class RemotePort(GroupVerbs, ControlVerbs):
         started = await self._tell("start", StartRuns([Hold(*item) for item in held]), wire.Started)
         return {Held(hold.seq, hold.token) for hold in started.started}
 
-    async def beat(
-        self, held: Sequence[Held], *, lease: int = 30_000, progress: Mapping[Held, str] | None = None
-    ) -> list[Literal["ok", "stop", "lost"]]:
-        """Extend these leases. "stop" when a cancel is asked for, "lost" when the run is no longer held."""
+    async def beat(self, held: Sequence[Held], *, lease: int = 30_000, progress: Mapping[Held, str] | None = None) -> list[BeatAnswer]:
+        """Extend these leases. "stop" when a cancel is asked for, "lost" when the run is no longer held, "unknown" when it is locked."""
         texts = progress or {}
         told = {index: texts[item] for index, item in enumerate(held) if item in texts}
         body = BeatRuns([Hold(*item) for item in held], lease, told)

@@ -148,6 +148,8 @@ class Creating(Core):
                     yield Ready(kind.queue, made.now, runs)
             elif kind.state != _WAITING:
                 yield Ready(kind.queue, min(row[2] for row in rows))
+        if made.later and made.waits:
+            yield Ready("", made.now + 1)  # a sweep settles them
 
     def _checked(self, new: NewRun) -> tuple[str, str] | None:
         """The scope and the name of its key, if what is asked for can be stored."""
@@ -197,6 +199,7 @@ class Creating(Core):
             ids=[item[0] for _, item in kept],
             rows=await self._by_kind(rows, jobs),
             controls=self.controls.rev,
+            later=self._joined is not None,
             keys=[_key_row(item, key in compared, now) for key, item in sorted(first.items())],
             definitions=sorted({(name, jobs[name][0].rev) for _, name, _, _ in rows}),
             waits=[

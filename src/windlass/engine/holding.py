@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from windlass.engine import checks
 from windlass.engine.core import LEASE, Core
 from windlass.errors import BadInput
 from windlass.machine import LIVE, Start, cancelled, lease_lost, step
-from windlass.model import LogLine, State
+from windlass.model import BeatAnswer, LogLine, State
 from windlass.store.records import Held
 
 
@@ -42,10 +41,10 @@ class Holding(Core):
         running = {Held(run.seq, run.token or "") for run in found if run.state is State.RUNNING}
         return started | running.intersection(held)
 
-    async def beat(
-        self, held: Sequence[Held], *, lease: int = LEASE, progress: Mapping[Held, str] | None = None
-    ) -> list[Literal["ok", "stop", "lost"]]:
+    async def beat(self, held: Sequence[Held], *, lease: int = LEASE, progress: Mapping[Held, str] | None = None) -> list[BeatAnswer]:
         """Extend these leases. "stop" when a cancel is asked for, "lost" when the run is no longer held.
+
+        "unknown" when another transaction has the run locked: the lease is as it was, and the beat is to be repeated soon.
 
         Progress is the JSON text of how far a run is: it replaces what was told before, and travels only with the run's own beat.
         """
@@ -55,8 +54,9 @@ class Holding(Core):
             checks.hold(item.seq, item.token)
         told = self._checked_progress(held, progress or {})
         states = await self.records.beat(held, lease, told, self.clock.now()) if held else {}
-        answers: dict[State | None, Literal["ok", "stop", "lost"]] = {None: "lost", State.CANCELLING: "stop"}
-        return [answers.get(states.get(item), "ok") for item in held]
+        locked = await self.records.still_held([item for item in held if item not in states])
+        answers: dict[State | None, BeatAnswer] = {None: "lost", State.CANCELLING: "stop"}
+        return ["unknown" if item in locked else answers.get(states.get(item), "ok") for item in held]
 
     def _checked_progress(self, held: Sequence[Held], progress: Mapping[Held, str]) -> Mapping[Held, str]:
         checks.kind(progress, "progress", Mapping)

@@ -279,11 +279,14 @@ class Reading(Looking):
             text = f"It is called at the end of group {group.id}, of which {left} of {group.total} have not ended."
             return [Reason("waits_for_group", text, {"group": group.id, "left": left, "total": group.total})]
         before = await self.records.predecessors(run.seq, 100)
-        return [
+        reasons = [
             Reason("waits_for", f"It waits for run {other}, which is {state}.", {"run": other, "state": state})
             for other, state, _ in before
             if state not in ENDED
         ]
+        if not reasons and len(before) < 100:
+            return [Reason("unsettled", "What it waits for has ended; the next sweep settles what becomes of it.", {})]
+        return reasons
 
     async def _why_paused(self, run: Run) -> list[Reason]:
         await self.refresh_controls()

@@ -21,7 +21,7 @@ from windlass.engine.edits import Editing
 from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, StoreError, WindlassError
 from windlass.firing import Fire, Skip, first_from, last_instant, passed_over, plan, rule_of
 from windlass.model import Created, Key, Limits, Missed, NewRun, Options, Overlap, Schedule, Skipped, State
-from windlass.store.records import Advance, KeyRow, Records
+from windlass.store.records import Advance, KeyRow, Records, Unfinished
 
 _LOG = logging.getLogger("windlass.schedules")
 
@@ -292,6 +292,9 @@ class Scheduling(Creating, Editing):
     async def _fire_these(self, plans: Sequence[_Plan]) -> int:
         jealous = [schedule.id for schedule, _ in plans if schedule.overlap != "allow"]
         unfinished = await self.records.unfinished(jealous)
+        plans = [(schedule, fire) for schedule, fire in plans if not _held_up(schedule, unfinished.get(schedule.id, []))]
+        if not plans:
+            return 0
         news: list[NewRun] = []
         fires: list[_Plan] = []
         doomed: list[str] = []
@@ -398,12 +401,17 @@ def _last(schedule: Schedule, now: int) -> int:
         return schedule.last_at or schedule.anchor
 
 
-def _overlapped(schedule: Schedule, fire: Fire, unfinished: Sequence[tuple[str, State]]) -> tuple[Fire, NewRun | None, list[str]]:
+def _held_up(schedule: Schedule, unfinished: Sequence[Unfinished]) -> bool:
+    """Whether its run would wait for one that somebody has locked: then it is fired by a later sweep, so that no other waits as well."""
+    return schedule.overlap in ("queue", "cancel") and not all(run.free for run in unfinished)
+
+
+def _overlapped(schedule: Schedule, fire: Fire, unfinished: Sequence[Unfinished]) -> tuple[Fire, NewRun | None, list[str]]:
     """What is left of a fire when the runs before it have not ended: the fire, its run, and the runs that are to be cancelled."""
     if fire.due_at is None:
         return fire, None, []
-    busy = [run for run, _ in unfinished]
-    waiting = any(state is State.WAITING for _, state in unfinished)
+    busy = [run.run for run in unfinished]
+    waiting = any(run.state is State.WAITING for run in unfinished)
     if busy and (schedule.overlap == "skip" or (schedule.overlap == "queue" and waiting)):
         skip = Skip(fire.due_at, fire.due_at, 1, "overlap")
         return fire._replace(due_at=None, skips=(*fire.skips, skip)), None, []

@@ -31,6 +31,7 @@ class Swept(Struct, frozen=True):
     """What a sweep did, and in how many milliseconds it wants to come back."""
 
     fired: int = 0
+    settled: int = 0
     dispatched: int = 0
     lapsed: int = 0
     pruned: int = 0
@@ -61,12 +62,13 @@ class Sweeping(Scheduling, Counting, Limiting):
         lapsed = await self.lapse(watch)
         await self.open_gates(watch)
         fired, left = await self.fire_in_turn()
+        settled = await self.settle()
         dispatched = await self.dispatch()
         pruned = 0
         if minute:
             pruned, self._prune_at = await self.prune(), self.clock.monotonic() + PRUNE_EVERY
         more = left or max(lapsed, dispatched) >= SLICE * SLICES
-        return Swept(fired, dispatched, lapsed, pruned, 0 if more else await self._back_in(began))
+        return Swept(fired, settled, dispatched, lapsed, pruned, 0 if more else await self._back_in(began))
 
     async def _back_in(self, began: int) -> int:
         """When there is something to do again. What was due when the sweep began and still is, it may not touch yet."""
@@ -93,6 +95,27 @@ class Sweeping(Scheduling, Counting, Limiting):
             return 0  # what was not done is still due
         await self.wake_queues((Ready(queue, now, (seq,)) for seq, queue in moved.items()), now)
         return len(moved)
+
+    async def settle(self) -> int:
+        """Release or cancel what was made to wait in a caller's transaction for runs that have ended meanwhile; how many were released."""
+        released, after = 0, 0
+        for _ in range(SLICES):
+            runs, ended = await self.records.checks(after, SLICE)
+            if not runs:
+                break
+            released += await self._settle_these(runs, ended)
+            after = runs[-1]
+        return released
+
+    async def _settle_these(self, runs: list[int], ended: list[int]) -> int:
+        now = self.clock.now()
+        try:
+            free = await self.records.unlocked("settle", ended, ended)
+            released = await self.records.settle(runs, sorted(free), self.clock.nonce(), self.clock.nonce(), now)
+        except OutcomeUnknown:
+            return 0  # the next sweep looks again
+        await self.wake_queues(released, now)
+        return len(released)
 
     async def _look_sooner(self, watch: Watch) -> None:
         """Have those leases looked at now that seem to last for longer than they can: the clock was set back since they were given."""
@@ -127,9 +150,9 @@ class Sweeping(Scheduling, Counting, Limiting):
             if isinstance(cmd := verdicts[run.seq], Command)
         ]
         await self._look_later([(run, at) for run in runs if isinstance(at := verdicts[run.seq], int)])
-        if not changes:
-            return 0
         try:
+            if not changes or not (changes := await self._unlocked(changes)):
+                return 0
             written = await self.write_back("lapse", changes, now)
         except OutcomeUnknown:
             return 0  # the next sweep looks again
@@ -139,6 +162,12 @@ class Sweeping(Scheduling, Counting, Limiting):
         if looks:
             with suppress(OutcomeUnknown):  # the next sweep looks again
                 await self.records.look_later(looks)
+
+    async def _unlocked(self, changes: list[Change]) -> list[Change]:
+        """Those that can be written now. What a stranger's transaction has locked must not hold up the others."""
+        ending = [change.before.seq for change in changes if change.after.state in ENDED]
+        free = await self.records.unlocked("lapse", [change.before.seq for change in changes], ending)
+        return [change for change in changes if change.before.seq in free]
 
     def _verdict(self, run: Run, now: int, watch: Watch | None) -> Command | int | None:
         """What is to be done about a lease that wanted a look: a command, when to look again, or nothing by this process."""
@@ -211,7 +240,7 @@ class Sweeping(Scheduling, Counting, Limiting):
 
     async def _prune_these(self, seqs: list[int], now: int) -> int:
         try:
-            if seqs:
+            if seqs and (seqs := await self.records.unlocked_old(seqs)):
                 await self.records.prune(seqs, now)
         except Conflict:
             return 0  # one of them is needed again; the next call looks anew

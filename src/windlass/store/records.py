@@ -38,15 +38,25 @@ _SCHEDULE_WRITTEN = (
 _FOLLOW = ("followed", "lock_followers", "doom", "tally", "release", "journal_followers")
 _SETTLE = ("doom_created", "release_created", "journal_settled")
 _RELEASE = ("release", "release_created")
+_LATER = ("refer_predecessors", "add_checks")
 _KEYS = ("take_keys", "lock_keys", "retake_keys")
 _LET_GO = ("lock_gates_of", *LET_GO)
 _WRITE_BACK = ("lock_groups", "write_back", "journal_moves", "close_attempts", *_FOLLOW)
+
+_PRUNE = (
+    "lock_groups",
+    "lock_pruned",
+    "refuse_prune",
+    "lock_pruned_keys",
+    "prune_keys",
+    *(f"prune_{table}" for table in ("journal", "attempts", "logs", "waits", "followed", "holds", "groups", "runs")),
+)
 
 BATCHES: Mapping[str, tuple[str, ...]] = {
     "define": ("define",),
     "placeholder": ("define_placeholder",),
     "lanes": ("lock_lanes", "add_lanes"),
-    "create": (*_KEYS, "lock_predecessors", "refuse_create", "create", "journal_created", "add_waits", *_SETTLE),
+    "create": (*_KEYS, "lock_predecessors", "refuse_create", "create", "journal_created", "add_waits", *_SETTLE, *_LATER),
     "create_group": (*_KEYS, "refuse_create", "create", "journal_created", *groups.MADE),
     "register": ("register",),
     "start": ("start", "journal"),
@@ -57,20 +67,15 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "skip": ("lock_groups", "write_back", "journal_moves", *_FOLLOW),
     "patch": ("patch", "journal_moves"),
     "dispatch": ("dispatch", "journal"),
-    "lapse": (*_WRITE_BACK, *_LET_GO),
+    "settle": ("unlocked", *_FOLLOW, "drop_checks"),
+    "lapse": ("unlocked", *_WRITE_BACK, *_LET_GO),
     "look_later": ("look_later",),
-    "prune": (
-        "lock_groups",
-        "lock_pruned",
-        "refuse_prune",
-        "lock_pruned_keys",
-        "prune_keys",
-        *(f"prune_{table}" for table in ("journal", "attempts", "logs", "waits", "followed", "holds", "groups", "runs")),
-    ),
+    "prune": ("unlocked_old", *_PRUNE),
     "drop_keys": ("drop_keys",),
     "schedule": ("add_schedule", "edit_schedule", "add_skips"),
     "unschedule": ("drop_skips", "drop_schedule"),
     "fire": (
+        "unfinished_of_schedules",
         "advance_schedules",
         "refuse_fire",
         "add_skips",
@@ -157,6 +162,7 @@ class Creation(NamedTuple):
     definitions: Sequence[tuple[str, int]] = ()  # name, rev
     waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
     controls: int | None = None  # the revision it was worked out under; None: it does not depend on any
+    later: bool = False  # whether its waits are over already is left to a sweep, so that no predecessor is locked
 
 
 class Advance(NamedTuple):
@@ -193,6 +199,14 @@ class Stored(NamedTuple):
 
     winners: dict[tuple[str, str], Winner]
     released: list[Ready]
+
+
+class Unfinished(NamedTuple):
+    """A run of a schedule that has not ended."""
+
+    run: str
+    state: State
+    free: bool  # False: somebody has locked it
 
 
 class Old(NamedTuple):
@@ -290,14 +304,18 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
         if made.keys:
             statements += (Statement(name, {"r": keys, "now": now}) for name in _KEYS)
         if predecessors:
-            statements.append(Statement("lock_predecessors", {"predecessors": guard["predecessors"]}))
+            lock = "refer_predecessors" if made.later else "lock_predecessors"
+            statements.append(Statement(lock, {"predecessors": guard["predecessors"]}))
         statements.append(Statement("refuse_create", guard))
         for kind, rows in made.rows.items():
             statements.append(Statement("create", kind._asdict() | {"r": pack(rows), "now": now}))
             statements.append(Statement("journal_created", {"ids": pack([row[0] for row in rows]), "now": now}))
         if predecessors:
             statements.append(Statement("add_waits", {"r": pack(made.waits)}))
-            statements += (Statement(name, {"ids": pack(made.ids), "mark": mark, "now": now}) for name in _SETTLE)
+            if made.later:
+                statements.append(Statement("add_checks", {"ids": pack(sorted({wait[0] for wait in made.waits}))}))
+            else:
+                statements += (Statement(name, {"ids": pack(made.ids), "mark": mark, "now": now}) for name in _SETTLE)
         statements += behind
         if made.keys:
             statements.append(Statement("winners", {"r": keys, "now": now}))
@@ -325,10 +343,15 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
         return set(map(Held._make, started[0]))
 
     async def beat(self, held: Sequence[Held], lease: int, progress: Mapping[Held, str], now: int) -> dict[Held, State]:
-        """Extend these leases and keep what is told of progress; the answer has the runs that are held so."""
+        """Extend these leases and keep what is told of progress; the answer has those that are held so and that nobody else has locked."""
         rows = pack([(*item, progress.get(item)) for item in sorted(held)])
         beaten = await self._batch("beat", Statement("beat", {"r": rows, "lease": lease, "now": now}))
         return {Held(seq, token): STATES[state] for seq, token, state in beaten[0]}
+
+    async def still_held(self, held: Sequence[Held]) -> set[Held]:
+        """Those of these that are held so, whether or not anybody else has locked them."""
+        rows = await self._read("still_held", ids=pack([item.seq for item in held])) if held else ()
+        return {Held(*row) for row in rows}.intersection(held)
 
     async def succeed(
         self, done: Sequence[tuple[int, str, str | None, str | None]], mark: str, follow: str, now: int, *, limited: bool
@@ -345,6 +368,25 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
         """What becomes of the runs that wait for these, and of their groups, in the same batch as their end."""
         values: dict[str, Value] = {"ids": ids, "ended": ended, "mark": mark, "now": now}
         return [Statement(name, values) for name in _FOLLOW]
+
+    # Waits that a caller's transaction has left to be settled
+
+    async def checks(self, after: int, count: int) -> tuple[list[int], list[int]]:
+        """The next runs whose waits are to be settled, and those of their predecessors that have ended."""
+        page: dict[str, Value] = {"after": after, "count": count}
+        runs, ended = await self._batch("read", Statement("checks", page), Statement("checked_ends", page))
+        return [run for (run,) in runs], sorted(seq for (seq,) in ended)
+
+    async def settle(self, runs: Sequence[int], ended: Sequence[int], nonce: str, mark: str, now: int) -> list[Ready]:
+        """Do what follows for these runs from the ends before them, and forget the checks of those that it is known for."""
+        statements = self._follow(pack(ended), nonce, mark, now) if ended else []
+        statements.append(Statement("drop_checks", {"ids": pack(runs)}))
+        return _released(statements, await self._batch("settle", *statements))
+
+    async def unlocked(self, verb: str, ids: Sequence[int], ending: Sequence[int]) -> set[int]:
+        """Those of these runs that can be written without waiting for anybody; what follows from an end is asked of those that end."""
+        values: dict[str, Value] = {"ids": pack(sorted(ids)), "ending": pack(sorted(ending))}
+        return _seqs((await self._batch(verb, Statement("unlocked", values)))[0]) if ids else set()
 
     async def due(self, now: int, count: int) -> list[int]:
         return sorted(row[0] for row in await self._read("due", now=now, count=count))
@@ -488,11 +530,13 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
     async def skips(self, identity: int, count: int) -> list[Skipped]:
         return [Skipped(*row) for row in await self._read("schedule_skips", id=identity, count=count)]
 
-    async def unfinished(self, schedules: Sequence[int]) -> dict[int, list[tuple[str, State]]]:
+    async def unfinished(self, schedules: Sequence[int]) -> dict[int, list[Unfinished]]:
         """The runs of these schedules that have not ended, oldest first."""
-        found: dict[int, list[tuple[str, State]]] = {}
-        for schedule, run, state in await self._read("unfinished_of_schedules", ids=pack(schedules)) if schedules else ():
-            found.setdefault(schedule, []).append((run, STATES[state]))
+        found: dict[int, list[Unfinished]] = {}
+        if schedules:
+            (rows,) = await self._batch("fire", Statement("unfinished_of_schedules", {"ids": pack(schedules)}))
+            for schedule, run, state, free in rows:
+                found.setdefault(schedule, []).append(Unfinished(run, STATES[state], bool(free)))
         return found
 
     async def fire(self, made: Creation, advances: Sequence[Advance], skips: Sequence[tuple[Any, ...]], mark: str) -> Stored:
@@ -539,10 +583,14 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
         rows = await self._read("prunable", state=state.value, before=before, at=after[0], seq=after[1], count=count)
         return [Old(seq, at, bool(needed)) for seq, at, needed in rows]
 
+    async def unlocked_old(self, ids: Sequence[int]) -> list[int]:
+        """Those of these runs that can be removed without waiting for anybody."""
+        return [seq for (seq,) in (await self._batch("prune", Statement("unlocked_old", {"ids": pack(ids)})))[0]]
+
     async def prune(self, ids: Iterable[int], now: int) -> None:
         """Remove these runs and what belongs to them; Conflict when one of them is needed again."""
         values: dict[str, Value] = {"ids": pack(sorted(ids)), "now": now}
-        await self._batch("prune", *(Statement(name, values) for name in BATCHES["prune"]))
+        await self._batch("prune", *(Statement(name, values) for name in _PRUNE))
 
     async def tidy(self, most: int, share: float) -> bool:
         """Remove dead rows where the database keeps them, if there are more than that many and that share of all."""
@@ -553,11 +601,10 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
         return True
 
     async def drop_expired_keys(self, now: int, count: int) -> int:
+        """How many of the keys whose time is over were dropped; those that somebody has locked stay."""
         expired = await self._read("expired_keys", now=now, count=count)
-        if expired:
-            rows = pack(expired)
-            await self._batch("drop_keys", Statement("drop_keys", {"r": rows, "now": now}))
-        return len(expired)
+        dropped = (await self._batch("drop_keys", Statement("drop_keys", {"r": pack(expired), "now": now})))[0] if expired else ()
+        return len(dropped)
 
 
 def _lock_groups(ids: str) -> Statement:

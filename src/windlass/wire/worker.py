@@ -9,7 +9,7 @@ from msgspec import Struct
 from windlass.engine import Outcome
 from windlass.errors import BadInput
 from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
-from windlass.model import Failure, Life, Run, State, WorkerInfo
+from windlass.model import BeatAnswer, Failure, Life, Run, State, WorkerInfo
 from windlass.wire.answers import Problem
 
 
@@ -51,7 +51,7 @@ class Started(Struct, frozen=True):
 
 
 class Beaten(Struct, frozen=True):
-    answers: list[Literal["ok", "stop", "lost"]]
+    answers: list[BeatAnswer]
 
 
 class Receipts(Struct, frozen=True):

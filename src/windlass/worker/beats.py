@@ -114,6 +114,8 @@ class Heart:
             self._wait_a_little()  # the worker stops what it can no longer hold
             return
         for execution, answer in zip(due, answers, strict=True):
+            if answer == "unknown":
+                continue  # nothing was written: the lease ends when it did, and its progress goes with the next beat
             if answer == "lost":
                 self._worker.lose(execution)  # before its handler hears of it and may end at once; its lease is over as it was
             else:
@@ -124,3 +126,5 @@ class Heart:
                 why: str = "cancel" if answer == "stop" else "lost"
                 execution.context.ask_to_stop(execution.context.why or why)  # a blocked loop cannot, and the handler may look
                 self._worker.call_soon(self._worker.told, execution, answer)
+        if "unknown" in answers:
+            self._wait_a_little()

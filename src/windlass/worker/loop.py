@@ -307,7 +307,7 @@ class Worker:
         if self._house is None:
             return False
         swept = await self._insist(partial(self._house.sweep, Watch(self.clock)))
-        return swept is not None and (swept.fired > 0 or swept.dispatched > 0)
+        return swept is not None and (swept.fired > 0 or swept.settled > 0 or swept.dispatched > 0)
 
     async def _may_leave(self) -> bool:
         """Whether nothing is left that is worth to stay for: leases that are over can be recovered only by those who have watched them."""

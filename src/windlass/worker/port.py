@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from windlass.engine import Left, Outcome, Swept, Watch
 from windlass.errors import WindlassError
-from windlass.model import Life, Receipt, Result, Run, WorkerInfo
+from windlass.model import BeatAnswer, Life, Receipt, Result, Run, WorkerInfo
 from windlass.store.records import Held
 
 
@@ -28,9 +28,7 @@ class Port(Protocol):
 
     async def start_many(self, held: Sequence[Held]) -> set[Held]: ...
 
-    async def beat(
-        self, held: Sequence[Held], *, lease: int, progress: Mapping[Held, str] | None = None
-    ) -> list[Literal["ok", "stop", "lost"]]: ...
+    async def beat(self, held: Sequence[Held], *, lease: int, progress: Mapping[Held, str] | None = None) -> list[BeatAnswer]: ...
 
     async def log(self, run_id: str, token: str, lines: Sequence[tuple[int, str]], *, seq: int | None = None) -> None: ...
 

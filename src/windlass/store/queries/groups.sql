@@ -27,7 +27,7 @@ select m.grouped from job_runs m where exists (select 1 from job_groups) and m.s
 
 -- The row that stands for all members is locked before any of them is written, so that those who end and those who cancel them meet here.
 -- name: lock_groups postgres
-select seq from job_groups where seq {among: groups_of} order by seq for update
+select seq from job_groups where seq {among: groups_of} order by seq for no key update
 
 -- Counts what this batch has ended: members that it was asked to, and those that failed with them. The last one ends the group.
 -- name: tally after followed

@@ -49,7 +49,7 @@ order by h.band, h.position, h.seq limit 1 offset :count
 
 -- Only where neighbours make room: a move alone locks nothing but its run.
 -- name: lock_moved postgres
-select seq from job_runs where seq {in: ids} order by seq for update
+select seq from job_runs where seq {in: ids} order by seq for no key update
 
 -- name: move
 update job_runs set rev = :rev, mark = :mark, band = :band, position = :position, aged = cast(:aged as {int})

@@ -173,7 +173,7 @@ select q.seq from lanes l cross join job_runs q where l.lane is not null and q.s
 -- fragment: first_parked_postgres
 select q.seq from lanes l, lateral (
   select j.seq from job_runs j where l.lane is not null and j.parked = l.key and j.lane = l.lane
-  order by j.band, j.position, j.seq limit :count for update skip locked) as q
+  order by j.band, j.position, j.seq limit :count for no key update skip locked) as q
 
 -- name: unpark sqlite
 with recursive freed(key) as (select distinct key from ({let_go}) as k),

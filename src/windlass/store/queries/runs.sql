@@ -70,6 +70,10 @@ where job_keys.scope {probe: r.scope} and job_keys.key {probe: r.key} and job_ke
 -- name: lock_predecessors postgres
 select seq from job_runs where seq {in: predecessors} order by seq for share
 
+-- In a caller's transaction, which may be open for long: nothing but a removal is kept away, as by the foreign key of a wait.
+-- name: refer_predecessors postgres
+select seq from job_runs where seq {in: predecessors} order by seq for key share
+
 -- How SQL says "then nothing at all": version 1 is there, so inserting it again fails the batch. Said when a definition that a
 -- run was made from is no longer the current one, when a predecessor is gone, when a key was pruned while its lock was waited
 -- for, or when it is held by a run that was asked for with other content.
@@ -95,6 +99,9 @@ insert into job_waits (run, predecessor, rule)
 select n.seq, r.predecessor, r.rule from {rows: r: id text, predecessor int, rule text} join job_runs n on n.id {probe: r.id}
 where true
 on conflict (run, predecessor) do nothing
+
+-- name: add_checks
+insert into job_checks (run) select seq from job_runs where id {in_texts: ids} order by seq + 0
 
 -- What the statement before it has inserted. SQLite numbers the rows of one statement without a gap.
 -- name: journal_created sqlite
@@ -192,11 +199,22 @@ returning job_runs.seq, job_runs.token
 -- fragment: extended
 {least}({greatest}(lease_until, :now + :lease), :now + {greatest}(lease, :lease))
 
+-- fragment: beating sqlite
+{rows: r: seq int, token text, progress text}
+
+-- Only rows that nobody else has locked: a stranger's transaction on one run must not hold up the beats of the others.
+-- fragment: beating postgres
+(select r.seq, r.token, r.progress from {rows: r: seq int, token text, progress text}, lateral (
+  select j.seq from job_runs j where j.seq {probe: r.seq} and j.token = r.token {skip_locked: j}) as j) as r
+
 -- name: beat
 update job_runs set lease = {greatest}(lease, :lease), lease_until = {extended}, progress = coalesce(r.progress, job_runs.progress)
-from {rows: r: seq int, token text, progress text}
+from {beating}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: beat}
 returning job_runs.seq, job_runs.token, job_runs.state
+
+-- name: still_held
+select seq, token from job_runs where seq {in: ids} and state in ({live})
 
 -- name: succeed
 update job_runs
@@ -286,7 +304,7 @@ where r.seq {in: ids} and (r.grouped is not null or exists (select 1 from job_wa
 -- The rows that stand for the sets to be counted, locked in a statement of their own.
 -- name: lock_followers postgres
 {doomed}
-select seq from job_runs where seq {among: followers} and state {from: release} order by seq for update
+select seq from job_runs where seq {among: followers} and state {from: release} order by seq for no key update
 
 -- name: doom after followed
 {doomed}
@@ -330,6 +348,55 @@ insert into job_journal (run, rev, at, move, state, attempt)
 select seq, rev, :now, case state when 'cancelled' then 'cancel' else 'release' end, state, attempt
 from job_runs where id {in_texts: ids} and mark = :mark order by seq + 0
 
+-- Waits that a caller's transaction has left to be settled ---------------------------------------------------------
+
+-- fragment: next_checks
+select run from job_checks where run > :after order by run limit :count
+
+-- name: checks
+{next_checks}
+
+-- Their predecessors that have ended: what follows from that is settled as if they ended now.
+-- name: checked_ends
+select distinct w.predecessor from job_waits w
+where w.run {among: next_checks} and (select p.finished_at is not null from job_runs p where p.seq = w.predecessor)
+
+-- fragment: checked_predecessors
+select w.predecessor from job_waits w where w.run {in: ids}
+
+-- Whoever ends a predecessor later finds the wait, because the predecessor is locked here and the wait is committed. One that is
+-- locked by others may just be ending: then the check stays.
+-- name: drop_checks
+with unended as materialized (
+  select p.seq from job_runs p where p.seq {among: checked_predecessors} and p.finished_at is null order by p.seq {skip_changing})
+delete from job_checks
+where run {in: ids} and (
+  (select f.state {from: release} from job_runs f where f.seq = job_checks.run) is not true
+  or 0 < (select count(*) from job_waits w where w.run = job_checks.run and w.predecessor in (select seq from unended))
+    and 0 = (select count(*) from job_waits w where w.run = job_checks.run and w.predecessor not in (select seq from unended)
+      and (select p.state = 'succeeded' or w.rule = 'any' and p.finished_at is not null from job_runs p where p.seq = w.predecessor) is not true))
+
+-- What others have locked ------------------------------------------------------------------------------------------
+
+-- fragment: reached
+select run from reach
+
+-- Those that a sweep can write without waiting for anybody: neither they nor, for those that end, what follows from it is locked. The
+-- locks are let go of at once: a row that is locked between this and the write is waited for.
+-- name: unlocked
+with recursive reach(root, run) as (
+  select w.predecessor, w.run from job_waits w where exists (select 1 from job_waits) and w.predecessor {in: ending}
+  union
+  select h.root, w.run from reach h cross join job_waits w where w.predecessor {probe: h.run} and w.rule <> 'any'),
+free as materialized (select seq, grouped from job_runs where seq {in: ids} order by seq {skip_locked}),
+free_groups as materialized (select seq from job_groups where seq {among: groups_of} order by seq {skip_locked}),
+free_followers as materialized (select seq from job_runs where seq {among: reached} and state || '' {from: release} order by seq {skip_locked})
+select seq from free
+where (grouped is null or grouped in (select seq from free_groups))
+  and seq not in (
+    select h.root from reach h
+    where (select f.state {from: release} from job_runs f where f.seq = h.run) and h.run not in (select seq from free_followers))
+
 -- Leases ---------------------------------------------------------------------------------------------------------
 
 -- name: overdue
@@ -339,8 +406,15 @@ select {run} from job_runs where look_at <= :now and (look_at, seq) > (:look_at,
 -- name: looked_at_late
 select {run} from job_runs where look_at > :now and look_at > :now + lease order by look_at, seq limit :count
 
+-- fragment: looked_at sqlite
+{rows: r: seq int, rev int, look_at int}
+
+-- fragment: looked_at postgres
+(select r.seq, r.rev, r.look_at from {rows: r: seq int, rev int, look_at int}, lateral (
+  select j.seq from job_runs j where j.seq {probe: r.seq} and j.rev = r.rev {skip_locked: j}) as j) as r
+
 -- name: look_later
-update job_runs set look_at = r.look_at from {rows: r: seq int, rev int, look_at int}
+update job_runs set look_at = r.look_at from {looked_at}
 where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev and job_runs.state in ({live})
 
 -- name: next_due
@@ -444,6 +518,13 @@ select seq, finished_at, {needed} from job_runs
 where finished_at is not null and state = :state and finished_at < :before and (finished_at, seq) > (:at, :seq)
 order by finished_at, seq limit :count
 
+-- Those that can be removed without waiting for anybody: neither they nor their keys are locked.
+-- name: unlocked_old
+with free as materialized (select seq, id from job_runs where seq {in: ids} order by seq {skip_referenced}),
+free_keys as materialized (select scope, key, run from job_keys where unfinished = 1 and run {among: named} order by scope || '', key {skip_referenced})
+select seq from free
+where (select count(*) from job_keys k where k.unfinished = 1 and k.run = free.id) = (select count(*) from free_keys k where k.run = free.id)
+
 -- Once locked, nothing new can wait for them.
 -- name: lock_pruned postgres
 select seq from job_runs where seq {in: ids} order by seq for update
@@ -497,8 +578,15 @@ select r.scope from {rows: r: scope text, key text}
 -- fragment: keys
 select r.key from {rows: r: scope text, key text}
 
--- name: drop_keys
+-- name: drop_keys sqlite
 delete from job_keys where scope {among: scopes} and key {among: keys} and coalesce(until, :now + 1) <= :now
+returning key
+
+-- fragment: keys_over
+select ctid from job_keys where scope {among: scopes} and key {among: keys} and coalesce(until, :now + 1) <= :now {skip_referenced}
+
+-- name: drop_keys postgres
+delete from job_keys where ctid {among: keys_over} returning key
 
 -- Schedules ------------------------------------------------------------------------------------------------------
 
@@ -539,9 +627,12 @@ select (select next_at from job_schedules where next_at > :now order by next_at 
 -- name: schedule_skips
 select first_at, last_at, number, reason, at from job_skips where schedule = :id order by id desc limit :count
 
--- The runs of these schedules that have not ended, to judge an overlap by.
+-- The runs of these schedules that have not ended, to judge an overlap by, and whether one could wait for them now: somebody may have
+-- locked them.
 -- name: unfinished_of_schedules
-select schedule, id, state from job_runs where schedule {in: ids} and finished_at is null order by schedule, seq
+with free as materialized (
+  select seq from job_runs where schedule {in: ids} and finished_at is null order by schedule, seq {skip_changing})
+select schedule, id, state, seq in (select seq from free) from job_runs where schedule {in: ids} and finished_at is null order by schedule, seq
 
 -- A schedule moves on only from the instant that was seen, and from the words that were read. The index of instants must not be used to find it.
 -- name: advance_schedules
