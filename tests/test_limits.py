@@ -19,7 +19,7 @@ from windlass.gates import Choice, gate_key
 from windlass.machine import LIVE, GiveBack, Snooze, Succeed
 from windlass.model import Limits, NewRun, Options, Rate, Requires, Run, Slot, State, Use, WorkerInfo
 from windlass.store.base import run_sync
-from windlass.store.claims import FIRST
+from windlass.store.claims import FIRST, Handed
 from windlass.store.records import Held
 from windlass.store.sqlite import BlockingSqlite
 
@@ -650,7 +650,7 @@ def test_a_claim_that_was_refused_because_the_controls_changed_looks_again(h: Ha
     run = h.create()
     other, take = h.another(), h.engine.records.claim_within
 
-    async def late(*arguments: Any) -> list[Run]:
+    async def late(*arguments: Any) -> Handed:
         h.engine.records.claim_within = take  # type: ignore[method-assign]
         await other.engine.pause("queue", "another")
         return await take(*arguments)
@@ -667,7 +667,7 @@ def test_a_claim_that_lost_its_runs_goes_on_with_the_next(h: Harness) -> None:
     other, take = h.another(), h.engine.records.claim_within
     lost = 0
 
-    async def late(*arguments: Any) -> list[Run]:
+    async def late(*arguments: Any) -> Handed:
         nonlocal lost
         if lost < 5:
             lost += 1

@@ -205,7 +205,7 @@ def test_claim(
     claim = Claim(grant="fresh", worker=worker, lease=lease, slot=slot)
     expected, moved = after_each(rows, {run.seq: claim for run in chosen}, now)
     grab = Grab("fresh", "mine" if nonce else None, worker, slot, lease, count)
-    taken = run_sync(table.records.claim([(heads, [grab])], Moment("fresh", int(stale), now, now + HOUR)))
+    taken = run_sync(table.records.claim([(heads, [grab])], Moment("fresh", int(stale), now, now + HOUR))).runs
     assert taken == [expected[run.seq] for run in chosen]
     found = table.expect(expected, entries(moved, expected, "claim", now))
     assert {key.run for key in found.keys.values()} == ({nonce} if nonce else set())
@@ -241,7 +241,7 @@ def test_claim_each(
         at += grab.most
     expected, moved = after_each(rows, commands, now)
     heads = [_head(run, lane=3 - run.lane if run.seq in moved_away else run.lane) for run in rows]
-    taken = run_sync(table.records.claim([(heads, grabs)], Moment("fresh", int(stale), now, now + HOUR)))
+    taken = run_sync(table.records.claim([(heads, grabs)], Moment("fresh", int(stale), now, now + HOUR))).runs
     assert taken == [expected[run.seq] for run in ready if run.seq in commands]
     found = table.expect(expected, entries(moved, expected, "claim", now))
     calls = {grab.call for grab in grabs if grab.call is not None} - {"call 0"}
@@ -371,7 +371,7 @@ def test_claim_within(table: Table, data: st.DataObject, count: int, stale: bool
     heads = [_head(by_seq[candidate.seq]) for candidate in choice.runs]
     grab = Grab("fresh", None, "w", None, 1_000, count)
     sets = within(choice.taken, choice.parked, choice.later, choice.gates)
-    got = run_sync(table.records.claim_within(heads, sets, grab, Moment("fresh", int(stale), now, now + HOUR)))
+    got = run_sync(table.records.claim_within(heads, sets, grab, Moment("fresh", int(stale), now, now + HOUR))).runs
 
     beside = occupied(case, case.rows, case.holds)
     late = {row.seq for row in choice.taken if row.capacity is not None and beside[row.key] + row.upto > row.capacity}
@@ -495,7 +495,7 @@ def test_beat(table: Table, case: tuple[list[Run], list[Held]], lease: int, text
     asked: dict[int, Command] = {item.seq: Beat(token=item.token, lease=lease, progress=progress.get(item)) for item in items}
     expected, _ = after_each(rows, asked, now)
     lives = {Held(run.seq, run.token or ""): run.state for run in rows if isinstance(stepped(run, asked.get(run.seq, NOBODY), now), Run)}
-    assert run_sync(table.records.beat(items, lease, progress, now)) == lives
+    assert run_sync(table.records.beat(items, lease, progress, now)).states == lives
     table.expect(expected, set())
 
 
@@ -536,6 +536,29 @@ def test_overdue(table: Table, rows: list[Run], now: int, behind: int) -> None:
     looked = sorted((run.look_at, run.seq) for run in rows if run.look_at is not None and run.look_at <= now)
     place = looked[behind - 1] if 0 < behind <= len(looked) else (0, 0)
     assert [(run.look_at, run.seq) for run in run_sync(table.records.overdue(now, place, 2))] == [key for key in looked if key > place][:2]
+
+
+@examples
+@given(sets(State.CLAIMED, State.RUNNING, State.CANCELLING, State.QUEUED, State.FAILED), times)
+def test_looked_at_late(table: Table, rows: list[Run], now: int) -> None:
+    table.fill(rows)
+    late = sorted((run.look_at, run.seq) for run in rows if run.look_at is not None and run.look_at > now + (run.lease or 0))
+    assert [(run.look_at, run.seq) for run in run_sync(table.records.looked_at_late(now, 2))] == late[:2]
+
+
+@examples
+@given(sets(State.CLAIMED, State.RUNNING, State.CANCELLING, State.QUEUED, State.FAILED), st.booleans(), times)
+def test_correct_claims(table: Table, rows: list[Run], stale: bool, now: int) -> None:
+    """As if they were claimed now."""
+    table.fill(rows)
+    run_sync(table.records.correct_claims([replace(run, token="other") if stale else run for run in rows], now))
+    expected = {run.seq: run for run in rows}
+    for run in rows:
+        if run.state in LIVE and run.token is not None and not stale:
+            grant = Claim(grant=run.token, worker=run.worker or "", lease=run.lease or 0, slot=run.slot)
+            after = step(replace(run, state=State.QUEUED, token=None), grant, now)
+            expected[run.seq] = replace(run, claimed_at=after.claimed_at, lease_until=after.lease_until, look_at=after.look_at)
+    table.expect(expected, set())
 
 
 @examples

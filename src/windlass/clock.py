@@ -17,7 +17,7 @@ class Clock(Protocol):
         """Milliseconds since the epoch, UTC: what is stored."""
 
     def monotonic(self) -> int:
-        """Milliseconds that never jump: what intervals are measured with."""
+        """Milliseconds that never jump, and go on while the machine sleeps: what intervals are measured with."""
 
     def new_id(self) -> str:
         """A UUIDv7 in its text form."""
@@ -56,6 +56,10 @@ def uuids7(ms: int, random_bytes: bytes) -> list[str]:
     ]
 
 
+# Counts the time in which the machine sleeps; where there is no such clock, sleep looks as if the wall clock had been set.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The machine's own clock; once aligned, the clock of the server that several hubs share."""
 
@@ -70,7 +74,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> int:
-        return time.monotonic_ns() // 1_000_000
+        return time.clock_gettime_ns(_STEADY) // 1_000_000
 
     def align(self, server_now: int) -> None:
         """From here on, now() is the server's time, carried on by the local monotonic clock."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+
+from msgspec.structs import replace
 
 from windlass import payload as json
 from windlass.engine import checks
-from windlass.engine.core import LEASE
+from windlass.engine.core import LEASE, Stamp
 from windlass.engine.looking import Looking
-from windlass.errors import BadInput, Conflict, LimitReached, OutcomeUnknown, StoreError, WindlassError
+from windlass.errors import AWAY, BadInput, Conflict, LimitReached, OutcomeUnknown, StoreError, WindlassError
 from windlass.gates import Choice
 from windlass.model import Run, WorkerInfo
 from windlass.store.base import Value
-from windlass.store.claims import FIRST, Grab, Head, Look, Moment, Wanted
+from windlass.store.claims import FIRST, Grab, Handed, Head, Look, Moment, Wanted
 from windlass.store.order import within
 
 WORKERS = 10_000  # that are known, the living and those seen within a day
@@ -148,8 +151,9 @@ class Claiming(Looking):
     async def _take(self, asks: Sequence[Ask], chosen: Sequence[tuple[Sequence[Head], Sequence[Grab]]], rev: int) -> set[str]:
         """Hand these runs out; the answer has the tokens under which some were."""
         by_token = {ask.token: ask for ask in reversed(asks)}  # the first of those that are the same claim
+        stamp = self.stamp()
         try:
-            taken = await self.records.claim(chosen, self._moment(rev))
+            taken = await self._corrected(await self.records.claim(chosen, self._moment(rev, stamp.now)), stamp)
         except OutcomeUnknown:
             taken = [run for ask in by_token.values() for run in await self._held_of(ask, [head for heads, _ in chosen for head in heads])]
         except Conflict:  # a worker's one slot was taken by another claim of the same name
@@ -210,8 +214,9 @@ class Claiming(Looking):
         return len(ask.runs) > before
 
     async def _take_fitting(self, heads: Sequence[Head], sets: Mapping[str, Value], ask: Ask, rev: int) -> list[Run]:
+        stamp = self.stamp()
         try:
-            return await self.records.claim_within(heads, sets, ask.grab(), self._moment(rev))
+            return await self._corrected(await self.records.claim_within(heads, sets, ask.grab(), self._moment(rev, stamp.now)), stamp)
         except OutcomeUnknown:
             return await self._held_of(ask, heads)
         except Conflict:
@@ -222,8 +227,17 @@ class Claiming(Looking):
         seen = {head.seq for head in heads}
         return [run for run in await self.records.held(ask.token, ask.worker.name) if run.seq in seen]
 
-    def _moment(self, rev: int) -> Moment:
+    async def _corrected(self, handed: Handed, stamp: Stamp) -> list[Run]:
+        """Runs just handed out, with leases that begin now where they were written with a time that was wrong."""
+        shortest = min((run.lease or 0 for run in handed.runs), default=0)
+        if not self.mistaken(stamp, handed.server, shortest):
+            return handed.runs
         now = self.clock.now()
+        with suppress(*AWAY):  # then their first beat corrects the leases
+            await self.records.correct_claims(handed.runs, now)
+        return [replace(run, claimed_at=max(now, run.created_at), lease_until=now + (run.lease or 0)) for run in handed.runs]
+
+    def _moment(self, rev: int, now: int) -> Moment:
         return Moment(self.clock.nonce(), rev, now, now + self.limits.keep_claim_nonces)
 
     async def _changed(self, look: Look, known: int, rev: int) -> bool:

@@ -221,6 +221,13 @@ class Controls:
         return self._ageing.get(queue)
 
 
+class Stamp(NamedTuple):
+    """When something was written, as far as this process knew, and when that was by its monotonic clock."""
+
+    now: int
+    ticks: int
+
+
 class Core:
     """The engine's common ground. Verbs await only their store."""
 
@@ -255,6 +262,22 @@ class Core:
     async def close(self) -> None:
         """Let go of the store."""
         await self.records.store.close()
+
+    # The server's time
+
+    def stamp(self) -> Stamp:
+        """The time that something is written with."""
+        return Stamp(self.clock.now(), self.clock.monotonic())
+
+    def mistaken(self, stamp: Stamp, server: int | None, lease: int) -> bool:
+        """Whether the time that a lease was written with was wrong by more than a tenth of it. The clock is right afterwards."""
+        align = getattr(self.clock, "align", None)
+        if server is None or align is None or abs(server - stamp.now) <= lease // 10:
+            return False
+        now, passed = self.clock.now(), self.clock.monotonic() - stamp.ticks
+        if (right := min(max(now, server), server + passed)) != now:  # else only the answer was long on its way
+            align(right)
+        return True
 
     # Hints
 

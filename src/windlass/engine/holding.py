@@ -53,10 +53,17 @@ class Holding(Core):
         for item in held:
             checks.hold(item.seq, item.token)
         told = self._checked_progress(held, progress or {})
-        states = await self.records.beat(held, lease, told, self.clock.now()) if held else {}
+        states = await self._beat(held, lease, told) if held else {}
         locked = await self.records.still_held([item for item in held if item not in states])
         answers: dict[State | None, BeatAnswer] = {None: "lost", State.CANCELLING: "stop"}
         return ["unknown" if item in locked else answers.get(states.get(item), "ok") for item in held]
+
+    async def _beat(self, held: Sequence[Held], lease: int, progress: Mapping[Held, str]) -> Mapping[Held, State]:
+        stamp = self.stamp()
+        states, server = await self.records.beat(held, lease, progress, stamp.now)
+        if self.mistaken(stamp, server, lease):
+            states, _ = await self.records.beat(held, lease, progress, self.clock.now())
+        return states
 
     def _checked_progress(self, held: Sequence[Held], progress: Mapping[Held, str]) -> Mapping[Held, str]:
         checks.kind(progress, "progress", Mapping)

@@ -50,13 +50,17 @@ class Limiting(Controlling):
         caller = None if who is None else checks.name(who, "Who waits")
         for _ in range(PATIENCE):
             found = await self._resource(resource, weight)
-            now = self.clock.now()
+            stamp = self.stamp()
+            now = stamp.now
             asked = Slot(0, identity, gate_key(resource, key), secret, weight, "waiting", caller, lease, now + lease, now, None)
-            slot = await self.records.reserve(asked, found.capacity, self.controls.rev, self.limits.slots, now)
-            if slot is None:
+            granted = await self.records.reserve(asked, found.capacity, self.controls.rev, self.limits.slots, now)
+            if granted is None:
                 raise LimitReached(f"{self.limits.slots:,} direct calls wait already.", hint="Try again later.")
+            slot = granted.slot
             if slot.token != secret:
                 raise BadInput(f"There is a slot {identity} already.", hint="Send a new id with every call, or none.")
+            if self.mistaken(stamp, granted.server, lease):
+                slot = await self.renew(identity, secret, lease=lease)
             if slot.state == "held" or not await self.stale():
                 return slot
         raise Conflict("The resources kept changing.", hint="Try again.")
@@ -64,13 +68,19 @@ class Limiting(Controlling):
     async def renew(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE) -> Slot:
         """Keep a slot, and have it if its turn has come. Raises LeaseLost when it is gone."""
         checks.integer(lease, "lease", 1, self.limits.lease)
+        corrected = False
         for _ in range(PATIENCE):
             before = await self._own(slot_id, token)
             weight = before.weight if before.state == "waiting" else 0  # what is held stays, however little there is by now
             resource = await self._resource(parts_of(before.key)[0], weight)
-            slot = await self.records.renew_slot(before, lease, resource.capacity, self.controls.rev, self.clock.now())
-            if slot is None:
+            stamp = self.stamp()
+            granted = await self.records.renew_slot(before, lease, resource.capacity, self.controls.rev, stamp.now)
+            if granted is None:
                 raise _slot_lost(slot_id)
+            slot = granted.slot
+            if self.mistaken(stamp, granted.server, lease) and not corrected:
+                corrected = True
+                continue
             if slot.state == "held" or not await self.stale():
                 return slot
         raise Conflict("The resources kept changing.", hint="Try again.")

@@ -14,7 +14,10 @@ from windlass.store.rows import Rows, pack, run_of
 
 _IN_ORDER = itemgetter(*map(Run.__struct_fields__.index, ("band", "position", "seq")))
 
-BATCHES: Mapping[str, tuple[str, ...]] = {"claim": ("remember_claims", "claim", "claim_each", *WITHIN, "journal")}
+BATCHES: Mapping[str, tuple[str, ...]] = {
+    "claim": ("remember_claims", "claim", "claim_each", *WITHIN, "journal"),
+    "correct": ("correct_claims",),
+}
 
 FIRST = (-(2**63), -(2**63), 0)
 """The place before every run of a queue."""
@@ -85,6 +88,13 @@ class Moment(NamedTuple):
     until: int
 
 
+class Handed(NamedTuple):
+    """Runs that were handed out, and the server's time then, where there is a server."""
+
+    runs: list[Run]
+    server: int | None = None
+
+
 class ClaimRecords(Rows):
     """Handing out runs."""
 
@@ -104,7 +114,7 @@ class ClaimRecords(Rows):
         views = [_view(one, *(next(found) for _ in some)) for one, some in zip(wanted, heads, strict=True)]
         return Look(views, newest or 0, controls, busy, calls)
 
-    async def claim(self, chosen: Sequence[tuple[Sequence[Head], Sequence[Grab]]], moment: Moment) -> list[Run]:
+    async def claim(self, chosen: Sequence[tuple[Sequence[Head], Sequence[Grab]]], moment: Moment) -> Handed:
         """Take the first of these heads that are still there, for those who want them in the order they are named."""
         statements = []
         for heads, grabs in chosen:
@@ -117,14 +127,14 @@ class ClaimRecords(Rows):
         ids = [head.seq for heads, _ in chosen for head in heads]
         return await self._take(ids, [grab for _, grabs in chosen for grab in grabs], moment, *statements)
 
-    async def claim_within(self, heads: Sequence[Head], sets: Mapping[str, Value], grab: Grab, moment: Moment) -> list[Run]:
+    async def claim_within(self, heads: Sequence[Head], sets: Mapping[str, Value], grab: Grab, moment: Moment) -> Handed:
         """Take those of these that still fit, and put aside those that do not; the sets are those of `order.within`."""
         gates, now = Statement("hold_gates", {"g": sets["g"], "now": moment.now}), moment.now
         park = [Statement("park", {"p": sets["p"]})] if sets["p"] != "[]" else []
         wake = [Statement("wake_gates", {"g": sets["later"], "now": now})] if sets["later"] != "[]" else []
         if not heads:
             await self._batch("claim", gates, *park, *wake)
-            return []
+            return Handed([])
         common: dict[str, Value] = {"n": sets["n"], "token": grab.token, "mark": moment.mark}
         timed = common | {"w": sets["w"], "now": now}
         rates = [Statement("add_rates", timed)] if sets["w"] != "[]" else []
@@ -132,13 +142,19 @@ class ClaimRecords(Rows):
         ids = [head.seq for head in heads]
         return await self._take(ids, [grab], moment, gates, chosen, Statement("add_holds", common), *rates, *park, *wake)
 
-    async def _take(self, seqs: Sequence[int], grabs: Sequence[Grab], moment: Moment, *statements: Statement) -> list[Run]:
+    async def _take(self, seqs: Sequence[int], grabs: Sequence[Grab], moment: Moment, *statements: Statement) -> Handed:
         ids, calls = pack(seqs), sorted((grab.token, grab.call) for grab in grabs if grab.call is not None)
         remember = [Statement("remember_claims", {"r": pack(calls), "until": moment.until})] if calls else []
         journal = Statement("journal", {"ids": ids, "mark": moment.mark, "move": "claim", "now": moment.now})
         claimed = Statement("claimed", {"ids": ids, "mark": moment.mark})
         rows = (await self._batch("claim", *remember, *statements, journal, claimed))[-1]
-        return list(map(run_of, sorted(rows, key=_IN_ORDER)))  # here, because SQLite sorts wide rows slowly
+        ordered = sorted(rows, key=_IN_ORDER)  # here, because SQLite sorts wide rows slowly
+        return Handed([run_of(row[:-1]) for row in ordered], rows[0][-1] if rows else None)
+
+    async def correct_claims(self, runs: Iterable[Run], now: int) -> None:
+        """These were claimed now, and not when that was written."""
+        rows = pack(sorted((run.seq, run.token) for run in runs))
+        await self._batch("correct", Statement("correct_claims", {"r": rows, "now": now}))
 
     async def calls_under(self, nonces: Collection[str]) -> dict[str, str]:
         """Which call has claimed under a nonce, as far as any has."""

@@ -57,6 +57,13 @@ class Holder(NamedTuple):
     weight: int
 
 
+class Granted(NamedTuple):
+    """A direct call as it was just written, and the server's time then, where there is a server."""
+
+    slot: Slot
+    server: int | None
+
+
 def let_go(ids: str, count: int) -> list[Statement]:
     """What runs that end let go of, and who waited for it: behind the statements that end them, in their batch."""
     return [Statement("unpark", {"ids": ids, "count": count}), Statement("free", {"ids": ids})]
@@ -186,7 +193,7 @@ class OrderRecords(Rows):
 
     # Direct calls
 
-    async def reserve(self, slot: Slot, capacity: int | None, controls: int, most: int, now: int) -> Slot | None:
+    async def reserve(self, slot: Slot, capacity: int | None, controls: int, most: int, now: int) -> Granted | None:
         """A place in the line, and its turn at once if nothing is before it."""
         values: dict[str, Value] = {
             "id": slot.id,
@@ -200,22 +207,22 @@ class OrderRecords(Rows):
         added = Statement("add_slot", values | {"most": most})
         return await self._granted("reserve", added, slot.key, slot.id, capacity, controls, now)
 
-    async def renew_slot(self, slot: Slot, lease: int, capacity: int | None, controls: int, now: int) -> Slot | None:
+    async def renew_slot(self, slot: Slot, lease: int, capacity: int | None, controls: int, now: int) -> Granted | None:
         """A longer lease, and its turn if it has come."""
         renewed = Statement("renew_slot", {"id": slot.id, "token": slot.token, "lease": lease, "now": now})
         return await self._granted("renew", renewed, slot.key, slot.id, capacity, controls, now)
 
     async def _granted(
         self, verb: str, first: Statement, key: str, identity: str, capacity: int | None, controls: int, now: int
-    ) -> Slot | None:
+    ) -> Granted | None:
         gates = Statement("hold_gates", {"g": pack([(key, parts_of(key)[0])]), "now": now})
         grant = Statement("grant_slots", {"key": key, "capacity": capacity, "controls": controls, "now": now})
         rows = (await self._batch(verb, gates, first, grant, Statement("find_slot", {"id": identity})))[-1]
-        return Slot(*rows[0]) if rows else None
+        return Granted(Slot(*rows[0][:-1]), rows[0][-1]) if rows else None
 
     async def find_slot(self, identity: str) -> Slot | None:
         rows = await self._read("find_slot", id=identity)
-        return Slot(*rows[0]) if rows else None
+        return Slot(*rows[0][:-1]) if rows else None
 
     async def slots_after(self, seq: int, count: int) -> list[Slot]:
         return [Slot(*row) for row in await self._read("slots_after", after=seq, count=count)]

@@ -124,6 +124,13 @@ class Change(NamedTuple):
     lapsed: int | None = None  # the end that the lease must still have: a beat moves it
 
 
+class Beaten(NamedTuple):
+    """Runs whose leases were extended, and the server's time then, where there is a server."""
+
+    states: dict[Held, State]
+    server: int | None = None
+
+
 class Kind(NamedTuple):
     """What many runs of a call have in common; it travels once for all of them."""
 
@@ -342,11 +349,12 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
         started = await self._batch("start", Statement("start", {"r": rows, "mark": mark, "now": now}), journal)
         return set(map(Held._make, started[0]))
 
-    async def beat(self, held: Sequence[Held], lease: int, progress: Mapping[Held, str], now: int) -> dict[Held, State]:
+    async def beat(self, held: Sequence[Held], lease: int, progress: Mapping[Held, str], now: int) -> Beaten:
         """Extend these leases and keep what is told of progress; the answer has those that are held so and that nobody else has locked."""
         rows = pack([(*item, progress.get(item)) for item in sorted(held)])
         beaten = await self._batch("beat", Statement("beat", {"r": rows, "lease": lease, "now": now}))
-        return {Held(seq, token): STATES[state] for seq, token, state in beaten[0]}
+        states = {Held(seq, token): STATES[state] for seq, token, state, _ in beaten[0]}
+        return Beaten(states, beaten[0][0][-1] if beaten[0] else None)
 
     async def still_held(self, held: Sequence[Held]) -> set[Held]:
         """Those of these that are held so, whether or not anybody else has locked them."""

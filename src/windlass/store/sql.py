@@ -99,6 +99,7 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
         "xid": _text(""),
         "xid_index": _text(""),
         "vacuum_often": _text(""),
+        "server_time": _text("null"),
     },
     "postgres": _COMMON
     | {
@@ -126,6 +127,8 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
             f"alter table {table} set (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.01,"
             " autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);"
         ),
+        # Of a server that many share; what a lease was written with is compared with it.
+        "server_time": _text("cast(date_part('epoch', clock_timestamp()) * 1000 as bigint)"),
         "xid_index": _text("create index job_journal_xid on job_journal (xid, entry);"),
     },
 }

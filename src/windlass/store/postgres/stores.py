@@ -54,6 +54,7 @@ OLDEST_SERVER = 14
 PATIENCE = 30.0  # seconds of waiting for a server that is away
 SIZE = 10  # connections at once
 ALIGN_EVERY = 60_000  # milliseconds between two looks at the server's clock
+SET = 1_000  # milliseconds by which the wall clock moves against the monotonic one when it was set
 
 # Hot plans must hold right after a bulk load and before any ANALYZE, so the planner is left no choice that statistics decide.
 _SETTINGS = {
@@ -104,7 +105,7 @@ class _Postgres:
         self._configuring = (_configuration(settings, local=False),) if prepare else ()
         self._idle: list[AnySession] = []
         self._checked = self._closed = False
-        self._align_at = clock.monotonic()
+        self._align_at, self._scale = clock.monotonic(), 0
         self._owed: set[str] = set()
         self._start()
 
@@ -209,11 +210,14 @@ class _Postgres:
                 await self._once(lambda session: session.say(step))
 
     async def _measure_offset(self, session: AnySession) -> None:
-        """Now and then, let the clock follow the server's."""
-        align = getattr(self._clock, "align", None)
-        if align is None or self._clock.monotonic() < self._align_at:
+        """Now and then, let the clock follow the server's; at once where this machine's own was set, or slept."""
+        align, wall = getattr(self._clock, "align", None), getattr(self._clock, "wall", self._clock.now)
+        if align is None:
             return
-        self._align_at = self._clock.monotonic() + ALIGN_EVERY
+        ticks, scale = self._clock.monotonic(), wall() - self._clock.monotonic()
+        if ticks < self._align_at and abs(scale - self._scale) <= SET:
+            return
+        self._align_at, self._scale = ticks + ALIGN_EVERY, scale
         samples = []
         for _ in range(3):
             asked = self._clock.monotonic()

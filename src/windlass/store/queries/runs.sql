@@ -182,7 +182,15 @@ from numbered join asking as g on numbered.n between g.first and g.last
 where job_runs.seq {probe: numbered.seq}
 
 -- name: claimed
-select {run} from job_runs where seq {in: ids} and mark = :mark
+select {run}, {server_time} from job_runs where seq {in: ids} and mark = :mark
+
+-- Claims that were written with a time that was wrong, as if they were made now.
+-- name: correct_claims
+update job_runs
+set claimed_at = {greatest}(:now, created_at), lease_until = :now + lease,
+  look_at = :now + {least}(lease, coalesce(max_runtime, lease))
+from {rows: r: seq int, token text}
+where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: beat}
 
 -- What a worker still holds of a claim whose answer it did not get. Live leases only, so it is short.
 -- name: held
@@ -211,7 +219,7 @@ returning job_runs.seq, job_runs.token
 update job_runs set lease = {greatest}(lease, :lease), lease_until = {extended}, progress = coalesce(r.progress, job_runs.progress)
 from {beating}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: beat}
-returning job_runs.seq, job_runs.token, job_runs.state
+returning job_runs.seq, job_runs.token, job_runs.state, {server_time}
 
 -- name: still_held
 select seq, token from job_runs where seq {in: ids} and state in ({live})
