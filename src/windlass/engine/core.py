@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 from windlass import payload as json
 from windlass.clock import Clock
 from windlass.engine import checks
+from windlass.engine.steady import Bounds, Steady
 from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob
 from windlass.gates import Gate, parts_of
 from windlass.machine import Command, step
@@ -202,6 +203,7 @@ class Core:
         self.limits = limits or Limits()
         self.lanes = Lanes()
         self.controls = Controls()
+        self.steady = Steady(clock)
         self._jobs: dict[str, tuple[Job, Template]] = {}
 
     def on(self, store: Store) -> Self:
@@ -241,6 +243,10 @@ class Core:
         if (right := min(max(now, server), server + passed)) != now:  # else only the answer was long on its way
             align(right)
         return True
+
+    async def bounds(self, *, note: bool = False) -> Bounds:
+        """Between which times it is, for what must not be judged by a clock that was just set."""
+        return await self.steady.bounds(self.home, note=note)
 
     # Hints
 

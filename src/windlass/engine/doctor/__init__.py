@@ -38,6 +38,7 @@ CHECKS: tuple[Check, ...] = (
     stores.dead_rows,
     stores.clock,
     stores.future,
+    stores.step,
     stores.followers,
 )
 MOST = 20
