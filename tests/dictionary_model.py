@@ -198,6 +198,7 @@ class Model:
         self.full_at: dict[tuple[str, int], int] = {}  # by gate and rate: until when it is used up, in microseconds
         self.asked_order: tuple[str, list[str]] | None = None  # a run that was moved, and how its queue stands now
         self.created = 0
+        self.bounds: Callable[[int], tuple[int, int]] = lambda now: (now, now)  # between which times it is, for who is asked
 
     def get(self, run: str) -> Doc:
         if run in self.runs:
@@ -222,7 +223,7 @@ class Model:
             expected.append(Created(answer.id, created=True))
             self._add(self._made(answer.id, new, now, index))
             if new.key:
-                until = None if new.key.period is None else now + new.key.period
+                until = None if new.key.period is None else self.bounds(now)[1] + new.key.period
                 self.keys[new.key.name] = Holder(answer.id, _content(new), new.key.lasts == "unfinished", until)
         self.settle(now)
         return expected
@@ -249,7 +250,7 @@ class Model:
             raise Refused(*reasons)
 
     def _free(self, holder: Holder, now: int) -> bool:
-        over = holder.until is not None and holder.until <= now
+        over = holder.until is not None and holder.until <= self.bounds(now)[0]
         return over or (holder.unfinished and (holder.run not in self.runs or self.runs[holder.run].ended))
 
     def _made(self, run: str, new: NewRun, now: int, index: int) -> Doc:
@@ -802,6 +803,7 @@ class Model:
         return len(due)
 
     def prune(self, now: int) -> int:
+        now = self.bounds(now)[0]
         past = {doc.id for doc in self.runs.values() if doc.finished_at is not None and doc.finished_at < now - KEEP[doc.state]}
         old = past - {run for doc in self.runs.values() if not doc.ended for run in self._read_by(doc)}
         for run in old:

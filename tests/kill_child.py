@@ -26,6 +26,7 @@ from windlass.model import Failure, Group, GroupKind, Key, Limits, Member, NewGr
 from windlass.store.base import Statement, Store, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.records import Held
+from windlass.store.scales import Scale
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
 
 T = TypeVar("T")
@@ -85,6 +86,7 @@ def scenario(life: Life) -> None:
     """Every verb there is, so that every point is passed."""
     life(life.engine.define("job", options=Options(backoff=(1_000,), grace=5_000)))
     life(life.engine.register(WORKER))
+    life(life.engine.records.keep_scale(Scale("boot", 0, None, None, 0)))
     life(life.engine.worker_metrics(WORKER.name, {"load": 1}))
     let_old_runs_go(life)
     work_in_groups(life)

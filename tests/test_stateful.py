@@ -155,6 +155,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.clock, self.model = ManualClock(), Model()
         self.store, self.observer = Between(store), Observer(store)
         self.here, self.elsewhere = Process(self.store, self.clock), Process(self.store, self.clock)
+        self.asked = self.here
+        self.model.bounds = lambda _: run_sync(self.asked.engine.bounds())
         self.ids: list[str] = []
         self.tokens: list[tuple[str, str]] = []  # every one there ever was: most are stale
         self.told: list[Outcome] = []
@@ -180,7 +182,7 @@ class EngineMachine(RuleBasedStateMachine):
         subject: str | None = None,
     ) -> Any:
         """What the engine answered, or the error it raised, when there was trouble at its commit or a deed just before its write."""
-        self.whole = False
+        self.whole, self.asked = False, self.here
         if deed is not None:
             self.store.before(statement, lambda: self.do(deed, subject))
         elif trouble is not None:
@@ -265,7 +267,7 @@ class EngineMachine(RuleBasedStateMachine):
             self._do_to(deed, doc)
 
     def _do_elsewhere(self, deed: str) -> None:
-        engine, now = self.elsewhere.engine, self.now
+        engine, now, self.asked = self.elsewhere.engine, self.now, self.elsewhere
         if deed == "claim":
             taken = run_sync(engine.claim(WORKERS[0], lease=30_000))
             self._claimed(taken, self.model.claim(WORKERS[0], 1, 30_000, None, taken[0].token if taken else None, True, now))
@@ -279,6 +281,7 @@ class EngineMachine(RuleBasedStateMachine):
             self._made(made)
         else:
             assert run_sync(engine.prune()) == self.model.prune(now)
+        self.asked = self.here
 
     def _do_to(self, deed: str, doc: Doc) -> None:
         engine, now, token = self.elsewhere.engine, self.now, doc.token or ""

@@ -26,7 +26,7 @@ import pytest
 from tests import invariants, ledger
 from tests.kill_child import open_store
 from tests.ledger import Ledger, Line, Tail
-from tests.worker_child import LEDGER, PATIENCE, app, make_impatient
+from tests.worker_child import LEDGER, PATIENCE, TIMES, Times, app, make_impatient
 from windlass import App
 from windlass.clock import ManualClock, SystemClock
 from windlass.errors import OutcomeUnknown, StoreBusy, StoreUnreachable
@@ -36,7 +36,7 @@ from windlass.testing.servers import PostgresServer
 
 FACTOR = float(os.environ.get("TORTURE", "1"))
 SEED = int(os.environ.get("TORTURE_SEED", random.randrange(2**32)))
-KILLS, PAUSES, STOPS, OUTAGES = (round(FACTOR * rounds) for rounds in (300, 50, 5, 5))
+KILLS, PAUSES, STOPS, OUTAGES, STEPS = (round(FACTOR * rounds) for rounds in (300, 50, 5, 5, 12))
 # After how many runs a worker is measured, and after how many more again.
 MANY = {"sqlite": (50_000, round(FACTOR * 150_000)), "postgres": (15_000, round(FACTOR * 15_000))}
 LEASE = 0.4
@@ -447,6 +447,52 @@ def take_away_and_give_back(site: Site) -> None:
     until(lambda: {line.run for line in site.words("X", began)} == ids, "the runs are done")
     until(lambda: holds(site.words("Z", began)) == held, "the handlers are told", 20)
     assert site.end(worker, signal.SIGTERM) == 0
+
+
+# Out of time
+
+CALM = 4.0  # seconds of a lease that a busy machine does not use up by itself
+
+
+def test_neither_sleep_nor_clocks_that_are_set_nor_blocked_loops_take_a_run_from_a_living_worker(site: Site) -> None:
+    times = out_of_time(site)
+    *victims, _ = [site.start(name=f"w{n}", slots=4, lease=CALM) for n in range(3)]
+    site.enqueue(*(NewRun("thread", {"seconds": STEPS * 0.5 + 3}) for _ in range(6)))
+    until(lambda: len(site.words("S")) >= 6, "all handlers run")
+    for _ in range(STEPS):
+        disturb(site, times)
+        pause(site.chance.random())
+    assert not site.words("Z"), "a living worker was told that it has lost a run"
+    times.write(3 * 3_600_000, times.both[1])  # further ahead than ever: nothing waits for a time that was
+    killed = {line.rest[1] for line in site.words("S")} & {str(victims[0])}
+    site.end(victims[0], signal.SIGKILL)
+    for _ in range(2):
+        disturb(site, times, steps=False)
+    site.drained()
+    site.stop_all()
+    for run in site.judge():
+        calls = [line for line in site.words("S") if line.run == run.id]
+        assert run.burnt == len(calls) - 1
+        assert all(line.rest[1] in killed for line in calls[:-1]), "a run was taken from a worker that lived"
+
+
+def out_of_time(site: Site) -> Times:
+    path = site.folder / "times"
+    path.write_bytes(bytes(16))
+    site.environment[TIMES] = str(path)
+    return Times(str(path))
+
+
+def disturb(site: Site, times: Times, *, steps: bool = True) -> None:
+    """The clock is set, the machine sleeps, or a handler blocks the loop of its worker."""
+    was_set, slept = times.both
+    match site.chance.choice(["set", "set", "sleep", "block"] if steps else ["sleep", "block"]):
+        case "set":
+            times.write(site.chance.choice([-7_200_000, -20_000, 0, 20_000, 7_200_000]), slept)
+        case "sleep":
+            times.write(was_set, slept + site.chance.choice([6_000, 120_000]))
+        case _:
+            site.enqueue(NewRun("blocking coroutine", {"seconds": CALM / 2}))
 
 
 # Told to stop

@@ -12,9 +12,12 @@ import contextlib
 import gc
 import json
 import logging
+import mmap
 import os
 import signal
+import struct
 import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
@@ -30,8 +33,9 @@ from windlass.model import Receipt
 from windlass.worker import Port, Worker
 from windlass.worker.launch import bind
 
-# Variables: where the ledger is, which worker a handler belongs to, and how many seconds a worker's store waits for its server.
-LEDGER, WORKER, PATIENCE = "TORTURE_LEDGER", "TORTURE_WORKER", "TORTURE_PATIENCE"
+# Variables: where the ledger is, which worker a handler belongs to, how many seconds a worker's store waits for its server, and where
+# it is written by how much the clock was set and how long the machine slept.
+LEDGER, WORKER, PATIENCE, TIMES = "TORTURE_LEDGER", "TORTURE_WORKER", "TORTURE_PATIENCE", "TORTURE_TIMES"
 FOREVER = 3_600.0
 
 
@@ -70,12 +74,50 @@ def make_impatient(engine: Any, seconds: float) -> None:
     engine.records.store._patience = seconds
 
 
+class Times:
+    """By how much the clock of a machine, or of its server, was set, and for how long the machine slept, in milliseconds: for all."""
+
+    def __init__(self, path: str) -> None:
+        with open(path, "r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 16)
+
+    @property
+    def both(self) -> tuple[int, int]:
+        return struct.unpack("qq", self._map[:16])
+
+    def write(self, was_set: int, slept: int) -> None:
+        self._map[:16] = struct.pack("qq", was_set, slept)
+
+
+class Disturbed(SystemClock):
+    """A clock that is set and sleeps as the test says. Beside a server it is the server's that is set, which nobody is told of."""
+
+    def __init__(self, times: Times) -> None:
+        super().__init__()
+        self._times, self._known = times, 0
+
+    def wall(self) -> int:
+        return super().wall() + sum(self._times.both)
+
+    def monotonic(self) -> int:
+        return super().monotonic() + self._times.both[1]
+
+    def now(self) -> int:
+        return super().now() - (0 if self._offset is None else self._times.both[0] - self._known)
+
+    def align(self, server_now: int) -> None:
+        super().align(server_now)
+        self._known = self._times.both[0]
+
+
 class WitnessedApp(App):
     """An app whose workers are watched, where there is a ledger."""
 
     @asynccontextmanager
     async def worker(self, **settings: Any) -> AsyncIterator[Worker]:
         os.environ[WORKER] = str(os.getpid())
+        if TIMES in os.environ:
+            self.clock = Disturbed(Times(os.environ[TIMES]))
         async with super().worker(**settings) as worker:
             if PATIENCE in os.environ:
                 make_impatient(worker.port, float(os.environ[PATIENCE]))
@@ -138,6 +180,14 @@ def stubborn(context: Context, seconds: float) -> str:
     begin(context)
     if context.attempt == 1:
         asyncio.run(SystemClock().sleep(seconds))
+    return end(context)
+
+
+@app.job(name="blocking coroutine", max_attempts=1_000, backoff=[0.02])
+async def blocking_coroutine(context: Context, seconds: float) -> str:
+    """Nothing else on its loop goes on meanwhile."""
+    begin(context)
+    threading.Event().wait(seconds)
     return end(context)
 
 

@@ -7,6 +7,8 @@ import os
 import random
 import time
 from base64 import urlsafe_b64encode
+from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 
@@ -18,6 +20,9 @@ class Clock(Protocol):
 
     def monotonic(self) -> int:
         """Milliseconds that never jump, and go on while the machine sleeps: what intervals are measured with."""
+
+    def boot(self) -> str | None:
+        """Which start of the machine the monotonic clock counts from; None: that cannot be told."""
 
     def new_id(self) -> str:
         """A UUIDv7 in its text form."""
@@ -60,6 +65,16 @@ def uuids7(ms: int, random_bytes: bytes) -> list[str]:
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+@cache
+def _boot() -> str | None:
+    if _STEADY == time.CLOCK_MONOTONIC:
+        return None
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+
+
 class SystemClock:
     """The machine's own clock; once aligned, the clock of the server that several hubs share."""
 
@@ -75,6 +90,9 @@ class SystemClock:
 
     def monotonic(self) -> int:
         return time.clock_gettime_ns(_STEADY) // 1_000_000
+
+    def boot(self) -> str | None:
+        return _boot()
 
     def align(self, server_now: int) -> None:
         """From here on, now() is the server's time, carried on by the local monotonic clock."""
@@ -101,6 +119,7 @@ class ManualClock:
 
     def __init__(self, ms: int = 1_767_225_600_000, seed: int = 0) -> None:
         self.ms, self.ticks = ms, 0
+        self.boot_id: str | None = None
         self._random = random.Random(seed)
 
     def advance(self, ms: int) -> None:
@@ -117,6 +136,9 @@ class ManualClock:
     def monotonic(self) -> int:
         return self.ticks
 
+    def boot(self) -> str | None:
+        return self.boot_id
+
     def new_id(self) -> str:
         return uuid7(self.ms, self._random.randbytes(10))
 
@@ -128,6 +150,10 @@ class ManualClock:
 
     def chance(self) -> float:
         return self._random.random()
+
+    def reboot(self, boot_id: str) -> None:
+        """Start the machine anew: the monotonic clock begins at 0."""
+        self.ticks, self.boot_id = 0, boot_id
 
     async def sleep(self, seconds: float) -> None:
         self.advance(round(seconds * 1000))

@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 from windlass import payload as json
 from windlass.clock import Clock
 from windlass.engine import checks
+from windlass.engine.steady import Bounds, Steady
 from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob, in_doubt
 from windlass.gates import Gate, offers, owner_of, parts_of
 from windlass.machine import Command, step
@@ -239,6 +240,7 @@ class Core:
         self.limits = limits or Limits()
         self.lanes = Lanes()
         self.controls = Controls()
+        self.steady = Steady(clock)
         self._jobs: dict[str, tuple[Job, Template]] = {}
 
     def on(self, store: Store) -> Self:
@@ -278,6 +280,10 @@ class Core:
         if (right := min(max(now, server), server + passed)) != now:  # else only the answer was long on its way
             align(right)
         return True
+
+    async def bounds(self, *, note: bool = False) -> Bounds:
+        """Between which times it is, for what must not be judged by a clock that was just set."""
+        return await self.steady.bounds(self.home, note=note)
 
     # Hints
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE, Core, Template, merged
+from windlass.engine.steady import Bounds
 from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.gates import keys_text, limits_by_key, own_amounts
 from windlass.machine import ENDED, rank
@@ -105,9 +106,12 @@ class Creating(Core):
         kind = Kind(_QUEUED, old.job, old.queue, old.lane, old.band, *rules, retry_of=old.current_attempt, aged=old.aged)
         asked: _Asked = (new_id, NewRun(old.job, key=key), None if key is None else (checks.key(key, self.limits).scope, key.name), "")
         row = (new_id, place(now - old.head_start), now, old.payload, *(asked[2] or (None, None)), None, old.instant, old.keys)
-        keys = [] if key is None else [_key_row(asked, key.on_duplicate == "compare", now)]
+        made = Creation(now, [new_id], {kind: [row]})
+        if key is not None:
+            earliest, latest = await self.bounds()
+            made = made._replace(keys=[_key_row(asked, key.on_duplicate == "compare", latest)], keys_at=earliest)
         for _ in range(PATIENCE):
-            if (winners := await self._store(Creation(now, [new_id], {kind: [row]}, keys))) is not None:
+            if (winners := await self._store(made)) is not None:
                 return self._answer(asked, winners)
         raise Conflict(f"Run {old.id} could not be rerun.", hint="Try again.")
 
@@ -137,7 +141,7 @@ class Creating(Core):
             return None
         await self.wake_queues(self.ready(made, {}), made.now)
         ours = {(row.scope, row.key): Winner(row.run, None) for row in made.keys if row.run in stored}
-        return await self.records.winners(made.keys, made.now) | ours
+        return await self.records.winners(made.keys, made.judged_at) | ours
 
     def ready(self, made: Creation, winners: Mapping[tuple[str, str], Winner]) -> Iterator[Ready]:
         """Where and when the next of each kind is ready. Those whose keys others hold were not made."""
@@ -193,6 +197,7 @@ class Creating(Core):
             if new.schedule is not None:
                 row = (*row, new.schedule, new.instant)  # always behind a key
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
+        bounds = await self.bounds() if first else Bounds(now, now)
         compared = {key for _, new, key, _ in asked if key and new.key and new.key.on_duplicate == "compare"}
         return Creation(
             now=now,
@@ -200,7 +205,8 @@ class Creating(Core):
             rows=await self._by_kind(rows, jobs),
             controls=self.controls.rev,
             later=self._joined is not None,
-            keys=[_key_row(item, key in compared, now) for key, item in sorted(first.items())],
+            keys=[_key_row(item, key in compared, bounds.latest) for key, item in sorted(first.items())],
+            keys_at=bounds.earliest,
             definitions=sorted({(name, jobs[name][0].rev) for _, name, _, _ in rows}),
             waits=[
                 (identity, predecessors[before], new.after_end)
@@ -252,7 +258,7 @@ class Creating(Core):
 
     async def _refuse_other_content(self, made: Creation) -> None:
         """Say so if the batch was refused because a key is held by a run with other content."""
-        winners = await self.records.winners(made.keys, made.now)
+        winners = await self.records.winners(made.keys, made.judged_at)
         for row in made.keys:
             winner = winners.get((row.scope, row.key))
             if row.compare and winner is not None and winner.held and winner.run != row.run and winner.hash != row.hash:

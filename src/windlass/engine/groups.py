@@ -45,8 +45,10 @@ class Grouping(Creating):
         group = GroupRow(self.clock.new_id(), new.name, new.kind, new.on_failure, len(new.members), waits, callback)
         for _ in range(PATIENCE):
             made = _in_group(await self._made(asked, undefined), group)
-            keys = [] if new.key is None else [_key_row(replace(new, key=None), new.key, group.id, made.now)]
-            if (stored := await self._store_group(group, made._replace(keys=keys))) is not None:
+            if new.key is not None:
+                earliest, latest = await self.bounds()
+                made = made._replace(keys=[_key_row(replace(new, key=None), new.key, group.id, latest)], keys_at=earliest)
+            if (stored := await self._store_group(group, made)) is not None:
                 return stored
             self.forget_jobs()
             await self.refresh_controls()
@@ -71,7 +73,7 @@ class Grouping(Creating):
     async def _found_group(self, group: GroupRow, made: Creation) -> Group | None:
         if await self.records.group(group.id) is None:
             await self._refuse_other_content(made)
-            winners = await self.records.winners(made.keys, made.now)
+            winners = await self.records.winners(made.keys, made.judged_at)
             return await self.get_group(next(iter(winners.values())).run) if winners else None
         return await self._told_of(group, made)
 
@@ -143,8 +145,10 @@ class Grouping(Creating):
         identity = self.clock.new_id()
         group = GroupRow(identity, old.name, old.kind, old.on_failure, old.total, waits, callback, retry_of=old.id, retries=retries)
         now = self.clock.now()
-        keys = [] if key is None else [_key_row(("rerun", old.id), self._checked_key(key), identity, now)]
-        made = _in_group(Creation(now, ids, _again([*runs, *called], new_ids, now), keys), group)
+        made = _in_group(Creation(now, ids, _again([*runs, *called], new_ids, now)), group)
+        if key is not None:
+            earliest, latest = await self.bounds()
+            made = made._replace(keys=[_key_row(("rerun", old.id), self._checked_key(key), identity, latest)], keys_at=earliest)
         for _ in range(PATIENCE):
             if (stored := await self._store_group(group, made)) is not None:
                 return stored

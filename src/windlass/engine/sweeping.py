@@ -202,9 +202,10 @@ class Sweeping(Scheduling, Counting, Limiting):
         """Remove ended runs past their retention, and keys and workers past their time; how many runs went.
 
         Entries go with their run, so those that somebody follows the journal for are waited for, within reason: a hub that has been
-        away for a week must not keep the store from ever being tidied.
+        away for a week must not keep the store from ever being tidied. Nothing is removed because of a clock that was just set.
         """
-        pruned, now, read = 0, self.clock.now(), min(await self._read_up_to(), default=None)
+        pruned, read = 0, min(await self._read_up_to(), default=None)
+        now = (await self.bounds(note=True)).earliest
         await self.prune_workers()
         await self.tidy_gates()
         for state in ENDED:

@@ -9,7 +9,7 @@ import msgspec
 
 from windlass.machine import ENDED, LIVE
 from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Needs, Options, Run, Schedule, Skipped, State, WorkerInfo
-from windlass.store import access, claims, groups, moves, order, sql, stats, tails, webhooks
+from windlass.store import access, claims, groups, moves, order, scales, sql, stats, tails, webhooks
 from windlass.store.access import AccessRecords
 from windlass.store.base import Row, Runs, Statement, Value
 from windlass.store.claims import ClaimRecords
@@ -18,6 +18,7 @@ from windlass.store.groups import GroupRecords, GroupRow
 from windlass.store.moves import MoveRecords
 from windlass.store.order import LET_GO, OrderRecords
 from windlass.store.rows import STATES, error_of, error_text, pack, policy_text, run_of
+from windlass.store.scales import ScaleRecords
 from windlass.store.stats import StatRecords
 from windlass.store.tails import Tails
 from windlass.store.webhooks import End, WebhookRecords
@@ -95,6 +96,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     **access.BATCHES,
     **webhooks.BATCHES,
     **stats.BATCHES,
+    **scales.BATCHES,
 }
 """The statements that write, by the verb whose batch they are in. Every place between two of them is a fault point."""
 
@@ -103,7 +105,8 @@ def fault_points(dialect: str) -> list[str]:
     """The names of all places where a fault can be set, in and between the batches that write."""
     queries = sql.load(dialect)
     inside = [f"{verb}.after_{name}" for verb, names in BATCHES.items() for name in names if queries[name].writes]
-    around = [f"{verb}.{place}" for verb in BATCHES for place in ("before_begin", "before_commit", "after_commit")]
+    writing = [verb for verb, names in BATCHES.items() if any(queries[name].writes for name in names)]
+    around = [f"{verb}.{place}" for verb in writing for place in ("before_begin", "before_commit", "after_commit")]
     return sorted(inside + around)
 
 
@@ -170,6 +173,11 @@ class Creation(NamedTuple):
     waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
     controls: int | None = None  # the revision it was worked out under; None: it does not depend on any
     later: bool = False  # whether its waits are over already is left to a sweep, so that no predecessor is locked
+    keys_at: int | None = None  # the time by which keys are judged, where that is another
+
+    @property
+    def judged_at(self) -> int:
+        return self.now if self.keys_at is None else self.keys_at
 
 
 class Advance(NamedTuple):
@@ -272,7 +280,9 @@ def _seqs(rows: Iterable[Row]) -> set[int]:
     return {row[0] for row in rows}
 
 
-class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRecords, StatRecords, DoctorRecords, Tails):
+class Records(
+    ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRecords, StatRecords, ScaleRecords, DoctorRecords, Tails
+):
     """Runs and what belongs to them, over any store."""
 
     # Definitions and lanes
@@ -309,7 +319,7 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
         guard |= {"controls": made.controls, "definitions": len(made.definitions), "keys": len(made.keys), "expected": len(predecessors)}
         statements: list[Statement] = list(before)
         if made.keys:
-            statements += (Statement(name, {"r": keys, "now": now}) for name in _KEYS)
+            statements += (Statement(name, {"r": keys, "now": made.judged_at}) for name in _KEYS)
         if predecessors:
             lock = "refer_predecessors" if made.later else "lock_predecessors"
             statements.append(Statement(lock, {"predecessors": guard["predecessors"]}))
@@ -325,7 +335,7 @@ class Records(ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecor
                 statements += (Statement(name, {"ids": pack(made.ids), "mark": mark, "now": now}) for name in _SETTLE)
         statements += behind
         if made.keys:
-            statements.append(Statement("winners", {"r": keys, "now": now}))
+            statements.append(Statement("winners", {"r": keys, "now": made.judged_at}))
         answers = await self._batch(verb, *statements)
         return Stored(_winners(answers[-1]) if made.keys else {}, _released(statements, answers))
 

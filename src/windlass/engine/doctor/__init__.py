@@ -39,6 +39,7 @@ CHECKS: tuple[Check, ...] = (
     stores.dead_rows,
     stores.clock,
     stores.future,
+    stores.step,
     stores.followers,
 )
 MOST = 20

@@ -6,6 +6,7 @@ from windlass.durations import span
 from windlass.engine.core import Core
 from windlass.engine.doctor.findings import Finding, note, problem, warning
 from windlass.engine.reading import Reading
+from windlass.engine.steady import LASTING
 from windlass.store.disks import NETWORK, VOLATILE, Stranger, Surroundings, look_around
 from windlass.store.doctor import File, Server
 
@@ -246,8 +247,27 @@ async def future(core: Core) -> list[Finding]:
         warning(
             "clock_went_back",
             f"The last change was written down {span(ahead)} from now: the clock was ahead then, or has been set back.",
-            "Have the clock set over the network. Until it has caught up, leases, delays and schedules wait for longer than they should.",
+            "Have the clock set over the network. Until it has caught up, delays and schedules wait for longer than they should.",
             ahead_ms=ahead,
+        )
+    ]
+
+
+async def step(core: Core) -> list[Finding]:
+    """Whether the clock was set a short while ago, so that some things wait until it is believed."""
+    earliest, latest = await core.bounds()
+    scale = core.steady.scale
+    if earliest == latest or scale is None or scale.since is None:
+        return []
+    since, ahead = core.clock.monotonic() - scale.since, (scale.other or 0) - scale.base
+    return [
+        warning(
+            "clock_was_set",
+            f"The clock was set {span(abs(ahead))} {'ahead' if ahead > 0 else 'back'}, {span(since)} ago or a little earlier. Until it has "
+            f"lasted for {span(LASTING)}, no ended run is removed and no key becomes free because of it.",
+            f"If it is right now, wait for {span(max(0, LASTING - since))}. If not, have it set over the network: nothing was lost.",
+            ahead_ms=ahead,
+            since_ms=since,
         )
     ]
 

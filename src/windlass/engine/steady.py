@@ -1,0 +1,83 @@
+"""Time for what must not be judged by a clock that was just set: retention, and keys with a period."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from windlass.clock import Clock
+from windlass.store.scales import Scale
+
+TOLERANCE = 10_000
+"""Milliseconds by which a clock may be corrected without having been set."""
+
+LASTING = 3_600_000
+"""Milliseconds for which a clock that was set must stay as it is, until it is believed."""
+
+OFF = 24 * 3600 * 1000
+"""Milliseconds for which a machine may have been off, if its clock is to be believed at once."""
+
+NOTE_EVERY = 600_000
+"""Milliseconds after which the latest time is written down once more."""
+
+
+class Bounds(NamedTuple):
+    """Between which times it is, whichever clock is right: the one from before it was set, or the present one."""
+
+    earliest: int
+    latest: int
+
+
+class Scales(Protocol):
+    """Where the scale of a machine's time outlives its processes."""
+
+    async def scale(self) -> Scale | None: ...
+
+    async def keep_scale(self, scale: Scale) -> None: ...
+
+
+class Steady:
+    """The time by a scale that is believed: what the clock showed when the machine was started.
+
+    A step is noticed against what this process remembers, and against what the store does, so by processes that are started after it
+    as well. Then the old scale is carried on by the monotonic clock until the new one has lasted for an hour.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.scale: Scale | None = None  # as it was known last
+
+    async def bounds(self, scales: Scales, *, note: bool = False) -> Bounds:
+        """Between which times it is. Reads nothing while this process sees no step, unless it is to be noted for others."""
+        boot, uptime, now = self._clock.boot(), self._clock.monotonic(), self._clock.now()
+        known = self.scale
+        if note or known is None or known.other is not None or abs(now - uptime - known.base) > TOLERANCE:
+            stored = await scales.scale() if boot is not None else None
+            self.scale = known = follow(stored or known, boot, uptime, now)
+            if note and boot is not None and _worth_keeping(known, stored):
+                await scales.keep_scale(known)
+        if known.other is None:
+            return Bounds(now, now)
+        return Bounds(min(now, known.base + uptime), max(now, known.base + uptime))
+
+
+def follow(known: Scale | None, boot: str | None, uptime: int, now: int) -> Scale:
+    """The scale to believe after another look at the clock, and the one that is being waited out."""
+    base = now - uptime
+    believed = Scale(boot, base, None, None, now)
+    if known is None:
+        return believed
+    if known.boot != boot:  # only the clock tells for how long the machine was off
+        within = -TOLERANCE <= now - known.latest <= OFF
+        return believed if within else Scale(boot, known.latest - uptime, base, uptime, known.latest)
+    if abs(base - known.base) <= TOLERANCE:
+        return believed
+    latest = known.base + uptime
+    if known.other is None or known.since is None or abs(base - known.other) > TOLERANCE:
+        return Scale(boot, known.base, base, uptime, latest)
+    return believed if uptime - known.since >= LASTING else known._replace(latest=latest)
+
+
+def _worth_keeping(scale: Scale, stored: Scale | None) -> bool:
+    if stored is None or (scale.boot, scale.other, scale.since) != (stored.boot, stored.other, stored.since):
+        return True
+    return abs(scale.base - stored.base) > TOLERANCE // 10 or scale.latest - stored.latest >= NOTE_EVERY
