@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +40,16 @@ LIMITED = WorkerInfo("limited", queues=("limited",), slots=100)
 
 def open_store(kind: str, where: str, clock: ManualClock, **how: Any) -> Store:
     return BlockingPostgres(where, clock, **how) if kind == "postgres" else BlockingSqlite(where, clock, **how)
+
+
+class Joined:
+    """A store that is taken for a caller's transaction, each batch of it for one that is committed at once."""
+
+    def __init__(self, store: Store) -> None:
+        self.batch, self.close = store.batch, store.close
+
+    async def notify(self, topics: Collection[str]) -> None:
+        pass
 
 
 class Life:
@@ -90,6 +100,7 @@ def scenario(life: Life) -> None:
     life(life.engine.worker_metrics(WORKER.name, {"load": 1}))
     let_old_runs_go(life)
     work_in_groups(life)
+    join_a_transaction(life)
     use_keys(life)
     report_in_every_way(life)
     edit(life)
@@ -116,6 +127,19 @@ def let_old_runs_go(life: Life) -> None:
     life(life.engine.roll_up())  # as a hub does every second: what is counted may go
     life.clock.advance(31 * DAY)
     life(life.engine.prune())
+
+
+def join_a_transaction(life: Life) -> None:
+    first, second = life.create(), life.create()
+    done, failed = life.claim(2)
+    life.succeed(done)
+    life.report(failed, Fail(token=failed.token, error=BOOM, retry=False))
+    caller = life.engine.on(Joined(life.engine.records.store))
+    for before in (first, second):
+        (made,) = life(caller.create([NewRun("job", after=(before,))]))
+        life.ledger.write("E", made.id)
+    life(life.engine.settle())
+    life.succeed(*life.claim())
 
 
 def use_keys(life: Life) -> None:

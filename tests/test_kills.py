@@ -167,6 +167,7 @@ def recover(kind: str, where: str, path: Path) -> None:
     run_sync(store.close())
     invariants.check(snapshot)
     assert all(group.finished_at is not None for group in snapshot.groups.values()), "a group is stuck"
+    assert snapshot.checks == [], "a check is stuck"
     assert held == {}, "a permit is stuck"
     assert slots == [], "a reservation is stuck"
     assert all(run.parked is None for run in snapshot.runs.values()), "a run is parked for ever"

@@ -41,6 +41,7 @@ GROWING = {
     "job_gates",
     "job_rates",
     "job_groups",
+    "job_checks",
 }
 
 POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor", "key", "grouped", "callback"}
@@ -56,6 +57,8 @@ WALKS = {
     "recovered_due": {"job_runs_due": "due_at"},
     "overdue": {"job_runs_look": "look_at"},
     "looked_at_late": {"job_runs_look": "look_at"},
+    "checks": {"job_checks_pkey": "run"},
+    "checked_ends": {"job_checks_pkey": "run"},
     "next_look": {"job_runs_look": "look_at"},
     "journal_created": {"job_runs_pkey": "seq"},  # on SQLite: from the last row that the statement before it has inserted
     "list_newest": {"job_runs_pkey": "seq"},
@@ -131,7 +134,7 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(
         ("lease", "since", "before", "attempt", "n", "until", "definitions", "expected", "keys", "cores", "memory", "slots"), 1
     ),
-    **dict.fromkeys(("ids", "lanes", "predecessors"), "[1, 2, 3]"),
+    **dict.fromkeys(("ids", "ending", "lanes", "predecessors"), "[1, 2, 3]"),
     **dict.fromkeys(("r", "d", "c", "k"), "[]"),
     **dict.fromkeys(("names", "queues", "jobs", "tags"), '["a"]'),
     **dict.fromkeys(("id", "token", "mark", "call", "worker", "name", "handler", "move", "job", "tag", "process"), "a"),
@@ -218,6 +221,7 @@ from (select n, state, state in ('claimed', 'running', 'cancelling') as live,
   from numbers join states on place = n % {len(State)}) as made;
 insert into job_journal (run, rev, at, move, state, attempt) select seq, 1, 1, 'create', state, 1 from job_runs;
 insert into job_waits (run, predecessor, rule) select seq, seq - 1, 'success' from job_runs where state = 'waiting' and seq > 1;
+insert into job_checks (run) select run from job_waits;
 insert into job_attempts (run, n, id, outcome, answer, finished_at)
   select seq, 1, 'first' || seq, 'failed', 'queued', 1 from job_runs where attempt_id is not null;
 insert into job_logs (run, attempt, n, at, text) select seq, 1, 1, 1, 'line' from job_runs;

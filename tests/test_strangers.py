@@ -10,15 +10,19 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
+from tests import invariants
 from tests.harness import LEASE, Harness, token
+from tests.kill_child import Life, scenario
+from tests.test_kills import finish
 from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.errors import StoreBusy
+from windlass.faults import FAULTS
 from windlass.machine import Succeed
-from windlass.model import Key, Member, NewGroup, NewRun, State
+from windlass.model import Key, Member, NewGroup, NewRun, Options, State
 from windlass.store.base import run_sync
 from windlass.store.postgres import BlockingPostgres, BorrowedPostgres
-from windlass.store.records import Held
+from windlass.store.records import Held, fault_points
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -87,8 +91,8 @@ class Calling:
         self.connection = connection
         self.engine: Engine = h.engine.on(BorrowedPostgres(connection))
 
-    def follow(self, *before: str, **fields: Any) -> str:
-        return run_sync(self.engine.create([NewRun("mail", after=before, **fields)]))[0].id
+    def follow(self, *before: str, job: str = "mail", **fields: Any) -> str:
+        return run_sync(self.engine.create([NewRun(job, "follower", after=before, **fields)]))[0].id
 
 
 @pytest.fixture
@@ -307,3 +311,61 @@ def test_a_group_in_an_open_transaction_holds_up_nobody(h: Harness, caller: Call
     for _ in range(3):
         h.succeed(h.claimed())
     assert h(h.engine.get_group(group.id)).status == "completed"
+
+
+# Beside every write
+
+
+class Beside(Life):
+    """A life of which every second run is waited for by a run in a transaction that stays open."""
+
+    caller: Calling
+    _made = 0
+
+    def create(self, job: str = "job", key: Key | None = None, **fields: Any) -> str:
+        run = super().create(job, key, **fields)
+        self._made += 1
+        if self._made % 2:
+            self.caller.follow(run, job="job", after_end="any")
+        return run
+
+
+def by_hand(life: Life, stranger: Connection) -> list[str]:
+    """Runs in every state that a sweep or a claim looks at, locked by somebody with a database shell."""
+    life(life.engine.define("job", options=Options(backoff=(1_000,), grace=5_000)))
+    old = Life.create(life, key=Key("locked"))
+    life.succeed(*life.claim())
+    lost = Life.create(life)
+    life.claim(lease=1_000)
+    ids = [old, lost, Life.create(life, due_at=life.clock.now() + 1_000), Life.create(life, after=(lost,)), Life.create(life)]
+    lock(stranger, *ids)
+    return ids
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_strangers_long_transaction_beside_every_write(
+    emptied_postgres: str, stranger: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Whatever the engine can write is written while a transaction is open that waits for some of its runs and has locked others."""
+    visits, clock = set[str](), ManualClock(seed=1)
+    queries = invariants.with_tables("postgres")
+    store = BlockingPostgres(emptied_postgres, clock, queries=queries, settings={"lock_timeout": "2s"})
+    life = Beside(store, clock, tmp_path / "ledger")
+    life.caller = Calling(Harness(store, clock), stranger)
+    ids = by_hand(life, stranger)
+    before = [life(life.engine.get(run)) for run in ids]
+    monkeypatch.setattr(FAULTS, "on", True)
+    monkeypatch.setattr(FAULTS, "hit", visits.add)
+    scenario(life)
+    monkeypatch.undo()
+    assert sorted(visits) == fault_points("postgres")
+    assert [life(life.engine.get(run)) for run in ids] == before
+    getattr(stranger, end)()
+    finish(life)
+    snapshot = invariants.read(store)
+    invariants.check(snapshot)
+    assert snapshot.checks == []
+    followers = [run for run in snapshot.runs.values() if run.payload == '"follower"']
+    assert {run.state for run in followers} == ({State.SUCCEEDED} if end == "commit" else set())
+    life.ledger.close()
+    run_sync(store.close())

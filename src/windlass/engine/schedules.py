@@ -242,9 +242,8 @@ class Scheduling(Creating, Editing):
             due = await self.records.schedules_due(now, after, count)
             end = (due[-1].next_at or 0, due[-1].created_at, due[-1].id) if len(due) == count else None
             plans = self._plans([schedule for schedule in due if schedule.id not in but], now)
-            moved = frozenset(schedule.id for schedule, _ in plans)
             try:
-                return _Look(await self._fire_these(plans) if plans else 0, moved, end)
+                return _Look(*await self._fire_these(plans), end)
             except (Conflict, OutcomeUnknown):
                 self.forget_jobs()  # another process was faster, or somebody edits one: what is still due is read again
                 await self.refresh_controls()
@@ -271,7 +270,8 @@ class Scheduling(Creating, Editing):
     async def _fire_one(self, schedule: Schedule, fire: Fire) -> int | None:
         """How many runs it made; None when it has not moved on. What is wrong with one must not keep the others from firing."""
         try:
-            return await self._fire_these([(schedule, fire)])
+            made, moved = await self._fire_these([(schedule, fire)])
+            return made if moved else None
         except (Conflict, OutcomeUnknown):
             return None  # the next look tells
         except StoreError:
@@ -289,12 +289,13 @@ class Scheduling(Creating, Editing):
         except (Conflict, OutcomeUnknown):
             return None
 
-    async def _fire_these(self, plans: Sequence[_Plan]) -> int:
+    async def _fire_these(self, plans: Sequence[_Plan]) -> tuple[int, frozenset[int]]:
+        """How many runs were made, and the schedules that have moved on."""
         jealous = [schedule.id for schedule, _ in plans if schedule.overlap != "allow"]
         unfinished = await self.records.unfinished(jealous)
         plans = [(schedule, fire) for schedule, fire in plans if not _held_up(schedule, unfinished.get(schedule.id, []))]
         if not plans:
-            return 0
+            return 0, frozenset()
         news: list[NewRun] = []
         fires: list[_Plan] = []
         doomed: list[str] = []
@@ -307,7 +308,7 @@ class Scheduling(Creating, Editing):
         made = await self._store_fires(fires, news)
         for run in doomed:  # only now: a process that was too slow would cancel the run that another has just made
             await self._replace(run)
-        return made
+        return made, frozenset(schedule.id for schedule, _ in plans)
 
     async def _unless_fired(self, schedule: Schedule, fire: Fire) -> Fire:
         """A clock that was set back, or a rule that was changed meanwhile, can make an instant due again that has its run."""

@@ -77,15 +77,15 @@ class Sweeping(Scheduling, Counting, Limiting):
         return min([BACK_AT_LATEST, *waits])
 
     async def dispatch(self, count: int = SLICE * SLICES) -> int:
-        """Queue the runs whose time has come, oldest first; how many this call moved."""
-        moved = 0
+        """Queue the runs whose time has come, oldest first; how many this call moved. What is locked hides nothing behind it."""
+        moved, after = 0, (0, 0)
         while count > 0:
             now = self.clock.now()
-            ids = await self.records.due(now, min(count, SLICE))
-            if not ids:
+            due = await self.records.due(now, after, min(count, SLICE))
+            if not due:
                 break
-            moved += await self._dispatch(ids, now)
-            count -= len(ids)
+            moved += await self._dispatch(sorted(seq for _, seq in due), now)
+            count, after = count - len(due), due[-1]
         return moved
 
     async def _dispatch(self, ids: list[int], now: int) -> int:

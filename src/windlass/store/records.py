@@ -393,7 +393,7 @@ class Records(
         """The next runs whose waits are to be settled, and those of their predecessors that have ended."""
         page: dict[str, Value] = {"after": after, "count": count}
         runs, ended = await self._batch("read", Statement("checks", page), Statement("checked_ends", page))
-        return [run for (run,) in runs], sorted(seq for (seq,) in ended)
+        return [run for (run,) in runs], sorted({seq for (seq,) in ended})
 
     async def settle(self, runs: Sequence[int], ended: Sequence[int], nonce: str, mark: str, now: int) -> list[Ready]:
         """Do what follows for these runs from the ends before them, and forget the checks of those that it is known for."""
@@ -406,8 +406,9 @@ class Records(
         values: dict[str, Value] = {"ids": pack(sorted(ids)), "ending": pack(sorted(ending))}
         return _seqs((await self._batch(verb, Statement("unlocked", values)))[0]) if ids else set()
 
-    async def due(self, now: int, count: int) -> list[int]:
-        return sorted(row[0] for row in await self._read("due", now=now, count=count))
+    async def due(self, now: int, after: tuple[int, int], count: int) -> list[tuple[int, int]]:
+        """When runs were due, and their seqs, from behind such a place on."""
+        return [(at, seq) for at, seq in await self._read("due", now=now, at=after[0], seq=after[1], count=count)]
 
     async def dispatch(self, ids: Sequence[int], mark: str, now: int) -> dict[int, str]:
         """Queue those of these runs that are due; the answer has them with their queues."""

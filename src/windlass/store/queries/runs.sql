@@ -238,7 +238,8 @@ insert into job_journal (run, rev, at, move, state, attempt, worker)
 select seq, rev, :now, :move, state, attempt, worker from job_runs where seq {in: ids} and mark = :mark
 
 -- name: due
-select seq from job_runs where state {from: dispatch} and due_at <= :now order by due_at, seq limit :count
+select due_at, seq from job_runs where state {from: dispatch} and due_at <= :now and (due_at, seq) > (:at, :seq)
+order by due_at, seq limit :count
 
 -- name: dispatch
 with chosen as materialized (
@@ -366,11 +367,11 @@ select run from job_checks where run > :after order by run limit :count
 
 -- Their predecessors that have ended: what follows from that is settled as if they ended now.
 -- name: checked_ends
-select distinct w.predecessor from job_waits w
-where w.run {among: next_checks} and (select p.finished_at is not null from job_runs p where p.seq = w.predecessor)
+select w.predecessor from job_waits w
+where w.run {among: next_checks} and w.rule <> '' and (select p.finished_at is not null from job_runs p where p.seq = w.predecessor)
 
 -- fragment: checked_predecessors
-select w.predecessor from job_waits w where w.run {in: ids}
+select w.predecessor from job_waits w where w.run {in: ids} and w.rule <> ''
 
 -- Whoever ends a predecessor later finds the wait, because the predecessor is locked here and the wait is committed. One that is
 -- locked by others may just be ending: then the check stays.
@@ -380,7 +381,8 @@ with unended as materialized (
 delete from job_checks
 where run {in: ids} and (
   (select f.state {from: release} from job_runs f where f.seq = job_checks.run) is not true
-  or 0 < (select count(*) from job_waits w where w.run = job_checks.run and w.predecessor in (select seq from unended))
+  or (select count(*) from job_waits w where w.run = job_checks.run)
+    > (select count(*) from job_waits w where w.run = job_checks.run and w.predecessor not in (select seq from unended))
     and 0 = (select count(*) from job_waits w where w.run = job_checks.run and w.predecessor not in (select seq from unended)
       and (select p.state = 'succeeded' or w.rule = 'any' and p.finished_at is not null from job_runs p where p.seq = w.predecessor) is not true))
 
@@ -393,7 +395,7 @@ select run from reach
 -- locks are let go of at once: a row that is locked between this and the write is waited for.
 -- name: unlocked
 with recursive reach(root, run) as (
-  select w.predecessor, w.run from job_waits w where exists (select 1 from job_waits) and w.predecessor {in: ending}
+  select w.predecessor, w.run from job_waits w where exists (select 1 from job_waits) and w.predecessor {in: ending} and w.rule <> ''
   union
   select h.root, w.run from reach h cross join job_waits w where w.predecessor {probe: h.run} and w.rule <> 'any'),
 free as materialized (select seq, grouped from job_runs where seq {in: ids} order by seq {skip_locked}),
@@ -590,11 +592,11 @@ select r.key from {rows: r: scope text, key text}
 delete from job_keys where scope {among: scopes} and key {among: keys} and coalesce(until, :now + 1) <= :now
 returning key
 
--- fragment: keys_over
-select ctid from job_keys where scope {among: scopes} and key {among: keys} and coalesce(until, :now + 1) <= :now {skip_referenced}
-
 -- name: drop_keys postgres
-delete from job_keys where ctid {among: keys_over} returning key
+delete from job_keys using (
+  select r.scope, r.key from {rows: r: scope text, key text}, lateral (
+    select 1 from job_keys k where k.scope {probe: r.scope} and k.key {probe: r.key} and coalesce(k.until, :now + 1) <= :now {skip_referenced}) as k) as r
+where job_keys.scope {probe: r.scope} and job_keys.key {probe: r.key} returning job_keys.key
 
 -- Schedules ------------------------------------------------------------------------------------------------------
 
