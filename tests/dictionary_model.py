@@ -829,7 +829,8 @@ class Model:
         """The codes of all that holds a run back, but for those runs that come before it."""
         doc = self.get(run)
         if doc.ended or doc.state in LIVE:
-            return ["ended" if doc.ended else "held"]
+            over = not doc.ended and doc.lease_until is not None and doc.lease_until <= now
+            return ["ended" if doc.ended else "held"] + ["lease_over"] * over
         paused = ["paused"] * len(self.paused(doc))
         if doc.state == "waiting":
             called = doc.calls is not None and self.groups[doc.calls].finished_at is None

@@ -163,6 +163,7 @@ CLEAR = {
         "job_lanes",
         "jobs",
         "workers",
+        "worker_lives",
         "job_skips",
         "job_schedules",
         "job_controls",

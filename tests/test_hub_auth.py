@@ -773,6 +773,29 @@ def _claim(name: str) -> bytes:
     return json.dumps({"worker": {"name": name}, "count": 1, "lease": 30_000, "token": 22 * "A"}).encode()
 
 
+def test_only_a_token_for_that_worker_ends_the_leases_of_its_processes(world: Callable[..., World]) -> None:
+    async def check() -> None:
+        w, life = world(), {"tag": "12345678", "process": "somewhere 1"}
+        (_, own), (_, other), (_, anyone) = await w.token("work", worker="w1"), await w.token("work", worker="w2"), await w.token("work")
+        _, admin = await w.token("admin", "work")
+
+        async def post(what: str, secret: str, **body: Any) -> Answer:
+            return await w.ask("POST", f"/api/v1/worker/{what}", bearer(secret) | JSON, json.dumps(body).encode())
+
+        async def begin(secret: str) -> Answer:
+            return await post("lives", secret, worker="w1", life=life)
+
+        assert (await post("register", own, worker={"name": "w1"})).status == 200
+        assert (await begin(anyone)).json == {"lives": []}  # nothing is kept of it, and nothing told
+        assert (await begin(own)).json == {"lives": [life]}
+        assert (await begin(anyone)).json == {"lives": []}
+        assert (await begin(other)).status == 403
+        for secret, status in ((anyone, 403), (other, 403), (admin, 200), (own, 200)):
+            assert (await post("lapse", secret, worker="w1", tags=[life["tag"]])).status == status
+
+    run(check())
+
+
 def test_a_token_for_one_worker_is_good_for_that_worker_only(world: Callable[..., World]) -> None:
     async def check() -> None:
         w = world()

@@ -112,6 +112,8 @@ PAIRS = {
 WHOLE = {
     "idle_gates": ("job_gates", "only keys of the last hour, once a minute"),
     "held_by_workers": ("job_runs_look", "only leases that are held now"),
+    "held_by_lives": ("job_runs_look", "only leases that are held now, and a worker asks only at its start and its end"),
+    "leases": ("job_runs_look", "only leases that are held now, once for each burst and doctor"),
     "held": ("job_runs_look", "only leases that are held now, and a claim asks only when it is repeated"),
 }
 """Statements that read all of an index or a table, and why it is short."""
@@ -131,7 +133,7 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("ids", "lanes", "predecessors"), "[1, 2, 3]"),
     **dict.fromkeys(("r", "d", "c", "k"), "[]"),
     **dict.fromkeys(("names", "queues", "jobs", "tags"), '["a"]'),
-    **dict.fromkeys(("id", "token", "mark", "call", "worker", "name", "handler", "move", "job"), "a"),
+    **dict.fromkeys(("id", "token", "mark", "call", "worker", "name", "handler", "move", "job", "tag", "process"), "a"),
     **dict.fromkeys(("payload", "options"), "{}"),
     **dict.fromkeys(("seen", "upto"), "1:1:"),
     **dict.fromkeys(("max_runtime", "policy", "retry_of")),

@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -165,6 +166,10 @@ class Site:
     def end(self, pid: int, number: int) -> int:
         """Send a signal that ends a worker, and wait until it has; its exit code."""
         os.kill(pid, number)
+        return self.ended(pid)
+
+    def ended(self, pid: int) -> int:
+        """Wait until a worker has ended; its exit code."""
         del self.workers[pid]
         return self.nursery.wait(pid)
 
@@ -270,6 +275,8 @@ def kill_one(site: Site) -> int:
         os.kill(victim, signal.SIGTERM)
         pause(site.chance.random() * 0.05)
     assert site.end(victim, signal.SIGKILL) in (-signal.SIGKILL, 0)
+    if site.chance.random() < 0.5:  # under another name: what the victim held comes back when its lease is over
+        settings |= {"name": f"w{site.chance.randrange(2**32)}"}
     site.start(**settings)
     return victim
 
@@ -289,6 +296,42 @@ def chosen_victim(site: Site) -> int:
     """Any worker but the eldest, which is spared for longer: it has watched for a whole lease, and only such a one may end leases."""
     eldest, *others = site.workers
     return eldest if site.chance.random() < 0.1 else site.chance.choice(others)
+
+
+def test_a_killed_worker_that_is_started_again_under_its_name_goes_on_at_once(site: Site) -> None:
+    for slots, jobs in ((1, ["waiting coroutine"]), (4, [*WAITING, "waiting process"])):
+        settings = {"name": "again", "slots": slots, "jobs": ZOMBIES, "lease": 600}  # nobody would wait for its end
+        site.enqueue(*map(NewRun, jobs))
+        calls = len(site.words("S")) + len(jobs)
+        worker = site.start(**settings)
+        until(partial(called, site, calls), "all handlers run")
+        site.end(worker, signal.SIGKILL)
+        burst = site.start(**settings, burst=True)
+        assert site.ended(burst) == 0
+    runs = site.judge()
+    assert {(run.attempt, run.burnt) for run in runs} == {(2, 1)}
+
+
+def called(site: Site, times: int) -> bool:
+    return len(site.words("S")) >= times
+
+
+def test_of_several_workers_with_one_name_only_the_killed_one_loses_its_runs(site: Site) -> None:
+    settings = {"name": "shared", "slots": 2, "jobs": ZOMBIES, "lease": 600}
+    alive, paused, killed = (site.start(**settings) for _ in range(3))
+    ids = set(site.enqueue(*(NewRun("waiting thread") for _ in range(6))))
+    until(lambda: {line.run for line in site.words("S")} == ids, "all handlers run")
+    assert {len(site.calls(worker)) for worker in (alive, paused, killed)} == {2}
+    os.kill(paused, signal.SIGSTOP)
+    site.end(killed, signal.SIGKILL)
+    heir = site.start(**settings)
+    until(lambda: len(site.words("R")) == 2, "what the killed one held is done")
+    os.kill(paused, signal.SIGCONT)
+    assert {line.run for line in site.calls(heir)} == {line.run for line in site.words("R")}
+    assert not site.words("Z"), "somebody lost a run"
+    site.stop_all()
+    invariants.check(now := invariants.read(site.store))
+    assert Counter(run.burnt for run in now.runs.values()) == {0: 4, 1: 2}
 
 
 # Paused

@@ -493,6 +493,28 @@ class WorkerInfo(Struct, frozen=True):
     slots: int = 1
 
 
+class Leases(Struct, frozen=True):
+    """The leases of one length that a worker holds: how many, how many of them are over, since when, and when the next will be."""
+
+    worker: str
+    length: int
+    runs: int
+    over: int
+    over_since: int | None
+    ends_at: int | None
+
+
+LIFE_TAG = 8
+"""Characters of base64url, 48 random bits: nobody else's tokens begin with them."""
+
+
+class Life(Struct, frozen=True):
+    """One process that goes by a worker's name: how the tokens of its claims begin, and by what its host knows whether it is gone."""
+
+    tag: str
+    process: str
+
+
 class Worker(Struct, frozen=True):
     """A worker as it was last seen."""
 

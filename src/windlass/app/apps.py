@@ -46,6 +46,7 @@ from windlass.model import Created, Group, Limits, NewGroup, NewRun, OnFailure, 
 from windlass.slots import Call, HeldSlot, direct_call, in_loop, on_thread
 from windlass.store.base import Store, run_sync
 from windlass.worker import Worker, host
+from windlass.worker.lives import own_process
 from windlass.worker.loop import GRACE, LEASE
 
 T = TypeVar("T")
@@ -396,7 +397,7 @@ class Base:
             stores.append(await asyncio.to_thread(blocking))
             stores.append(await asyncio.to_thread(blocking))
             port, heart, sweeper = (Engine(store, self.clock, self.limits) for store in stores)
-            yield port, {"heart": heart, "house": port, "sweeper": sweeper, "about": _about(), "measure": dict}
+            yield port, {"heart": heart, "house": port, "sweeper": sweeper, "about": _about(), "process": own_process(), "measure": dict}
         finally:
             for store in stores:
                 await store.close()
@@ -412,7 +413,7 @@ class Base:
 
         spool = Spool(Path(folder or default_folder()), self.address, name, self.clock.nonce())
         try:
-            yield port, {"heart": heart, "spool": spool, "about": _about(), "measure": host.metrics}
+            yield port, {"heart": heart, "spool": spool, "about": _about(), "process": own_process(), "measure": host.metrics}
         finally:
             spool.close()
             await heart.close()

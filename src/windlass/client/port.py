@@ -14,6 +14,7 @@ from windlass.engine import Outcome
 from windlass.errors import (
     HubFailed,
     LimitReached,
+    NotFound,
     OutcomeUnknown,
     StoreBusy,
     StoreError,
@@ -22,12 +23,14 @@ from windlass.errors import (
     TooSlow,
     WindlassError,
 )
-from windlass.model import Receipt, Run, WorkerInfo
+from windlass.model import Life, Receipt, Run, WorkerInfo
 from windlass.store.records import Held
 from windlass.wire import (
     AddLines,
     BeatRuns,
+    BeginLife,
     ClaimRuns,
+    EndLives,
     Hold,
     ReceiptView,
     RecoverRuns,
@@ -53,6 +56,17 @@ class RemotePort(GroupVerbs, ControlVerbs):
     async def register(self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None) -> None:
         """Make a worker known, and seen now."""
         await self._tell("register", RegisterWorker(worker, None if about is None else dict(about)), wire.Done)
+
+    async def begin_life(self, worker: str, life: Life) -> list[Life]:
+        """Keep a process of a registered worker; all that are kept under its name, if this token is for that name."""
+        try:
+            return (await self._tell("lives", BeginLife(worker, life), wire.Lives)).lives
+        except NotFound:  # a hub that is older than this verb
+            return []
+
+    async def end_lives(self, worker: str, tags: Sequence[str]) -> int:
+        """Lapse what these processes hold, which the caller knows to have ended; how many runs."""
+        return (await self._tell("lapse", EndLives(worker, list(tags)), wire.Lapsed)).runs
 
     async def worker_metrics(self, worker: str, metrics: Mapping[str, float]) -> None:
         """Tell how its host is doing."""

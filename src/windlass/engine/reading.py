@@ -267,7 +267,8 @@ class Reading(Looking):
             case State.QUEUED:
                 return [*await self._why_paused(run), *await self._why_queued(run)]
             case _ if run.state in LIVE:
-                return [Reason("held", f"Worker {run.worker} has it.", {"worker": run.worker, "lease_until": run.lease_until})]
+                held = Reason("held", f"Worker {run.worker} has it.", {"worker": run.worker, "lease_until": run.lease_until})
+                return [held, *_lease_over(run, self.clock.now())]
             case _:
                 return [Reason("ended", f"It has ended: {run.state}.", {"state": run.state, "reason": run.reason})]
 
@@ -348,6 +349,16 @@ def _gate_data(key: str) -> dict[str, Any]:
 def _gate_name(key: str) -> str:
     resource, value = parts_of(key)
     return repr(resource) if value is None else f"{resource!r} for {value!r}"
+
+
+def _lease_over(run: Run, now: int) -> list[Reason]:
+    if run.lease_until is None or run.lease_until > now or run.lease is None:
+        return []
+    text = (
+        f"Its lease has been over for {span(now - run.lease_until)}. A worker or a hub on the store itself recovers it when it has run for "
+        f"{span(run.lease)}, a burst when it stays for that long, and a new process of worker {run.worker} at once if the former is gone."
+    )
+    return [Reason("lease_over", text, {"worker": run.worker, "since": run.lease_until, "lease": run.lease})]
 
 
 def _paused(pause: Pause) -> Reason:

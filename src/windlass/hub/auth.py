@@ -63,6 +63,11 @@ class Caller(NamedTuple):
                 hint="Start the worker under that name, or with a token of its own.",
             )
 
+    @property
+    def stands_for_worker(self) -> bool:
+        """Whether what it says of the workers it may act as is believed: its token is for them alone, or may do everything."""
+        return self.token is None or self.token.worker is not None or _may(self, "admin")
+
 
 ANONYMOUS = Caller("anonymous", _EVERYTHING)
 """Everybody, where there is no token at all."""

@@ -7,14 +7,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.model import Counts, State, WorkerInfo
-from windlass.store.base import Row, Statement
-from windlass.store.rows import pack
+from windlass.model import Counts, Leases, Life, Run, State, WorkerInfo
+from windlass.store.base import Row, Statement, Value
+from windlass.store.rows import pack, run_of
 from windlass.store.tails import ADVANCE, Tails
 
 BATCHES: Mapping[str, tuple[str, ...]] = {
     "metrics": ("keep_metrics",),
-    "drop_workers": ("drop_workers",),
+    "drop_workers": ("drop_workers", "drop_lives"),
+    "begin_life": ("begin_life",),
+    "end_lives": ("end_lives",),
     "roll_up": (*ADVANCE, "add_minutes", "add_totals", "drop_minutes"),
 }
 
@@ -91,11 +93,31 @@ class StatRecords(Tails):
             found[worker] = (held, (*found.get(worker, (0, ()))[1], run))
         return found
 
+    async def leases(self, now: int, count: int = 1_000) -> list[Leases]:
+        """What workers hold, by worker and by the length of the lease."""
+        return [Leases(*row) for row in await self._read("leases", now=now, count=count)]
+
     async def drop_workers(self, before: int, count: int) -> None:
         """Forget workers that were not seen since."""
         names = pack([name for (name,) in await self._read("silent_workers", before=before, count=count)])
         if names != "[]":
-            await self._batch("drop_workers", Statement("drop_workers", {"names": names, "before": before}))
+            await self._batch(
+                "drop_workers", Statement("drop_workers", {"names": names, "before": before}), Statement("drop_lives", {"names": names})
+            )
+
+    # Their processes
+
+    async def begin_life(self, worker: str, life: Life, now: int) -> list[Life]:
+        """Keep a process of a worker, if that is registered; all that are kept of it then, eldest first."""
+        values: dict[str, Value] = {"worker": worker, "tag": life.tag, "process": life.process, "now": now}
+        answers = await self._batch("begin_life", Statement("begin_life", values), Statement("lives", {"worker": worker}))
+        return [Life(*row) for row in answers[1]]
+
+    async def held_by_lives(self, worker: str, tags: Sequence[str], count: int) -> list[Run]:
+        return [run_of(row) for row in await self._read("held_by_lives", worker=worker, tags=pack(tags), count=count)]
+
+    async def end_lives(self, worker: str, tags: Sequence[str]) -> None:
+        await self._batch("end_lives", Statement("end_lives", {"worker": worker, "tags": pack(sorted(tags))}))
 
     # How much there was
 

@@ -20,7 +20,7 @@ from windlass.clock import SystemClock
 from windlass.engine import Engine, Outcome
 from windlass.errors import BadInput, Cancelled, LeaseLost, NotFound, WindlassError, WrongState
 from windlass.machine import Fail, GiveBack, Snooze, Succeed
-from windlass.model import Failure, NewRun, Options, Receipt, Requires, Run, State, WorkerInfo
+from windlass.model import LIFE_TAG, Failure, Life, NewRun, Options, Receipt, Requires, Run, State, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
 from windlass.testing.stores import TEXTS, refused
@@ -398,6 +398,44 @@ async def a_worker_that_registers_again_is_one_worker(ports: Ports) -> None:
     assert seen.info == WorkerInfo("w", queues=("b", "c"), tags=("gpu",), slots=3)
     assert seen.about == {"host": "here", "pid": 7}
     assert seen.metrics == {"cpu": 12.5, "memory": 1024}
+
+
+@_case
+async def a_process_that_has_ended_loses_what_it_holds_and_no_other_of_its_name_does(ports: Ports) -> None:
+    gone, alive = Life("a" * LIFE_TAG, "somewhere 1"), Life("b" * LIFE_TAG, "somewhere 2")
+    assert await ports.port.begin_life(MANY.name, gone) == []  # nobody knows the worker
+    await ports.port.register(MANY)
+    assert await ports.port.begin_life(MANY.name, gone) == [gone]
+    assert await ports.another().begin_life(MANY.name, alive) == [gone, alive]
+    ids = await ports.create(4)
+    for worker, life in ((MANY, gone), (MANY, alive), (MANY, None), (WorkerInfo("other", slots=9), gone)):
+        await ports.port.claim(worker, count=1, lease=LEASE, token=(life.tag if life else "") + NONCES())
+    assert await ports.port.end_lives(MANY.name, [gone.tag]) == 1
+    assert await ports.port.end_lives(MANY.name, [gone.tag]) == 0
+    first, *others = [await ports.engine.get(run_id) for run_id in ids]
+    assert (first.state, first.attempt, first.burnt, first.token) == (State.SCHEDULED, 2, 1, None)
+    assert {run.state for run in others} == {State.CLAIMED}
+    assert [entry.move for entry in await ports.engine.history(first.id)] == ["create", "claim", "lapse"]
+    assert await ports.port.begin_life(MANY.name, alive) == [alive]
+
+
+@_case
+async def what_a_process_tells_of_itself_is_bounded(ports: Ports) -> None:
+    await ports.port.register(MANY)
+    run = await ports.claimed()
+    for tag in ("", "short", "x" * (LIFE_TAG + 1), "no tag !"):
+        with refused(BadInput):
+            await ports.port.begin_life(MANY.name, Life(tag, "somewhere"))
+        with refused(BadInput):
+            await ports.port.end_lives(MANY.name, [tag])
+    with refused(BadInput):
+        await ports.port.begin_life(MANY.name, Life("a" * LIFE_TAG, "x" * 1_000))
+    lives = [Life(f"{n:0{LIFE_TAG}}", "somewhere") for n in range(20)]
+    for life in lives:
+        ports.pass_time(1)
+        await ports.port.begin_life(MANY.name, life)
+    assert await ports.port.begin_life(MANY.name, lives[-1]) == lives[4:]
+    assert (await ports.engine.get(run.id)).state is State.CLAIMED
 
 
 @_case

@@ -130,10 +130,14 @@ from windlass.wire.webhooks import webhook_view as webhook_view
 from windlass.wire.worker import AddLines as AddLines
 from windlass.wire.worker import Beaten as Beaten
 from windlass.wire.worker import BeatRuns as BeatRuns
+from windlass.wire.worker import BeginLife as BeginLife
 from windlass.wire.worker import Claimed as Claimed
 from windlass.wire.worker import ClaimRuns as ClaimRuns
+from windlass.wire.worker import EndLives as EndLives
 from windlass.wire.worker import Heard as Heard
 from windlass.wire.worker import Hold as Hold
+from windlass.wire.worker import Lapsed as Lapsed
+from windlass.wire.worker import Lives as Lives
 from windlass.wire.worker import Receipts as Receipts
 from windlass.wire.worker import ReceiptView as ReceiptView
 from windlass.wire.worker import RecoverRuns as RecoverRuns

@@ -9,7 +9,7 @@ from msgspec import Struct
 from windlass.engine import Outcome
 from windlass.errors import BadInput
 from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
-from windlass.model import Failure, Run, State, WorkerInfo
+from windlass.model import Failure, Life, Run, State, WorkerInfo
 from windlass.wire.answers import Problem
 
 
@@ -18,6 +18,28 @@ class RegisterWorker(Struct, frozen=True, forbid_unknown_fields=True):
 
     worker: WorkerInfo
     about: dict[str, Any] | None = None
+
+
+class BeginLife(Struct, frozen=True, forbid_unknown_fields=True):
+    """A process of a worker tells how its tokens begin, and by what its host knows whether it is gone."""
+
+    worker: str
+    life: Life
+
+
+class Lives(Struct, frozen=True):
+    lives: list[Life]
+
+
+class EndLives(Struct, frozen=True, forbid_unknown_fields=True):
+    """Processes of a worker that have ended."""
+
+    worker: str
+    tags: list[str]
+
+
+class Lapsed(Struct, frozen=True):
+    runs: int
 
 
 class Claimed(Struct, frozen=True):

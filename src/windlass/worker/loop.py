@@ -14,10 +14,11 @@ from typing import Any, Literal, TypeVar
 from msgspec.structs import replace
 
 from windlass.clock import Clock
+from windlass.durations import span
 from windlass.engine import Outcome, Watch
 from windlass.errors import AWAY, BadInput, Cancelled, Conflict, StoreError, WindlassError
 from windlass.machine import Fail, GiveBack, Report, Succeed
-from windlass.model import SOLVER, Failure, Limits, Run, WorkerInfo
+from windlass.model import LIFE_TAG, SOLVER, Failure, Leases, Life, Limits, Run, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
 from windlass.worker.beats import Heart
@@ -28,6 +29,7 @@ from windlass.worker.executions import Execution, Why
 from windlass.worker.handlers import Handler, UnknownHandler
 from windlass.worker.housekeeping import Housekeeping, Sweeper
 from windlass.worker.lag import Lag
+from windlass.worker.lives import is_gone
 from windlass.worker.outcomes import Stopped, failure_of, paced, returned
 from windlass.worker.port import House, Port, Spool
 from windlass.worker.processes import InProcess, Nursery
@@ -46,6 +48,7 @@ FENCE = 40
 """The part of a lease that is left when its handler is stopped because no beat got through. It is counted from before the last one that
 was answered was sent, so from before the store counts: a little for clocks that do not run alike, and for the handler to end."""
 COURTESY = 1_000  # milliseconds between the ask and the kill of what is no longer ours
+STAY = 120_000  # milliseconds for which a worker that has nothing left to do waits for leases that are over
 LAST_WORD = 5_000  # milliseconds of a stop's grace in which those still running are asked to give up
 
 T = TypeVar("T")
@@ -72,6 +75,7 @@ class Worker:
         grace: int = GRACE,
         on_unknown: Literal["leave", "fail"] = "leave",
         about: Mapping[str, Any] | None = None,
+        process: str | None = None,
         measure: Callable[[], Mapping[str, float]] | None = None,
         solvers: Solvers | None = None,
     ) -> None:
@@ -86,6 +90,7 @@ class Worker:
         self._measure, self._lag = measure, Lag()
         self._incarnation = 0 if about is None else round(clock.chance() * 2**31)  # so that two who go by one name can be told apart
         self._about = None if about is None else {**about, "incarnation": self._incarnation}
+        self._life = None if process is None else Life(clock.nonce()[:LIFE_TAG], process)
         self._longest_wait: float = getattr(port, "longest_wait", LONGEST_WAIT)
         limits = getattr(port, "limits", Limits())
         self._batch, self._lines = min(limits.claim, limits.report), limits.lines_per_call
@@ -104,6 +109,8 @@ class Worker:
         self._room, self._work_done, self._quiet = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._wound_up, self._over = asyncio.Event(), asyncio.Event()
         self._serving: asyncio.Task[bool] | None = None
+        self.left: Sequence[Leases] = ()  # what others held when it ended because there was nothing left to do
+        self._stay_until: int | None = None
         self._idle: asyncio.Future[set[str] | None] | None = None  # the wait for a hint
         self._quiet.set()
 
@@ -122,6 +129,7 @@ class Worker:
             await self._insist(lambda: self.port.register(self.info, about=self._about))
             if self._spool is not None:
                 await self._insist(partial(self._spool.deliver, self.port))
+            await self._begin_life()  # only now: what a former process of this name has kept for it is good while the leases last
             self.heart.start()
             _LOG.info("Worker %s works: slots %d, queues %s, jobs %s.", *self._introduction())
             self._keep(self._keep_reporting(), self._keep_fencing(), self._keep_listening())
@@ -149,6 +157,27 @@ class Worker:
             self._keep(keeping.sweep(), keeping.tidy())
         else:
             self._keep(self._sweeper.run(), self._sweeper.listen(house), keeping.tidy())
+
+    async def _begin_life(self) -> None:
+        """Recover at once what processes of this name held that are proven gone. All others keep their leases."""
+        if self._life is None:
+            return
+        lives = await self._insist(partial(self.port.begin_life, self.info.name, self._life)) or []
+        if self._life not in lives:
+            self._life = None  # it is not kept, so there is nothing to end
+        gone = [life.tag for life in lives if is_gone(life.process)]
+        if gone and (number := await self._insist(partial(self.port.end_lives, self.info.name, gone))):
+            _LOG.warning("A process of worker %s was gone without a word; what it held is recovered: %d runs.", self.info.name, number)
+
+    async def _end_life(self) -> None:
+        """Say that nothing is held any more; if that cannot be said, the next process of this name finds it out."""
+        if self._life is not None and not self._held:
+            with suppress(WindlassError, TimeoutError):
+                await asyncio.wait_for(self.port.end_lives(self.info.name, [self._life.tag]), LAST_WORD / 5_000)
+
+    def new_token(self) -> str:
+        """For one claim. By how it begins, the leases of this process are told from those of others of its name."""
+        return (self._life.tag if self._life else "") + self.clock.nonce()
 
     async def _cut_short(self) -> None:
         """Whoever ran the worker was cancelled: there is time to give back what runs, and no more."""
@@ -243,6 +272,8 @@ class Worker:
         if self._sweeper is not None:
             await asyncio.to_thread(self._sweeper.join, 5.0)
 
+        await self._end_life()
+
     # Claiming
 
     async def _serve(self, until_idle: bool) -> bool:
@@ -261,12 +292,14 @@ class Worker:
             self._trust(asked_at)
             for run in runs:
                 self._take(run, asked_at)
+                self._stay_until = None
             if len(runs) == asked or self._stopping:
                 continue
             if until_idle and not runs and self._quiet.is_set():
                 if await self._swept():
                     continue
-                return True
+                if await self._may_leave():
+                    return True
             await self._hint(or_an_end=until_idle)
         return False
 
@@ -276,6 +309,20 @@ class Worker:
             return False
         swept = await self._insist(partial(self._house.sweep, Watch(self.clock)))
         return swept is not None and (swept.fired > 0 or swept.dispatched > 0)
+
+    async def _may_leave(self) -> bool:
+        """Whether nothing is left that is worth to stay for: leases that are over can be recovered only by those who have watched them."""
+        left = None if self._house is None else await self._insist(self._house.left)
+        if left is None:
+            return True
+        now = self.clock.monotonic()
+        self._stay_until = self._stay_until or now + STAY
+        if now < self._stay_until and (left.due_at is not None or any(lease.over and lease.length < STAY for lease in left.leases)):
+            return False
+        self.left = left.leases
+        for lease in left.leases:
+            _LOG.log(*told_of(lease, self.clock.now()))
+        return True
 
     def _trust(self, asked_at: int) -> None:
         """An answer that was long on its way is to be confirmed by a beat, before the fence takes it for lost."""
@@ -668,7 +715,7 @@ class Claim:
 
     def __init__(self, worker: Worker, count: int) -> None:
         self._worker, self._count = worker, count
-        self._token, self._asked = worker.clock.nonce(), False
+        self._token, self._asked = worker.new_token(), False
 
     async def __call__(self) -> tuple[list[Run], int]:
         """What there is to do, and when it was asked for: from then on its lease is counted."""
@@ -677,6 +724,17 @@ class Claim:
             return runs, asked_at
         self._asked = True
         return await worker.port.claim(worker.info, count=self._count, lease=worker.lease, token=self._token), asked_at
+
+
+def told_of(lease: Leases, now: int) -> tuple[int, str]:
+    """What is said, and how loudly, of leases that a worker leaves to others when it ends."""
+    held = f"Worker {lease.worker} holds {lease.runs} run{'s' * (lease.runs > 1)}"
+    if not lease.over or lease.over_since is None:
+        return logging.INFO, f"{held}. If it is gone, come again in {span((lease.ends_at or now) - now)}, when the first lease is over."
+    return logging.WARNING, (
+        f"{held}, {lease.over} of them under a lease that has been over for {span(now - lease.over_since)}. "
+        f"To recover them takes a worker that is no burst, or a hub, and {span(lease.length)} for which it runs."
+    )
 
 
 def _unknown(context: Any) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from windlass.engine import Outcome, Swept, Watch
+from windlass.engine import Left, Outcome, Swept, Watch
 from windlass.errors import WindlassError
-from windlass.model import Receipt, Result, Run, WorkerInfo
+from windlass.model import Life, Receipt, Result, Run, WorkerInfo
 from windlass.store.records import Held
 
 
@@ -15,6 +15,10 @@ class Port(Protocol):
     """Claim, beat, report: the engine's verbs for workers."""
 
     async def register(self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None) -> None: ...
+
+    async def begin_life(self, worker: str, life: Life) -> list[Life]: ...
+
+    async def end_lives(self, worker: str, tags: Sequence[str]) -> int: ...
 
     async def worker_metrics(self, worker: str, metrics: Mapping[str, float]) -> None: ...
 
@@ -43,6 +47,8 @@ class House(Protocol):
     async def sweep(self, watch: Watch | None = None) -> Swept: ...
 
     async def tidy(self) -> bool: ...
+
+    async def left(self) -> Left: ...
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]: ...
 

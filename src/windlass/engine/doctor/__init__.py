@@ -14,6 +14,7 @@ Check = Callable[[Reading], Awaitable[list[Finding]]]
 CHECKS: tuple[Check, ...] = (
     work.unclaimed,
     work.unswept,
+    work.unrecovered,
     work.lost_leases,
     work.lapses,
     work.near_limits,

@@ -110,6 +110,26 @@ async def unswept(core: Core) -> list[Finding]:
     ]
 
 
+async def unrecovered(core: Core) -> list[Finding]:
+    """Leases that were over long ago and that nobody has recovered."""
+    now = core.clock.now()
+    long_over = [one for one in await core.records.leases(now) if one.over_since is not None and now - one.over_since > 2 * one.length]
+    if not long_over:
+        return []
+    number, since = sum(one.over for one in long_over), min(one.over_since or now for one in long_over)
+    workers, watch = sorted({one.worker for one in long_over}), max(one.length for one in long_over)
+    return [
+        problem(
+            "nobody_recovers",
+            f"Held by {', '.join(workers[:5])}, with leases that have been over for {span(now - since)}: {runs(number)}; not recovered.",
+            f"Start a worker or a hub on the store itself and let it run for more than {span(watch)}: it must have watched for that long.",
+            runs=number,
+            since=since,
+            workers=workers,
+        )
+    ]
+
+
 # Leases and limits
 
 

@@ -9,7 +9,7 @@ from litestar.params import JSONBody
 
 from windlass import payload, wire
 from windlass.engine import Ask, Engine, Outcome, checks
-from windlass.errors import WindlassError
+from windlass.errors import Forbidden, WindlassError
 from windlass.hub.requests import HubRequest
 from windlass.model import Receipt, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic
@@ -24,6 +24,25 @@ async def register(request: HubRequest, data: JSONBody[wire.RegisterWorker]) -> 
     request.caller.check_worker(data.worker.name)
     await request.hub.engine.register(data.worker, about=data.about)
     return wire.DONE
+
+
+@post("/api/v1/worker/lives", status_code=200, opt=_WORK, summary="A process of a worker begins; the others of its name")
+async def begin_life(request: HubRequest, data: JSONBody[wire.BeginLife]) -> wire.Lives:
+    request.caller.check_worker(data.worker)
+    if not request.caller.stands_for_worker:
+        return wire.Lives([])
+    return wire.Lives(await request.hub.engine.begin_life(data.worker, data.life))
+
+
+@post("/api/v1/worker/lapse", status_code=200, opt=_WORK, summary="Processes of a worker have ended: their leases lapse")
+async def end_lives(request: HubRequest, data: JSONBody[wire.EndLives]) -> wire.Lapsed:
+    request.caller.check_worker(data.worker)
+    if not request.caller.stands_for_worker:
+        raise Forbidden(
+            "Only a token that is for one worker may end the leases of that worker's processes.",
+            hint="Make one with `windlass tokens create NAME --worker NAME`, or wait until the leases end.",
+        )
+    return wire.Lapsed(await request.hub.engine.end_lives(data.worker, data.tags))
 
 
 @post("/api/v1/worker/claim", status_code=200, opt=_WORK, summary="Take runs, or wait for some")
@@ -111,4 +130,4 @@ async def wait(request: HubRequest, data: JSONBody[wire.WaitFor]) -> wire.Heard:
     return wire.Heard(sorted(heard or ()))
 
 
-HANDLERS: list[Any] = [register, claim, recover, start, beat, log, report, wait]
+HANDLERS: list[Any] = [register, begin_life, end_lives, claim, recover, start, beat, log, report, wait]

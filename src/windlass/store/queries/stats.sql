@@ -18,11 +18,39 @@ select worker, held, id from (
   from job_runs l where l.look_at is not null and l.worker {in_texts: names}) as h
 where h.n <= :few order by worker, claimed_at, seq
 
+-- What all of them hold, by the length of the lease. A lease that seems to begin later than now is as doubtful as one that is over.
+-- name: leases
+select worker, lease, count(*), sum(over), min(case over when 1 then lease_until end), min(case over when 0 then lease_until end) from (
+  select l.worker, l.lease, l.lease_until, case when l.lease_until <= :now or l.lease_until - l.lease > :now + 1000 then 1 else 0 end as over
+  from job_runs l where l.look_at is not null) as h
+group by worker, lease order by worker, lease limit :count
+
 -- name: silent_workers
 select name from workers where seen_at < :before order by name limit :count
 
 -- name: drop_workers
 delete from workers where name {in_texts: names} and seen_at < :before
+
+-- name: drop_lives
+delete from worker_lives where worker {in_texts: names} and not exists (select 1 from workers w where w.name = worker_lives.worker)
+
+-- Lives: the processes of workers --------------------------------------------------------------------------------
+
+-- Those of registered workers only: they are forgotten together.
+-- name: begin_life
+insert into worker_lives (worker, tag, process, began_at)
+select name, :tag, :process, :now from workers where name = :worker
+on conflict (worker, tag) do nothing
+
+-- name: lives
+select tag, process from worker_lives where worker = :worker order by began_at, tag
+
+-- Live leases only, so it is short.
+-- name: held_by_lives
+select {run} from job_runs where look_at is not null and worker = :worker and substr(token, 1, 8) {in_texts: tags} order by look_at, seq limit :count
+
+-- name: end_lives
+delete from worker_lives where worker = :worker and tag {in_texts: tags}
 
 -- How much there was ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,75 @@
+"""Whether a process that once worked is gone: what it tells of itself at its start, and what its host knows of it later."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from typing import NamedTuple
+
+_TOLD = re.compile(r"(?P<place>\S+ \S+ \S+ )(?P<pid>[1-9][0-9]{0,8}) (?P<began>[0-9]+)")
+
+
+class Stat(NamedTuple):
+    """What the system tells of a process: when it began, in ticks since the host did, and whether nothing of it runs any more."""
+
+    began: str
+    is_dead: bool
+
+
+def own_process() -> str | None:
+    """What tells this process from all others, wherever they are: host and namespaces, id, and begin. None where that is not known."""
+    try:
+        pid = os.getpid()
+        if os.readlink("/proc/self") != str(pid):  # what is mounted there tells of another namespace
+            return None
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        # Begins are told by the clock of the reader's time namespace.
+        return " ".join((boot, _namespace("pid"), _namespace("time"), str(pid), _stat(pid).began))
+    except (OSError, ValueError):
+        return None
+
+
+def is_gone(process: str) -> bool:
+    """Whether that process, as it told of itself, is proven to have ended. Whatever cannot be known here, or at all, is no proof."""
+    own, told = own_process(), _TOLD.fullmatch(process)
+    if own is None or told is None or not own.startswith(told["place"]):
+        return False
+    pid = int(told["pid"])
+    try:
+        stat = _stat(pid)
+    except FileNotFoundError:
+        return not _exists(pid)
+    except (OSError, ValueError):
+        return False
+    return stat.is_dead or stat.began != told["began"]
+
+
+def _namespace(kind: str) -> str:
+    with suppress(FileNotFoundError):
+        return os.readlink(f"/proc/self/ns/{kind}")
+    return "-"  # a system without such namespaces
+
+
+def _stat(pid: int) -> Stat:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except ProcessLookupError as error:  # it ended while it was read
+        raise FileNotFoundError from error
+    fields = text.rpartition(b") ")[2].split()  # from the third on: its name may hold anything
+    state, threads, began = fields[0], int(fields[17]), fields[19]
+    # The first thread of a process can have ended before the others.
+    return Stat(began.decode(), state in b"ZX" and threads <= 1)
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process, although nothing is told of it: those of others may be hidden."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
