@@ -53,6 +53,7 @@ WALKS = {
     "place_at": {"job_runs_ready": "lane"},
     "due": {"job_runs_due": "due_at"},
     "next_due": {"job_runs_due": ""},
+    "recovered_due": {"job_runs_due": "due_at"},
     "overdue": {"job_runs_look": "look_at"},
     "looked_at_late": {"job_runs_look": "look_at"},
     "next_look": {"job_runs_look": "look_at"},

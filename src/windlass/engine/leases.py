@@ -9,7 +9,6 @@ from windlass.model import Leases
 
 SOON = 5_000
 """Milliseconds within which a recovered run that is tried again counts as left to do."""
-FIRST_DUE = 100
 
 
 class Left(Struct, frozen=True):
@@ -25,6 +24,5 @@ class Leaving(Core):
     async def left(self) -> Left:
         """What workers hold now, and when the first of the runs is due that were recovered and are tried again soon."""
         now = self.clock.now()
-        scheduled = await self.records.page("list_scheduled", at=0, seq=0, count=FIRST_DUE)
-        due = [run.due_at for run in scheduled if run.due_at <= now + SOON and run.error and run.error.code == "worker_lost"]
-        return Left(await self.records.leases(now), min(due, default=None))
+        due_at = await self.records.recovered_due(now + SOON)
+        return Left(await self.records.leases(now), due_at)

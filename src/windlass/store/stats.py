@@ -97,6 +97,10 @@ class StatRecords(Tails):
         """What workers hold, by worker and by the length of the lease."""
         return [Leases(*row) for row in await self._read("leases", now=now, count=count)]
 
+    async def recovered_due(self, until: int) -> int | None:
+        """When the first run is due that was recovered from a lost worker, if that is before a time."""
+        return next((due for (due,) in await self._read("recovered_due", until=until)), None)
+
     async def drop_workers(self, before: int, count: int) -> None:
         """Forget workers that were not seen since."""
         names = pack([name for (name,) in await self._read("silent_workers", before=before, count=count)])

@@ -170,8 +170,9 @@ class Worker:
             _LOG.warning("A process of worker %s was gone without a word; what it held is recovered: %d runs.", self.info.name, number)
 
     async def _end_life(self) -> None:
-        """Say that nothing is held any more; if that cannot be said, the next process of this name finds it out."""
-        if self._life is not None and not self._held:
+        """Say that nothing is held any more; where that is not known or cannot be said, the next process of this name finds it out."""
+        unanswered = self._serving is not None and self._serving.cancelled()
+        if self._life is not None and not self._held and not unanswered:
             with suppress(WindlassError, TimeoutError):
                 await asyncio.wait_for(self.port.end_lives(self.info.name, [self._life.tag]), LAST_WORD / 5_000)
 
@@ -278,6 +279,7 @@ class Worker:
 
     async def _serve(self, until_idle: bool) -> bool:
         """Claim and run; True when it has ended by itself, False when it was told to stop."""
+        nothing_to_come = False
         while not self._stopping:
             if self._abandoned and not self._held:
                 _LOG.warning("The worker ends, so that a new process takes the place of what was left behind.")
@@ -292,14 +294,18 @@ class Worker:
             self._trust(asked_at)
             for run in runs:
                 self._take(run, asked_at)
-                self._stay_until = None
+            if runs:
+                self._stay_until, nothing_to_come = None, False
             if len(runs) == asked or self._stopping:
                 continue
             if until_idle and not runs and self._quiet.is_set():
+                if nothing_to_come:  # and what came before that was known would have been claimed now
+                    self._tell_left()
+                    return True
                 if await self._swept():
                     continue
-                if await self._may_leave():
-                    return True
+                if nothing_to_come := await self._nothing_to_come():
+                    continue
             await self._hint(or_an_end=until_idle)
         return False
 
@@ -310,8 +316,8 @@ class Worker:
         swept = await self._insist(partial(self._house.sweep, Watch(self.clock)))
         return swept is not None and (swept.fired > 0 or swept.dispatched > 0)
 
-    async def _may_leave(self) -> bool:
-        """Whether nothing is left that is worth to stay for: leases that are over can be recovered only by those who have watched them."""
+    async def _nothing_to_come(self) -> bool:
+        """Whether nothing is worth waiting for: leases that are over can be recovered only by those who have watched them."""
         left = None if self._house is None else await self._insist(self._house.left)
         if left is None:
             return True
@@ -320,9 +326,11 @@ class Worker:
         if now < self._stay_until and (left.due_at is not None or any(lease.over and lease.length < STAY for lease in left.leases)):
             return False
         self.left = left.leases
-        for lease in left.leases:
-            _LOG.log(*told_of(lease, self.clock.now()))
         return True
+
+    def _tell_left(self) -> None:
+        for lease in self.left:
+            _LOG.log(*told_of(lease, self.clock.now()))
 
     def _trust(self, asked_at: int) -> None:
         """An answer that was long on its way is to be confirmed by a beat, before the fence takes it for lost."""

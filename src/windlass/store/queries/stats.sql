@@ -25,6 +25,11 @@ select worker, lease, count(*), sum(over), min(case over when 1 then lease_until
   from job_runs l where l.look_at is not null) as h
 group by worker, lease order by worker, lease limit :count
 
+-- When the first of those is due that lost their worker in their last attempt and are tried again.
+-- name: recovered_due
+select r.due_at from job_runs r join job_attempts a on a.run {probe: r.seq} and a.n = r.attempt - 1 and a.outcome = 'lapsed'
+where r.state = 'scheduled' and r.due_at <= :until order by r.due_at, r.seq limit 1
+
 -- name: silent_workers
 select name from workers where seen_at < :before order by name limit :count
 
