@@ -161,6 +161,21 @@ def test_F17_late_words_about_a_run_that_has_ended_are_refused_and_change_nothin
         run_sync(port.close())
 
 
+def test_a_killed_worker_that_is_started_again_under_its_name_goes_on_at_once(hub: ServedHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDLASS_NAME", "same")
+    with Client(hub.url) as client:
+        client.define("held", options=Options(backoff=(0,)))
+        (made,) = client.create([NewRun("held")])
+        with program(hub.url, "1", "600") as first:
+            assert first.says()[:3] == ["began", made.id, "1"]
+        with program(hub.url, "1", "600") as second:
+            assert second.says()[:3] == ["began", made.id, "2"]
+            second.tell("again")
+            run = client.wait(made.id, DEADLINE)
+        outcomes = [attempt.outcome for attempt in client.attempts(made.id)]
+    assert (run.output, run.burnt, outcomes) == ('"again"', 1, ["lapsed", "succeeded"])
+
+
 def test_F20_a_worker_that_registers_twice_is_one_worker(hub: ServedHub) -> None:
     port = _client(hub.url)
     run_sync(port.register(WorkerInfo("agent", tags=("gpu",), cores=2), about={"host": "a"}))
@@ -522,7 +537,12 @@ def _spooled(folder: Path) -> list[str]:
     return [line for path in folder.rglob("*.reports") for line in path.read_text().splitlines()]
 
 
-def test_a_report_outlives_the_worker_when_the_hub_is_away(one_hub: ServedHub, state_home: Path) -> None:
+@pytest.mark.parametrize("name", [None, "same"])
+def test_a_report_outlives_the_worker_when_the_hub_is_away(
+    one_hub: ServedHub, state_home: Path, name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name is not None:  # the former process's lease is not ended before its report is delivered
+        monkeypatch.setenv("WINDLASS_NAME", name)
     with Client(one_hub.url) as client:
         client.define("held")
         (made,) = client.create([NewRun("held")])
