@@ -272,7 +272,6 @@ class Worker:
         await asyncio.to_thread(self.heart.join, 5.0)
         if self._sweeper is not None:
             await asyncio.to_thread(self._sweeper.join, 5.0)
-
         await self._end_life()
 
     # Claiming
