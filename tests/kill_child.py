@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.ledger import Ledger
+from windlass import model
 from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.engine.webhooks import BROKEN
@@ -98,6 +99,7 @@ def scenario(life: Life) -> None:
     life(life.engine.register(WORKER))
     life(life.engine.records.keep_scale(Scale("boot", 0, None, None, 0)))
     life(life.engine.worker_metrics(WORKER.name, {"load": 1}))
+    take_over(life)
     let_old_runs_go(life)
     work_in_groups(life)
     join_a_transaction(life)
@@ -111,6 +113,19 @@ def scenario(life: Life) -> None:
     let_people_in(life)
     tell_a_receiver(life)
     read_a_copy(life)
+
+
+def take_over(life: Life) -> None:
+    """A process of the worker is gone, and another one does what it held."""
+    former = model.Life("f" * model.LIFE_TAG, "somewhere")
+    life(life.engine.begin_life(WORKER.name, former))
+    run_id = life.create()
+    life(life.engine.claim(WORKER, token=former.tag + life.clock.nonce()))
+    assert life(life.engine.end_lives(WORKER.name, [former.tag])) == 1
+    life.clock.advance(5_000)
+    life(life.engine.sweep())
+    life.succeed(*life.claim())
+    life.ledger.write("O", run_id)  # it will be pruned
 
 
 def let_old_runs_go(life: Life) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -81,6 +83,14 @@ def test_a_burst_says_what_it_leaves_and_when_to_come_again(app: App, claim: Cla
     assert "Worker alive holds 2 runs. If it is gone, come again in 9m, when the first lease is over." in caplog.text
     assert "Worker gone holds 1 run, 1 of them under a lease that has been over for 56m." in caplog.text
     assert {run_sync(app.engine.get(run.id)).state for run in runs} == {State.CLAIMED}
+
+
+def test_the_command_says_what_its_burst_leaves(app: App, claim: Claim) -> None:
+    claim("alive", lease=600_000, ago=0)
+    command = [sys.executable, "-m", "windlass", "work", "tests.remote_app:app", "--burst", "--store", app.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "Worker alive holds 1 run. If it is gone, come again in 9m, when the first lease is over." in done.stderr
 
 
 def test_a_burst_stays_for_a_while_and_not_for_ever(app: App, claim: Claim, monkeypatch: pytest.MonkeyPatch) -> None:

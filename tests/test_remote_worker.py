@@ -408,7 +408,9 @@ def _busy_app(app: App, calls: Counter[str]) -> Any:
     return busy
 
 
-@pytest.mark.parametrize("endpoint", ["register", "lives", "claim", "recover", "start", "beat", "log", "report", "wait", "metrics"])
+@pytest.mark.parametrize(
+    "endpoint", ["register", "lives", "lapse", "claim", "recover", "start", "beat", "log", "report", "wait", "metrics"]
+)
 @pytest.mark.parametrize("fate", ["cut", "refuse"])
 def test_N1_an_answer_of_the_hub_that_is_lost_costs_nothing(
     one_hub: ServedHub, proxy: Proxy, endpoint: str, fate: Any, state_home: Path

@@ -180,6 +180,28 @@ class Worker:
         else:
             self._keep(self._sweeper.run(), self._sweeper.listen(house), keeping.tidy())
 
+    async def _begin_life(self) -> None:
+        """Recover at once what processes of this name held that are proven gone. All others keep their leases."""
+        if self._life is None:
+            return
+        lives = await self._insist(partial(self.port.begin_life, self.info.name, self._life)) or []
+        if self._life not in lives:
+            self._life = None  # it is not kept, so there is nothing to end
+        gone = [life.tag for life in lives if is_gone(life.process)]
+        if gone and (number := await self._insist(partial(self.port.end_lives, self.info.name, gone))):
+            _LOG.warning("A process of worker %s was gone without a word; what it held is recovered: %d runs.", self.info.name, number)
+
+    async def _end_life(self) -> None:
+        """Say that nothing is held any more; where that is not known or cannot be said, the next process of this name finds it out."""
+        unanswered = self._serving is not None and self._serving.cancelled()
+        if self._life is not None and not self._held and not unanswered:
+            with suppress(WindlassError, TimeoutError):
+                await asyncio.wait_for(self.port.end_lives(self.info.name, [self._life.tag]), LAST_WORD / 5_000)
+
+    def new_token(self) -> str:
+        """For one claim. By how it begins, the leases of this process are told from those of others of its name."""
+        return (self._life.tag if self._life else "") + self.clock.nonce()
+
     async def _cut_short(self) -> None:
         """Whoever ran the worker was cancelled: there is time to give back what runs, and no more."""
         self._stopping = True
@@ -314,6 +336,22 @@ class Worker:
             return False
         swept = await self._insist(partial(self._house.sweep, Watch(self.clock)))
         return swept is not None and (swept.fired > 0 or swept.settled > 0 or swept.dispatched > 0)
+
+    async def _nothing_to_come(self) -> bool:
+        """Whether nothing is worth waiting for: leases that are over can be recovered only by those who have watched them."""
+        left = None if self._house is None else await self._insist(self._house.left)
+        if left is None:
+            return True
+        now = self.clock.monotonic()
+        self._stay_until = self._stay_until or now + STAY
+        if now < self._stay_until and (left.due_at is not None or any(lease.over and lease.length < STAY for lease in left.leases)):
+            return False
+        self.left = left.leases
+        return True
+
+    def _tell_left(self) -> None:
+        for lease in self.left:
+            _LOG.log(*told_of(lease, self.clock.now()))
 
     async def _nothing_to_come(self) -> bool:
         """Whether nothing is worth waiting for: leases that are over can be recovered only by those who have watched them."""
