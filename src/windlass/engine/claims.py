@@ -9,7 +9,7 @@ from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import LEASE
 from windlass.engine.looking import Looking
-from windlass.errors import BadInput, Conflict, LimitReached, OutcomeUnknown, StoreError, WindlassError
+from windlass.errors import BadInput, Conflict, LimitReached, OutcomeUnknown, StoreError, WindlassError, in_doubt
 from windlass.gates import Choice
 from windlass.model import Run, WorkerInfo
 from windlass.store.base import Value
@@ -23,7 +23,7 @@ WIDEST = 1_024
 class Ask:
     """What a worker asks for, and what it has got of it so far."""
 
-    __slots__ = ("call", "lease", "over", "room", "runs", "slot", "token", "worker")
+    __slots__ = ("call", "doubt", "lease", "over", "room", "runs", "slot", "token", "worker")
 
     def __init__(self, worker: WorkerInfo, count: int, lease: int, token: str, call: str | None) -> None:
         self.worker, self.lease, self.token, self.call = worker, lease, token, call
@@ -31,6 +31,7 @@ class Ask:
         self.room = 1 if worker.slots == 1 else count
         self.runs: list[Run] = []
         self.over = False  # there is no more for it
+        self.doubt: OutcomeUnknown | None = None  # it may come to hold more than is known
 
     @property
     def wants(self) -> int:
@@ -78,7 +79,8 @@ class Claiming(Looking):
 
         Empty means that nothing this worker may take was queued. A worker with one slot gets nothing while it holds a
         run. With a nonce the claim can be asked again: the answer is then what this worker still holds of it. A caller that
-        chooses the token itself, 128 random bits never used before, can ask `recover` for it instead.
+        chooses the token itself, 128 random bits never used before, can ask `recover` for it instead. After an OutcomeUnknown that
+        is settled it can be asked again under either; else a claim without a nonce may still come to hold runs under its token.
         """
         (answer,) = await self.claim_many([self.asking(worker, count=count, lease=lease, nonce=nonce, token=token)])
         if isinstance(answer, WindlassError):
@@ -104,7 +106,7 @@ class Claiming(Looking):
         except StoreError as trouble:
             error = trouble  # what was taken before it is handed out all the same
         self.hints.taken([name for ask in asks for run in ask.runs for name in (run.id, run.seq)])
-        return [ask.runs if error is None or ask.runs or not ask.wants else error for ask in asks]
+        return [ask.doubt or (ask.runs if error is None or ask.runs or not ask.wants else error) for ask in asks]
 
     async def _claim_all(self, asks: Sequence[Ask]) -> None:
         rev, walks = self.controls.rev, dict[tuple[int, ...], _Walk]()
@@ -150,8 +152,10 @@ class Claiming(Looking):
         by_token = {ask.token: ask for ask in reversed(asks)}  # the first of those that are the same claim
         try:
             taken = await self.records.claim(chosen, self._moment(rev))
-        except OutcomeUnknown:
-            taken = [run for ask in by_token.values() for run in await self._held_of(ask, [head for heads, _ in chosen for head in heads])]
+        except OutcomeUnknown as unknown:
+            taken = await self._handed_out([*by_token.values()], [head for heads, _ in chosen for head in heads], unknown)
+            if not taken:
+                raise  # they are still there, and can be asked for again
         except Conflict:  # a worker's one slot was taken by another claim of the same name
             return await self._take_alone(asks)
         for run in taken:
@@ -212,15 +216,23 @@ class Claiming(Looking):
     async def _take_fitting(self, heads: Sequence[Head], sets: Mapping[str, Value], ask: Ask, rev: int) -> list[Run]:
         try:
             return await self.records.claim_within(heads, sets, ask.grab(), self._moment(rev))
-        except OutcomeUnknown:
-            return await self._held_of(ask, heads)
+        except OutcomeUnknown as unknown:
+            return await self._handed_out([ask], heads, unknown) if heads else []
         except Conflict:
             return []  # the worker's one slot was taken by another claim of the same name
 
-    async def _held_of(self, ask: Ask, heads: Iterable[Head]) -> list[Run]:
-        """What of these was handed out, when only the store knows."""
+    async def _handed_out(self, asks: Sequence[Ask], heads: Iterable[Head], unknown: OutcomeUnknown) -> list[Run]:
+        """What of these was handed out, when only the store knows. Nothing is an answer only where nothing can come later."""
         seen = {head.seq for head in heads}
-        return [run for run in await self.records.held(ask.token, ask.worker.name) if run.seq in seen]
+        for ask in asks:
+            ask.doubt = unknown
+        with in_doubt(unknown):
+            runs = [run for ask in asks for run in await self.records.held(ask.token, ask.worker.name) if run.seq in seen]
+        if not runs and not unknown.settled:
+            raise unknown
+        for ask in asks:
+            ask.doubt = None
+        return runs
 
     def _moment(self, rev: int) -> Moment:
         now = self.clock.now()

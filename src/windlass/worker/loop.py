@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from windlass.clock import Clock
 from windlass.engine import Outcome, Watch
-from windlass.errors import AWAY, BadInput, Cancelled, Conflict, StoreError, WindlassError
+from windlass.errors import AWAY, BadInput, Cancelled, Conflict, OutcomeUnknown, StoreError, WindlassError
 from windlass.machine import Fail, GiveBack, Report, Succeed
 from windlass.model import SOLVER, Failure, Limits, Run, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
-from windlass.worker.beats import Heart
+from windlass.worker.beats import OFTEN, Heart
 from windlass.worker.commands import AsCommand, Guard
 from windlass.worker.context import capture_logs, enter
 from windlass.worker.crew import Crew
@@ -45,6 +45,9 @@ LONGEST_WAIT, LISTEN = 1.0, 30.0  # seconds without a hint after which the store
 FENCE = 40
 """The part of a lease that is left when its handler is stopped because no beat got through. It is counted from before the last one that
 was answered was sent, so from before the store counts: a little for clocks that do not run alike, and for the handler to end."""
+DOUBT = 45_000
+"""Milliseconds after which a claim whose outcome nobody knows can bring nothing more: those that a statement may take and may wait for a
+lock, and some for the way."""
 COURTESY = 1_000  # milliseconds between the ask and the kill of what is no longer ours
 LAST_WORD = 5_000  # milliseconds of a stop's grace in which those still running are asked to give up
 
@@ -87,6 +90,7 @@ class Worker:
         self._crew, self._nursery, self._guard = Crew("windlass-work"), Nursery(), Guard()
         self._held: dict[Held, Execution] = {}  # until their report is stored; one that was lost may be held anew meanwhile
         self._busy: set[Execution] = set()  # until their handler has ended or is left behind
+        self._doubts: dict[str, int] = {}  # room kept for what claims may still bring whose outcome nobody knows, by token
         self._unstarted: deque[Execution] = deque()
         self._abandoned: set[Execution] = set()
         self._done: deque[tuple[Execution, Report]] = deque()
@@ -250,7 +254,7 @@ class Worker:
                 self._take(run, asked_at)
             if len(runs) == asked or self._stopping:
                 continue
-            if until_idle and not runs and self._quiet.is_set():
+            if until_idle and not runs and self._quiet.is_set() and not self._doubts:
                 if await self._swept():
                     continue
                 return True
@@ -272,9 +276,29 @@ class Worker:
     def _free(self) -> int:
         """How many more runs there is room for. Reports that are not stored yet leave room for others, but not without bound."""
         if self.info.slots == 1:  # which the store frees only with the report
-            return int(not self._held and not self._abandoned)
-        free = self.info.slots - len(self._busy) - len(self._abandoned)
+            return int(not self._held and not self._abandoned and not self._doubts)
+        free = self.info.slots - len(self._busy) - len(self._abandoned) - sum(self._doubts.values())
         return free if len(self._held) - len(self._busy) < self.info.slots + self._batch else 0
+
+    def doubt(self, token: str, count: int, asked_at: int) -> None:
+        """A claim may still come to hold runs: there is room for them until that is known."""
+        self._doubts[token] = count
+        self._keep(self._resolve(token, asked_at))
+
+    async def _resolve(self, token: str, asked_at: int) -> None:
+        """Take what a claim turns out to hold, asked for with each beat, until it has all that it asked for or can get no more."""
+        seen, over = set[int](), False
+        while self._doubts[token] > 0 and not over:
+            over = self.clock.monotonic() > asked_at + DOUBT
+            runs = await self._insist(partial(self.port.recover, self.info, token)) or ()
+            for run in [run for run in runs if run.seq not in seen]:
+                seen.add(run.seq)
+                self._doubts[token] -= 1
+                self._trust(asked_at)
+                self._take(run, asked_at)
+            await asyncio.sleep(min(1.0, self.lease / 1000 / OFTEN))
+        del self._doubts[token]
+        self._room.set()
 
     async def _change(self) -> None:
         """Wait until a run has ended, or the worker shall stop."""
@@ -663,7 +687,14 @@ class Claim:
         if self._asked and (runs := await worker.port.recover(worker.info, self._token)):
             return runs, asked_at
         self._asked = True
-        return await worker.port.claim(worker.info, count=self._count, lease=worker.lease, token=self._token), asked_at
+        try:
+            return await worker.port.claim(worker.info, count=self._count, lease=worker.lease, token=self._token), asked_at
+        except OutcomeUnknown as unknown:
+            if unknown.settled:
+                raise
+            _LOG.warning("Whether runs were claimed is unknown; what the claim brings is asked for: %s", unknown)
+            worker.doubt(self._token, self._count, asked_at)
+            return [], asked_at
 
 
 def _unknown(context: Any) -> Any:
