@@ -1,15 +1,17 @@
-"""A bad network before a real hub: requests are cut, repeated, held up or swallowed on their way."""
+"""A bad network: requests to a hub are cut, repeated, held up or swallowed on their way, and lines to PostgreSQL are cut."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal
 
 from tests.workers import DEADLINE, until
+from windlass.testing.servers import PostgresServer
 
 What = Literal["pass", "cut", "refuse", "replay", "hold", "swallow"]
 
@@ -151,3 +153,96 @@ class Proxy:
                 self.streams = None
 
         self._loop.call_soon_threadsafe(cut)
+
+
+class Cable:
+    """A line to PostgreSQL that can be cut: the near end hangs up, and the far end is not told, as when a network is gone. Behind a
+    pooler it is `told`: it finishes what it was sent, and hears nothing more.
+
+    `rule` is asked about whatever is sent to the server; when it says so, that still arrives, and then the line is cut.
+    """
+
+    def __init__(self, server: PostgresServer, port: int = 5440) -> None:
+        self._server, self._port = server, port
+        self._path = server.folder / f".s.PGSQL.{port}"
+        self.rule: Callable[[bytes], bool] = lambda data: False
+        self.told = False
+        self.lines, self.cuts = 0, 0  # how many there have been
+        self._near, self._all = set[socket.socket](), set[socket.socket]()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self._path))
+        self._listener.listen(128)
+        self._threads: list[threading.Thread] = []
+        self._begin(self._accept)
+
+    def url(self, address: str) -> str:
+        """An address of the server, by way of this line."""
+        return f"{address}&port={self._port}"
+
+    def cut(self, *near: socket.socket) -> None:
+        """Cut these lines, or all there are."""
+        for end in near or list(self._near):
+            self.cuts += end in self._near
+            self._near.discard(end)
+            _hang_up(end)
+
+    def cut_next(self) -> None:
+        """Cut the line on which the server is told something next, as soon as it was told."""
+
+        def once(_: bytes) -> bool:
+            self.rule = lambda data: False
+            return True
+
+        self.rule = once
+
+    def close(self) -> None:
+        self._path.unlink()
+        _hang_up(self._listener, *self._all)
+        for thread in self._threads:
+            thread.join(DEADLINE)
+        for end in (self._listener, *self._all):
+            end.close()
+
+    def _begin(self, task: Callable[..., None], *arguments: Any) -> None:
+        self._threads.append(threading.Thread(target=task, args=arguments, name="test-cable", daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, far = self._listener.accept()[0], socket.socket(socket.AF_UNIX)
+                self.lines += 1
+                self._near.add(near)
+                self._all |= {near, far}
+                try:
+                    far.connect(str(self._server.folder / ".s.PGSQL.5432"))
+                except OSError:  # the server is away
+                    self.cut(near)
+                    continue
+                self._begin(self._there, near, far)
+                self._begin(self._back, near, far)
+
+    def _there(self, near: socket.socket, far: socket.socket) -> None:
+        with suppress(OSError):
+            while data := near.recv(65_536):
+                cut = self.rule(data)
+                far.sendall(data)
+                if cut:
+                    self.cut(near)
+        if near in self._near:  # else it was cut
+            _hang_up(near, far)
+        elif self.told:
+            with suppress(OSError):
+                far.shutdown(socket.SHUT_WR)
+
+    def _back(self, near: socket.socket, far: socket.socket) -> None:
+        with suppress(OSError):
+            while data := far.recv(65_536):
+                near.sendall(data)
+        _hang_up(near, far)
+
+
+def _hang_up(*ends: socket.socket) -> None:
+    for end in ends:
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)

@@ -597,7 +597,7 @@ def test_a_backend_that_was_killed_leaves_unknown_or_nothing_never_twice(own_ser
 
 
 class Gate:
-    """A socket before the server's that can swallow the answers."""
+    """A socket before the server's that can swallow an answer."""
 
     def __init__(self, server: PostgresServer) -> None:
         self.swallow = False
@@ -623,6 +623,7 @@ class Gate:
         with contextlib.suppress(OSError):
             while (data := source.recv(65536)) and not (answers and self.swallow):
                 target.sendall(data)
+            self.swallow = False
         _hang_up(source, target)
 
     def close(self) -> None:
@@ -649,9 +650,9 @@ def test_a_commit_whose_answer_is_lost_is_unknown_and_done_once(
         with driven(kind, f"{postgres_url}&port=5433") as store:
             assert store(ask("all")) == [[]]
             gate.swallow = True
-            with pytest.raises(OutcomeUnknown):
+            with pytest.raises(OutcomeUnknown) as unknown:
                 store(*statements)
-            gate.swallow = False
+            assert unknown.value.settled
             assert len(store(ask("all"))[0]) == len(statements)
     finally:
         gate.close()

@@ -36,7 +36,7 @@ from windlass.testing.servers import PostgresServer
 
 FACTOR = float(os.environ.get("TORTURE", "1"))
 SEED = int(os.environ.get("TORTURE_SEED", random.randrange(2**32)))
-KILLS, PAUSES, STOPS, OUTAGES, STEPS = (round(FACTOR * rounds) for rounds in (300, 50, 5, 5, 12))
+KILLS, PAUSES, STOPS, OUTAGES, STEPS, CRASHES = (round(FACTOR * rounds) for rounds in (300, 50, 5, 5, 12, 3))
 # After how many runs a worker is measured, and after how many more again.
 MANY = {"sqlite": (50_000, round(FACTOR * 150_000)), "postgres": (15_000, round(FACTOR * 15_000))}
 LEASE = 0.4
@@ -536,9 +536,9 @@ def by_command(site: Site) -> subprocess.Popen[bytes]:
 class Producer:
     """Enqueues all the time, each run by a key, and asks again by that key whenever it has not got an answer."""
 
-    def __init__(self, address: str, book: Ledger, name: str) -> None:
+    def __init__(self, address: str, book: Ledger, name: str, *, once: float = 0.0) -> None:
         self._app, self._ledger, self._ended = another_app(address), book, threading.Event()
-        self._name, self._chance = name, random.Random(f"{SEED} {name}")
+        self._name, self._chance, self._once = name, random.Random(f"{SEED} {name}"), once
         self.made: list[str] = []
         self.asked_again = 0
         self.broke: BaseException | None = None
@@ -557,9 +557,10 @@ class Producer:
 
     def _create(self, key: str) -> str:
         job, longest = self._chance.choice(("coroutine", "thread")), self._chance.choices((0.05, 3), (98, 2))[0]
+        options: Any = {"max_attempts": 1} if self._chance.random() < self._once else {}
         while True:
             try:
-                return self._app.enqueue(job, {"seconds": self._chance.random() * longest}, key=Key(key, lasts="forever")).id
+                return self._app.enqueue(job, {"seconds": self._chance.random() * longest}, key=Key(key, lasts="forever"), **options).id
             except (StoreUnreachable, StoreBusy, OutcomeUnknown):
                 self.asked_again += 1
 
@@ -597,6 +598,38 @@ def test_work_goes_on_by_itself_when_the_database_comes_back(folder: Path, nurse
         assert len(set(made)) == len(made), "two keys have the same run"
         assert not (given_up := ledger.given_up(site.tail.look())), f"given up because the store was away: {given_up}"
         print(f"{OUTAGES} outages, {sum(producer.asked_again for producer in producers)} enqueues asked again")
+
+
+def test_a_database_killed_under_load_loses_nothing_and_fails_no_run_of_one_attempt(folder: Path, nursery: Nursery) -> None:
+    """Leases last longer than it is away, so nobody has an excuse: each run is executed once, and succeeds by its first attempt."""
+    with PostgresServer(fsync=True) as server, contextlib.ExitStack() as closing:
+        address = server.create_database("torture")
+        site = Site("postgres", address, folder, nursery)
+        closing.callback(site.close)
+        producers = [Producer(address, site.ledger, name, once=0.5) for name in ("left", "right")]
+        for producer in producers:
+            closing.callback(producer.stop)
+        for patience in ("0.2", "30", "30"):
+            site.environment[PATIENCE] = patience
+            site.start(slots=8, lease=30)
+        for _ in range(CRASHES):
+            more_is_done(site, 100)
+            pause(site.chance.random() * 0.5)
+            server.kill()
+            server.start()
+        more_is_done(site, 100)
+        for producer in producers:
+            producer.stop()
+            assert producer.broke is None, producer.broke
+        made = [run_id for producer in producers for run_id in producer.made]
+        site.created = len(made)
+        site.drained(120)
+        site.stop_all()
+        runs = site.judge()
+        assert len(set(made)) == len(made), "two keys have the same run"
+        assert {(run.attempt, run.burnt, run.returns) for run in runs} == {(1, 0, 0)}
+        once, again = sum(run.max_attempts == 1 for run in runs), sum(producer.asked_again for producer in producers)
+        print(f"{CRASHES} crashes, {len(runs)} runs, {once} of one attempt, {again} enqueues asked again")
 
 
 def more_is_done(site: Site, number: int) -> None:

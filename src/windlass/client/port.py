@@ -74,7 +74,11 @@ class RemotePort(GroupVerbs, ControlVerbs):
 
     async def claim(self, worker: WorkerInfo, *, count: int = 1, lease: int = 30_000, token: str | None = None) -> list[Run]:
         """Take up to `count` runs; asked again under the same token, the answer is what is still held of them."""
-        return (await self._tell("claim", ClaimRuns(worker, count, lease, token or self.clock.nonce()), wire.Claimed)).runs
+        try:
+            return (await self._tell("claim", ClaimRuns(worker, count, lease, token or self.clock.nonce()), wire.Claimed)).runs
+        except OutcomeUnknown as unknown:
+            unknown.settled = True  # the token is the claim's nonce: asked again, nothing is taken twice and nothing is missed
+            raise
 
     async def recover(self, worker: WorkerInfo, token: str) -> list[Run]:
         """What a worker still holds of a claim under this token, whose answer it did not get."""

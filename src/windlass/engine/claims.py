@@ -12,7 +12,7 @@ from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import LEASE, Stamp
 from windlass.engine.looking import Looking
-from windlass.errors import AWAY, BadInput, Conflict, LimitReached, OutcomeUnknown, StoreError, WindlassError
+from windlass.errors import AWAY, BadInput, Conflict, LimitReached, OutcomeUnknown, StoreError, WindlassError, in_doubt
 from windlass.gates import Choice
 from windlass.model import Run, WorkerInfo
 from windlass.store.base import Value
@@ -26,7 +26,7 @@ WIDEST = 1_024
 class Ask:
     """What a worker asks for, and what it has got of it so far."""
 
-    __slots__ = ("call", "lease", "over", "room", "runs", "slot", "token", "worker")
+    __slots__ = ("call", "doubt", "lease", "over", "room", "runs", "slot", "token", "worker")
 
     def __init__(self, worker: WorkerInfo, count: int, lease: int, token: str, call: str | None) -> None:
         self.worker, self.lease, self.token, self.call = worker, lease, token, call
@@ -34,6 +34,7 @@ class Ask:
         self.room = 1 if worker.slots == 1 else count
         self.runs: list[Run] = []
         self.over = False  # there is no more for it
+        self.doubt: OutcomeUnknown | None = None  # it may come to hold more than is known
 
     @property
     def wants(self) -> int:
@@ -81,7 +82,8 @@ class Claiming(Looking):
 
         Empty means that nothing this worker may take was queued. A worker with one slot gets nothing while it holds a
         run. With a nonce the claim can be asked again: the answer is then what this worker still holds of it. A caller that
-        chooses the token itself, 128 random bits never used before, can ask `recover` for it instead.
+        chooses the token itself, 128 random bits never used before, can ask `recover` for it instead. After an OutcomeUnknown that
+        is settled it can be asked again under either; else a claim without a nonce may still come to hold runs under its token.
         """
         (answer,) = await self.claim_many([self.asking(worker, count=count, lease=lease, nonce=nonce, token=token)])
         if isinstance(answer, WindlassError):
@@ -107,7 +109,7 @@ class Claiming(Looking):
         except StoreError as trouble:
             error = trouble  # what was taken before it is handed out all the same
         self.hints.taken([name for ask in asks for run in ask.runs for name in (run.id, run.seq)])
-        return [ask.runs if error is None or ask.runs or not ask.wants else error for ask in asks]
+        return [ask.doubt or (ask.runs if error is None or ask.runs or not ask.wants else error) for ask in asks]
 
     async def _claim_all(self, asks: Sequence[Ask]) -> None:
         rev, walks = self.controls.rev, dict[tuple[int, ...], _Walk]()
@@ -154,8 +156,10 @@ class Claiming(Looking):
         stamp = self.stamp()
         try:
             taken = await self._corrected(await self.records.claim(chosen, self._moment(rev, stamp.now)), stamp)
-        except OutcomeUnknown:
-            taken = [run for ask in by_token.values() for run in await self._held_of(ask, [head for heads, _ in chosen for head in heads])]
+        except OutcomeUnknown as unknown:
+            taken = await self._handed_out([*by_token.values()], [head for heads, _ in chosen for head in heads], unknown)
+            if not taken:
+                raise  # they are still there, and can be asked for again
         except Conflict:  # a worker's one slot was taken by another claim of the same name
             return await self._take_alone(asks)
         for run in taken:
@@ -217,15 +221,23 @@ class Claiming(Looking):
         stamp = self.stamp()
         try:
             return await self._corrected(await self.records.claim_within(heads, sets, ask.grab(), self._moment(rev, stamp.now)), stamp)
-        except OutcomeUnknown:
-            return await self._held_of(ask, heads)
+        except OutcomeUnknown as unknown:
+            return await self._handed_out([ask], heads, unknown) if heads else []
         except Conflict:
             return []  # the worker's one slot was taken by another claim of the same name
 
-    async def _held_of(self, ask: Ask, heads: Iterable[Head]) -> list[Run]:
-        """What of these was handed out, when only the store knows."""
+    async def _handed_out(self, asks: Sequence[Ask], heads: Iterable[Head], unknown: OutcomeUnknown) -> list[Run]:
+        """What of these was handed out, when only the store knows. Nothing is an answer only where nothing can come later."""
         seen = {head.seq for head in heads}
-        return [run for run in await self.records.held(ask.token, ask.worker.name) if run.seq in seen]
+        for ask in asks:
+            ask.doubt = unknown
+        with in_doubt(unknown):
+            runs = [run for ask in asks for run in await self.records.held(ask.token, ask.worker.name) if run.seq in seen]
+        if not runs and not unknown.settled:
+            raise unknown
+        for ask in asks:
+            ask.doubt = None
+        return runs
 
     async def _corrected(self, handed: Handed, stamp: Stamp) -> list[Run]:
         """Runs just handed out, with leases that begin now where they were written with a time that was wrong."""

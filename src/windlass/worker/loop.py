@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from windlass.clock import Clock
 from windlass.durations import span
 from windlass.engine import Outcome, Watch
-from windlass.errors import AWAY, BadInput, Cancelled, Conflict, StoreError, WindlassError
+from windlass.errors import AWAY, BadInput, Cancelled, Conflict, OutcomeUnknown, StoreError, WindlassError
 from windlass.machine import Fail, GiveBack, Report, Succeed
 from windlass.model import LIFE_TAG, SOLVER, Failure, Leases, Life, Limits, Receipt, Run, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
-from windlass.worker.beats import Heart
+from windlass.worker.beats import OFTEN, Heart
 from windlass.worker.commands import AsCommand, Guard
 from windlass.worker.context import capture_logs, enter
 from windlass.worker.crew import Crew
@@ -47,6 +47,9 @@ LONGEST_WAIT, LISTEN = 1.0, 30.0  # seconds without a hint after which the store
 FENCE = 40
 """The part of a lease that is left when its handler is stopped because no beat got through. It is counted from before the last one that
 was answered was sent, so from before the store counts: a little for clocks that do not run alike, and for the handler to end."""
+DOUBT = 45_000
+"""Milliseconds after which a claim whose outcome nobody knows can bring nothing more: those that a statement may take and may wait for a
+lock, and some for the way."""
 COURTESY = 1_000  # milliseconds between the ask and the kill of what is no longer ours
 STAY = 120_000  # milliseconds for which a worker that has nothing left to do waits for leases that are over
 LAST_WORD = 5_000  # milliseconds of a stop's grace in which those still running are asked to give up
@@ -97,6 +100,7 @@ class Worker:
         self._crew, self._nursery, self._guard = Crew("windlass-work"), Nursery(), Guard()
         self._held: dict[Held, Execution] = {}  # until their report is stored; one that was lost may be held anew meanwhile
         self._busy: set[Execution] = set()  # until their handler has ended or is left behind
+        self._doubts: dict[str, int] = {}  # room kept for what claims may still bring whose outcome nobody knows, by token
         self._unstarted: deque[Execution] = deque()
         self._abandoned: set[Execution] = set()
         self._done: deque[tuple[Execution, Report]] = deque()
@@ -164,7 +168,7 @@ class Worker:
 
     async def _end_life(self) -> None:
         """Say that nothing is held any more; where that is not known or cannot be said, the next process of this name finds it out."""
-        unanswered = self._serving is not None and self._serving.cancelled()
+        unanswered = self._doubts or (self._serving is not None and self._serving.cancelled())
         if self._life is not None and not self._held and not unanswered:
             with suppress(WindlassError, TimeoutError):
                 await asyncio.wait_for(self.port.end_lives(self.info.name, [self._life.tag]), LAST_WORD / 5_000)
@@ -179,28 +183,6 @@ class Worker:
             self._keep(keeping.sweep(), keeping.tidy())
         else:
             self._keep(self._sweeper.run(), self._sweeper.listen(house), keeping.tidy())
-
-    async def _begin_life(self) -> None:
-        """Recover at once what processes of this name held that are proven gone. All others keep their leases."""
-        if self._life is None:
-            return
-        lives = await self._insist(partial(self.port.begin_life, self.info.name, self._life)) or []
-        if self._life not in lives:
-            self._life = None  # it is not kept, so there is nothing to end
-        gone = [life.tag for life in lives if is_gone(life.process)]
-        if gone and (number := await self._insist(partial(self.port.end_lives, self.info.name, gone))):
-            _LOG.warning("A process of worker %s was gone without a word; what it held is recovered: %d runs.", self.info.name, number)
-
-    async def _end_life(self) -> None:
-        """Say that nothing is held any more; where that is not known or cannot be said, the next process of this name finds it out."""
-        unanswered = self._serving is not None and self._serving.cancelled()
-        if self._life is not None and not self._held and not unanswered:
-            with suppress(WindlassError, TimeoutError):
-                await asyncio.wait_for(self.port.end_lives(self.info.name, [self._life.tag]), LAST_WORD / 5_000)
-
-    def new_token(self) -> str:
-        """For one claim. By how it begins, the leases of this process are told from those of others of its name."""
-        return (self._life.tag if self._life else "") + self.clock.nonce()
 
     async def _cut_short(self) -> None:
         """Whoever ran the worker was cancelled: there is time to give back what runs, and no more."""
@@ -319,7 +301,7 @@ class Worker:
                 self._stay_until, nothing_to_come = None, False
             if len(runs) == asked or self._stopping:
                 continue
-            if until_idle and not runs and self._quiet.is_set():
+            if until_idle and not runs and self._quiet.is_set() and not self._doubts:
                 if nothing_to_come:  # and what came before that was known would have been claimed now
                     self._tell_left()
                     return True
@@ -353,22 +335,6 @@ class Worker:
         for lease in self.left:
             _LOG.log(*told_of(lease, self.clock.now()))
 
-    async def _nothing_to_come(self) -> bool:
-        """Whether nothing is worth waiting for: leases that are over can be recovered only by those who have watched them."""
-        left = None if self._house is None else await self._insist(self._house.left)
-        if left is None:
-            return True
-        now = self.clock.monotonic()
-        self._stay_until = self._stay_until or now + STAY
-        if now < self._stay_until and (left.due_at is not None or any(lease.over and lease.length < STAY for lease in left.leases)):
-            return False
-        self.left = left.leases
-        return True
-
-    def _tell_left(self) -> None:
-        for lease in self.left:
-            _LOG.log(*told_of(lease, self.clock.now()))
-
     def _trust(self, asked_at: int) -> None:
         """An answer that was long on its way is to be confirmed by a beat, before the fence takes it for lost."""
         if self.clock.monotonic() - asked_at > self.lease // 6:
@@ -377,9 +343,29 @@ class Worker:
     def _free(self) -> int:
         """How many more runs there is room for. Reports that are not stored yet leave room for others, but not without bound."""
         if self.info.slots == 1:  # which the store frees only with the report
-            return int(not self._held and not self._abandoned)
-        free = self.info.slots - len(self._busy) - len(self._abandoned)
+            return int(not self._held and not self._abandoned and not self._doubts)
+        free = self.info.slots - len(self._busy) - len(self._abandoned) - sum(self._doubts.values())
         return free if len(self._held) - len(self._busy) < self.info.slots + self._batch else 0
+
+    def doubt(self, token: str, count: int, asked_at: int) -> None:
+        """A claim may still come to hold runs: there is room for them until that is known."""
+        self._doubts[token] = count
+        self._keep(self._resolve(token, asked_at))
+
+    async def _resolve(self, token: str, asked_at: int) -> None:
+        """Take what a claim turns out to hold, asked for with each beat, until it has all that it asked for or can get no more."""
+        seen, over = set[int](), False
+        while self._doubts[token] > 0 and not over:
+            over = self.clock.monotonic() > asked_at + DOUBT
+            runs = await self._insist(partial(self.port.recover, self.info, token)) or ()
+            for run in [run for run in runs if run.seq not in seen]:
+                seen.add(run.seq)
+                self._doubts[token] -= 1
+                self._trust(asked_at)
+                self._take(run, asked_at)
+            await asyncio.sleep(min(1.0, self.lease / 1000 / OFTEN))
+        del self._doubts[token]
+        self._room.set()
 
     async def _change(self) -> None:
         """Wait until a run has ended, or the worker shall stop."""
@@ -792,7 +778,14 @@ class Claim:
         if self._asked and (runs := await worker.port.recover(worker.info, self._token)):
             return runs, asked_at
         self._asked = True
-        return await worker.port.claim(worker.info, count=self._count, lease=worker.lease, token=self._token), asked_at
+        try:
+            return await worker.port.claim(worker.info, count=self._count, lease=worker.lease, token=self._token), asked_at
+        except OutcomeUnknown as unknown:
+            if unknown.settled:
+                raise
+            _LOG.warning("Whether runs were claimed is unknown; what the claim brings is asked for: %s", unknown)
+            worker.doubt(self._token, self._count, asked_at)
+            return [], asked_at
 
 
 def told_of(lease: Leases, now: int) -> tuple[int, str]:

@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 from windlass.clock import Clock
 from windlass.errors import (
     BadInput,
+    OutcomeUnknown,
     StoreError,
 )
 from windlass.faults import FAULTS
@@ -36,8 +37,10 @@ from windlass.store.postgres.wire import (
     ROLLBACK,
     TIME,
     VERSION,
+    WHO,
     AnySession,
     AsyncSession,
+    Backend,
     Batch,
     BlockingSession,
     Queries,
@@ -102,7 +105,7 @@ class _Postgres:
         self._prepare = prepare
         # Behind a pooler that shares connections by transaction, a session's settings would reach other programs.
         self._opening = () if prepare else (_configuration(settings, local=True),)
-        self._configuring = (_configuration(settings, local=False),) if prepare else ()
+        self._configuring = (_configuration(settings, local=False), WHO) if prepare else ()
         self._idle: list[AnySession] = []
         self._checked = self._closed = False
         self._align_at, self._scale = clock.monotonic(), 0
@@ -172,8 +175,35 @@ class _Postgres:
                 self._checked = True
             await self._measure_offset(session)
             return await use(session)
+        except OutcomeUnknown as unknown:
+            if not unknown.settled:
+                await session.close()
+                unknown.settled = await self._ended(session.backend)
+            raise
         finally:
             await self._give_back(session)
+
+    async def _ended(self, backend: Backend | None) -> bool:
+        """Whether a process is known to be gone whose connection broke: what it has not committed by now, it never will."""
+        trial = Trial(self._clock, self._patience)
+        with suppress(StoreError):  # patience is over
+            while backend is not None:
+                error = psycopg.OperationalError("the former connection is still being served")
+                try:
+                    if await self._end(backend):
+                        return True
+                except psycopg.Error as trouble:
+                    error = psycopg.OperationalError(str(trouble))
+                await self._pause(trial.pause_after(error))
+        return False
+
+    async def _end(self, backend: Backend) -> bool:
+        session = await self._take()
+        try:
+            [[answer]] = await session.say(backend.end())
+        finally:
+            await self._give_back(session)
+        return backend.is_gone(*answer)
 
     async def _take(self) -> AnySession:
         with suppress(IndexError):  # there was none, or another thread was faster
@@ -182,7 +212,9 @@ class _Postgres:
             return session
         session = await self._connect()
         try:
-            await session.say(*self._configuring)
+            answers = await session.say(*self._configuring)
+            for row in answers[1] if self._prepare else ():
+                session.meet(*row)
         except BaseException:
             await session.close()
             raise

@@ -155,8 +155,34 @@ CONFIGURE = (
     b"union all select set_config(key, value, $2) from json_each_text($1)"
 )
 
+_STARTED = b"(extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint"
+WHO = Step(
+    b"select pid, (extract(epoch from backend_start) * 1000000)::bigint, %s from pg_stat_activity where pid = pg_backend_pid()" % _STARTED
+)
+# One that waits for a standby has committed: ended now, it would show what the standby may not have.
+_END = (
+    b"select %s, count(pid), count(case when wait_event is distinct from 'SyncRep' then pg_terminate_backend(pid) end) "
+    b"from pg_stat_activity where pid = $1 and (extract(epoch from backend_start) * 1000000)::bigint = $2" % _STARTED
+)
+
 BOOL, _INT8, JSON, _UNKNOWN = 16, 20, 114, 0
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s|%%")
+
+
+class Backend(NamedTuple):
+    """The process that serves a connection: its pid, when it began, and when its server did, in microseconds."""
+
+    pid: int
+    began: int
+    server: int
+
+    def end(self) -> Step:
+        """End it, if it is still there; to be said on another connection."""
+        return Step(_END, (b"%d" % self.pid, b"%d" % self.began), (_INT8, _INT8))
+
+    def is_gone(self, server: int, left: int, _: int) -> bool:
+        """Whether that answer proves that it is no more. Another server that began before proves nothing."""
+        return server > self.server or (server == self.server and not left)
 
 
 class _Compiled(NamedTuple):
@@ -253,9 +279,15 @@ class _Session:
         self.connection: psycopg.BaseConnection[Any] = connection
         self.pgconn = connection.pgconn
         self.lost = False
+        self.backend: Backend | None = None  # of a pooler's connections nobody knows which it is
         self._prepare, self._count = prepare, 0
         self._prepared: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
         self._loader = Transformer(self)
+
+    def meet(self, pid: int, began: int, server: int) -> None:
+        """Know who serves this connection, by the answer to `WHO`. Where the connection itself names another, a pooler is between."""
+        if pid == self.pgconn.backend_pid:
+            self.backend = Backend(pid, began, server)
 
     @property
     def state(self) -> pq.TransactionStatus:
