@@ -171,6 +171,8 @@ class Reporting(Core):
             return Receipt(run.id, run.state, repeated=True)
         closed = await self.records.closed_attempt(run.seq, report.token or "")
         if closed is None:
+            if isinstance(report, GiveBack) and not report.begun:  # which leaves no attempt behind, and nothing more is asked for
+                return Receipt(run.id, State.QUEUED, repeated=True)
             raise lease_lost(run)
         outcome, answer, error = closed
         failed_so = isinstance(report, Fail) and outcome == "failed" and error == report.error

@@ -31,6 +31,7 @@ from windlass.worker.lag import Lag
 from windlass.worker.outcomes import Stopped, failure_of, paced, returned
 from windlass.worker.port import House, Port, Spool
 from windlass.worker.processes import InProcess, Nursery
+from windlass.worker.shortage import Ability, Need, Shortage, try_process
 from windlass.worker.solvers import AsSolver, Solvers
 from windlass.worker.works import InThread, Work, report_of
 
@@ -78,7 +79,8 @@ class Worker:
         self.worn_out = False  # it has ended because of handlers that were left behind: only a new process is whole again
         self._house, self._spool, self.lease, self._margin = house, spool, lease, lease // FENCE
         self._at_the_disk, self._spooled = asyncio.Lock(), False
-        self._measure, self._lag = measure, Lag()
+        self._measure, self._lag, self._to_tell = measure, Lag(), asyncio.Event()
+        self._ability = Ability(clock)
         self._incarnation = 0 if about is None else round(clock.chance() * 2**31)  # so that two who go by one name can be told apart
         self._about = None if about is None else {**about, "incarnation": self._incarnation}
         self._longest_wait: float = getattr(port, "longest_wait", LONGEST_WAIT)
@@ -226,9 +228,9 @@ class Worker:
         await asyncio.gather(*left, return_exceptions=True)
         await self._keep_unsent()
         self._crew.close()
-        await asyncio.to_thread(self._nursery.close)
-        await asyncio.to_thread(self._guard.close)
-        await asyncio.to_thread(self.heart.join, 5.0)
+        await aside(self._nursery.close)
+        await aside(self._guard.close)
+        await aside(self.heart.join, 5.0)
 
     # Claiming
 
@@ -239,6 +241,9 @@ class Worker:
                 _LOG.warning("The worker ends, so that a new process takes the place of what was left behind.")
                 self.worn_out = True
                 return True
+            if self._ability.short:
+                await self._until_able()
+                continue
             room = self._free()
             if not room:
                 await self._change()
@@ -256,6 +261,27 @@ class Worker:
                 return True
             await self._hint(or_an_end=until_idle)
         return False
+
+    async def _until_able(self) -> None:
+        """Claim nothing for a while; then try whether what was lacking can be had."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._change(), max(0.0, self._ability.again_at - self._loop.time()))
+        if self._stopping or self._loop.time() < self._ability.again_at:
+            return
+        try:
+            if "thread" in self._ability.short:
+                self._crew.submit(_nothing)
+            if "process" in self._ability.short:
+                await aside(try_process)
+        except Shortage as shortage:
+            self._cannot(shortage)
+        else:
+            self._ability.regained()
+            self._to_tell.set()
+
+    def _cannot(self, shortage: Shortage) -> None:
+        self._ability.lacks(shortage, self._loop.time())
+        self._to_tell.set()
 
     async def _swept(self) -> bool:
         """Whether time has brought anything to do that was not queued yet."""
@@ -335,7 +361,7 @@ class Worker:
         self._busy.add(execution)
         self._quiet.clear()
         if self._stopping:
-            self._end(execution, GiveBack())
+            self._end(execution, GiveBack(begun=False))
             return
         if handler.kind == "async":
             execution.task = self._loop.create_task(self._attempt(execution))
@@ -343,9 +369,8 @@ class Worker:
             execution.work = self._work_of(execution)
             try:
                 self._crew.submit(lambda: self._on_thread(execution))
-            except RuntimeError as error:  # the system has no thread for it
-                _LOG.error("Run %s is given back: %s.", run.id, error)
-                self._end(execution, GiveBack())
+            except Shortage as shortage:
+                self._not_begun(execution, shortage)
                 return
         if run.policy.timeout:
             self._after(execution, run.policy.timeout, "timeout")
@@ -364,6 +389,7 @@ class Worker:
         """Run a coroutine function in a task of its own."""
         handler, context = execution.handler, execution.context
         assert handler.call is not None
+        execution.begun = True
         enter(context)
         try:
             value = await handler.call(context)
@@ -388,8 +414,12 @@ class Worker:
 
     def _on_thread(self, execution: Execution) -> None:
         assert execution.work is not None
+        execution.begun = True
         try:
             report = paced(execution.work.run(), execution.run.attempt, execution.handler.backoff)
+        except Shortage as shortage:
+            self.call_soon(self._not_begun, execution, shortage)
+            return
         except BaseException as error:
             report = Fail(error=failure_of(error))
         self.call_soon(self._ended_with, execution, report)
@@ -456,6 +486,17 @@ class Worker:
 
     def _ended_with(self, execution: Execution, report: Report) -> None:
         """A handler has ended."""
+        if execution.work is not None:
+            self._ability.proven(_need(execution))
+        self._ended(execution, report)
+
+    def _not_begun(self, execution: Execution, shortage: Shortage) -> None:
+        """A run for which the system had no thread or process goes back as it came."""
+        execution.begun = False
+        self._cannot(shortage)
+        self._ended(execution, GiveBack(begun=False))
+
+    def _ended(self, execution: Execution, report: Report) -> None:
         if execution in self._abandoned:
             self._abandoned.discard(execution)
             self._room.set()
@@ -466,12 +507,12 @@ class Worker:
         """What is reported, given why it was stopped; None: nothing. A result of one that did not know stands."""
         if execution.lost:
             return None
-        if execution.why is None or isinstance(report, Succeed):
+        if execution.why is None or isinstance(report, Succeed | GiveBack):
             return report
         policy = execution.run.policy
         match execution.why:
             case "drain" | "lost":  # by the clock: the store is asked whether it is still ours, and if so, somebody else shall have it
-                return GiveBack()
+                return GiveBack(begun=execution.begun)
             case "timeout":
                 message = f"The attempt ran for longer than its timeout of {policy.timeout} ms."
                 return Fail(error=Failure(code="timeout", message=message, detail=_said(report)), delay=_delay(report))
@@ -523,12 +564,12 @@ class Worker:
         async with self._at_the_disk:
             if unsent := [_outcome(*item) for item in (*self._reporting, *self._done) if not item[0].lost]:
                 self._spooled = True
-                await asyncio.to_thread(self._spool.keep, unsent)
+                await aside(self._spool.keep, unsent)
 
     async def _drop_sent(self, batch: Sequence[tuple[Execution, Report]]) -> None:
         if self._spool is not None and self._spooled:
             async with self._at_the_disk:
-                await asyncio.to_thread(self._spool.drop, [_outcome(*item) for item in batch])
+                await aside(self._spool.drop, [_outcome(*item) for item in batch])
 
     async def _report(self, batch: Sequence[tuple[Execution, Report]]) -> None:
         self._reporting = batch
@@ -580,18 +621,21 @@ class Worker:
     async def _keep_measuring(self, measure: Callable[[], Mapping[str, float]]) -> None:
         measured: Mapping[str, float] = {}
         while True:
+            self._to_tell.clear()
             try:
-                measured = await asyncio.to_thread(measure)
+                measured = await aside(measure)
             except Exception as error:
                 _LOG.warning("The host cannot be measured: %s", error)
                 measure, measured = dict, {}
             with suppress(Exception):  # nobody's work depends on it
                 await self.port.worker_metrics(self.info.name, {**measured, **self._own_metrics()})
-            await asyncio.sleep(MEASURE_EVERY)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._to_tell.wait(), MEASURE_EVERY)
 
     def _own_metrics(self) -> Mapping[str, float]:
         wall: int = getattr(self.clock, "wall", self.clock.now)()  # of this machine: the other may be the store's
-        return {"loop_lag_ms": self._lag.ms, "clock": wall, "incarnation": self._incarnation}
+        own = {"loop_lag_ms": self._lag.ms, "clock": wall, "incarnation": self._incarnation}
+        return own | {"unable_ms": self._ability.for_ms} if self._ability.short else own
 
     def _start_soon(self) -> None:
         """Tell the start of those that have run for a while; the start of shorter ones is part of their report."""
@@ -688,6 +732,21 @@ class Claim:
             return runs, asked_at
         self._asked = True
         return await worker.port.claim(worker.info, count=self._count, lease=worker.lease, token=self._token), asked_at
+
+
+async def aside(call: Callable[..., T], *arguments: Any) -> T:
+    """Call what blocks on a thread; where the system has none, here."""
+    try:
+        return await asyncio.to_thread(call, *arguments)
+    except RuntimeError:
+        return call(*arguments)
+
+
+def _nothing() -> None: ...
+
+
+def _need(execution: Execution) -> Need:
+    return "process" if execution.can_be_killed else "thread"
 
 
 def _unknown(context: Any) -> Any:
