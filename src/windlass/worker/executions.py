@@ -24,7 +24,7 @@ class Execution:
 
     __slots__ = (
         "began", "begun", "context", "dropped", "finished", "handler", "held", "lease_ends", "lines", "logging", "lost", "n",
-        "progress_text", "run", "task", "timers", "why", "work", "worker",
+        "progress_text", "refused", "run", "task", "timers", "why", "work", "worker",
     )  # fmt: skip
 
     def __init__(self, worker: Worker, run: Run, handler: Handler, now: int, lease_ends: int) -> None:
@@ -38,6 +38,7 @@ class Execution:
         self.why: Why | None = None
         self.begun = self.finished = False
         self.lost = False  # the store says that it is no longer ours: nothing of it is written. Set by `Worker.lose`, from any thread
+        self.refused = False  # the store does not take its report, nor may it take what is said instead
         self.timers: list[asyncio.TimerHandle] = []
         self.lines: list[tuple[int, str]] = []
         self.n = self.dropped = 0

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from windlass.clock import Clock
 from windlass.engine import Outcome, Watch
-from windlass.errors import AWAY, BadInput, Cancelled, Conflict, StoreError, WindlassError
+from windlass.engine.reports import report_size
+from windlass.errors import AWAY, BadInput, Cancelled, Conflict, StoreError, WindlassError, of_one
 from windlass.machine import Fail, GiveBack, Report, Succeed
 from windlass.model import SOLVER, Failure, Limits, Receipt, Run, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
@@ -85,7 +86,7 @@ class Worker:
         self._about = None if about is None else {**about, "incarnation": self._incarnation}
         self._longest_wait: float = getattr(port, "longest_wait", LONGEST_WAIT)
         limits = getattr(port, "limits", Limits())
-        self._batch, self._lines = min(limits.claim, limits.report), limits.lines_per_call
+        self._batch, self._lines, self._bytes = min(limits.claim, limits.report), limits.lines_per_call, limits.batch
         self._crew, self._nursery, self._guard = Crew("windlass-work"), Nursery(), Guard()
         self._held: dict[Held, Execution] = {}  # until their report is stored; one that was lost may be held anew meanwhile
         self._busy: set[Execution] = set()  # until their handler has ended or is left behind
@@ -554,8 +555,17 @@ class Worker:
             await self._work_done.wait()
             self._work_done.clear()
             while self._done:
-                batch = [self._done.popleft() for _ in range(min(self._batch, len(self._done)))]
-                await self._report(batch)
+                await self._report(self._next_done())
+
+    def _next_done(self) -> list[tuple[Execution, Report]]:
+        """As many reports as one call takes, by their number and their bytes."""
+        batch, left = list[tuple[Execution, Report]](), self._bytes
+        while self._done and len(batch) < self._batch:
+            left -= report_size(self._done[0][1])
+            if left < 0 and batch:
+                break
+            batch.append(self._done.popleft())
+        return batch
 
     async def _keep_unsent(self) -> None:
         """What has ended and is not reported outlives this process, if there is where to keep it. A slow disk holds up nobody else."""
@@ -591,7 +601,8 @@ class Worker:
             if isinstance(answer, Conflict):
                 self._done.append((execution, report))  # somebody was faster fifty times: say it again
                 continue
-            if isinstance(answer, BadInput):
+            if isinstance(answer, BadInput) and not execution.refused:
+                execution.refused = True
                 refused = Failure(code="bad_output", message=f"The report was refused: {answer}")
                 self._done.append((execution, Fail(error=refused, retry=report.retry if isinstance(report, Fail) else True)))
                 continue
@@ -686,8 +697,10 @@ class Worker:
         send = partial(self.port.log, execution.run.id, execution.held.token, lines, seq=execution.held.seq)
         try:
             await self._insist(send, always=True)
-        except StoreError:
-            raise
+        except StoreError as error:
+            if not of_one(error):
+                raise
+            _LOG.warning("Lines of run %s are not kept: %s", execution.run.id, error)
         except WindlassError:
             return False
         return True
