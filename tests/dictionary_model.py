@@ -591,7 +591,7 @@ class Model:
         token, words = report.token or "", _words(report)
         if isinstance(report, Succeed) and doc.state == "succeeded" and _equal(doc, report):
             return doc.state, True
-        if words is not None and token in doc.said and doc.said[token][0] == words:
+        if words is not None and token in doc.said and (doc.said[token][0], words) in ((words, words), ("returned", "unbegun")):
             return doc.said[token][1], True
         if doc.token != token:
             raise Refused(LeaseLost)
@@ -613,6 +613,10 @@ class Model:
             self._end(doc, "succeeded", now, "succeed")
         elif isinstance(report, Fail):
             self._fail(doc, report.error.code, now, "fail", report.delay, final=not report.retry)
+        elif _unbegun(report):
+            doc.state = "queued"
+            self._note(doc, report.name)
+            self._let_go(doc)
         else:
             self._return(doc, now, report.delay if isinstance(report, Snooze) else 0, report.name)
 
@@ -645,6 +649,9 @@ class Model:
         doc.closed.append((outcome, doc.state, doc.worker, doc.token, doc.claimed_at, started_at, finished_at, error))
         self._note(doc, move)
         doc.attempt += 1
+        self._let_go(doc)
+
+    def _let_go(self, doc: Doc) -> None:
         doc.token = doc.worker = doc.lease = doc.claimed_at = doc.started_at = doc.lease_until = doc.look_at = None
         doc.alone = False
 
@@ -999,7 +1006,19 @@ def _delays(doc: Doc) -> int | tuple[int, int]:
 
 def _words(report: Report) -> Any:
     """What makes two reports the same; a success is known by its result alone."""
-    return None if isinstance(report, Succeed) else ("fail", report.error) if isinstance(report, Fail) else "returned"
+    return (
+        None
+        if isinstance(report, Succeed)
+        else ("fail", report.error)
+        if isinstance(report, Fail)
+        else "unbegun"
+        if _unbegun(report)
+        else "returned"
+    )
+
+
+def _unbegun(report: Report) -> bool:
+    return isinstance(report, GiveBack) and not report.begun
 
 
 def _equal(doc: Doc, report: Succeed) -> bool:

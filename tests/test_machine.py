@@ -174,7 +174,7 @@ commands: dict[type[Command], st.SearchStrategy[Command]] = {
     Succeed: st.builds(Succeed, output=st.none() | words, output_hash=st.none() | words),
     Fail: st.builds(Fail, error=failures, retry=st.booleans(), delay=st.none() | durations, chance=chances, next_id=st.just("next")),
     Snooze: st.builds(Snooze, delay=durations, next_id=st.just("next")),
-    GiveBack: st.builds(GiveBack, next_id=st.just("next")),
+    GiveBack: st.builds(GiveBack, begun=st.booleans(), next_id=st.just("next")),
     Lapse: st.builds(Lapse, chance=chances, next_id=st.just("next")),
     Expire: st.builds(Expire),
     Cancel: st.builds(Cancel, reason=st.none() | words),
@@ -400,11 +400,19 @@ def test_a_run_that_is_being_cancelled_ends_cancelled_and_keeps_nothing_of_a_rep
 @given(runs(State.CLAIMED, State.RUNNING), bad_ends, times)
 def test_a_retry_has_no_trace_of_the_worker_and_names_the_attempt_before(run: Run, cmd: Command, now: int) -> None:
     after = step(run, cmd, now)
-    assert after.attempt - run.attempt == (after.finished_at is None)
+    unbegun = isinstance(cmd, GiveBack) and not cmd.begun
+    assert after.attempt - run.attempt == (after.finished_at is None and not unbegun)
     if after.attempt > run.attempt:
         assert (after.attempt_id, after.retry_of) == ("next", run.current_attempt)
         assert not any(getattr(after, name) for name in (*HELD_FIELDS, "slot", "started_at"))
         assert isinstance(cmd, Snooze | GiveBack) == (after.burnt == run.burnt) == (after.returns == run.returns + 1)
+
+
+@given(runs(State.CLAIMED, State.RUNNING), times)
+def test_what_is_given_back_without_having_begun_is_as_it_was_before_its_claim(run: Run, now: int) -> None:
+    after = step(run, GiveBack(token=run.token, begun=False, next_id="next"), now)
+    nobodys = dict.fromkeys((*HELD_FIELDS, "slot", "started_at"))
+    assert after == replace(run, state=State.QUEUED, rev=run.rev + 1, **nobodys)
 
 
 @given(runs(State.CLAIMED, State.RUNNING), bad_ends, times)
@@ -412,7 +420,7 @@ def test_an_end_without_success_is_what_the_policy_says(run: Run, cmd: Command, 
     after = step(run, cmd, now)
     final = isinstance(cmd, Expire) or (isinstance(cmd, Fail) and not cmd.retry)
     spent = isinstance(cmd, Fail | Lapse) and run.burnt + 1 == run.max_attempts
-    returned = isinstance(cmd, Snooze | GiveBack) and run.returns == run.policy.max_returns
+    returned = isinstance(cmd, Snooze | GiveBack) and getattr(cmd, "begun", True) and run.returns == run.policy.max_returns
     assert (after.state.value == run.policy.exhausted) == (final or spent or returned) == (after.finished_at is not None)
 
 

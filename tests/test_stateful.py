@@ -83,7 +83,7 @@ reports: st.SearchStrategy[Report] = st.one_of(
     st.builds(Succeed, output=st.sampled_from([None, "1", '"x"']), output_hash=st.sampled_from([None, None, "h1"])),
     st.builds(Fail, error=failures, retry=st.sampled_from([True, True, True, False]), delay=st.sampled_from([None, None, 0, 3_000])),
     st.builds(Snooze, delay=st.sampled_from([0, 4_000])),
-    st.builds(GiveBack),
+    st.builds(GiveBack, begun=st.sampled_from([True, True, False])),
 )
 
 

@@ -509,26 +509,6 @@ def test_a_claim_whose_answer_was_lost_is_found_again(app: App, ports: Ports, sl
     assert (run.attempt, run.burnt, ran) == (1, 0, [run.id])
 
 
-def test_a_run_without_a_thread_is_given_back(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    start, refused = threading.Thread.start, list[str]()
-
-    def few(thread: threading.Thread) -> None:
-        if thread.name.startswith("windlass-work") and not refused:
-            refused.append(thread.name)
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    @app.job(name="plain")
-    def plain() -> int:
-        return 1
-
-    monkeypatch.setattr(threading.Thread, "start", few)
-    with working(app, slots=2):
-        run = ended(plain.enqueue())
-    assert refused
-    assert (run.state, run.returns, run.burnt) == (State.SUCCEEDED, 1, 0)
-
-
 def test_a_code_that_cannot_be_kept_does_not_change_the_verdict(app: App) -> None:
     @app.job(name="fails")
     async def fails() -> None:

@@ -407,7 +407,9 @@ def taken_over(site: Site, runs: set[str], twin: int) -> bool:
     with contextlib.suppress(AssertionError):
         until(lambda: {line.run for line in site.calls(twin)} >= runs, "taken over", 10)
         return True
-    assert not site.calls(twin), "the second worker works, but not on this"
+    if site.calls(twin):  # it only takes its time
+        until(lambda: {line.run for line in site.calls(twin)} >= runs, "all taken over")
+        return True
     for pid in list(site.workers):
         site.end(pid, signal.SIGKILL)
     return False

@@ -273,5 +273,10 @@ def in_doubt(unknown: OutcomeUnknown) -> Iterator[None]:
         raise unknown from error
 
 
+def of_one(error: WindlassError) -> bool:
+    """Whether an error of a store may concern one member of a set alone: it does not pass, and the store itself is well."""
+    return type(error) is StoreError
+
+
 AWAY = (StoreUnreachable, StoreBusy, StoreFull, OutcomeUnknown)
 """What passes by itself. Any other error of a store ends whoever meets it: going on would only hide it."""

@@ -104,9 +104,13 @@ class Snooze(Report, frozen=True, kw_only=True):
 
 
 class GiveBack(Report, frozen=True, kw_only=True):
-    """A draining worker returns what it did not finish; no try is burnt."""
+    """A worker returns what it did not finish, or could not begin; no try is burnt.
+
+    Of what it has not begun nothing is counted: the run is as it was before its claim, and `max_returns` is no nearer.
+    """
 
     name = "give_back"
+    begun: bool = True
     next_id: str = ""
 
 
@@ -226,22 +230,17 @@ def succeed(run: Run, cmd: Succeed, now: int) -> Run:
     return _end(run, State.SUCCEEDED, now, started_at=started_at, error=None, output=cmd.output, output_hash=cmd.output_hash)
 
 
+_NOBODYS: dict[str, Any] = dict.fromkeys(
+    ("token", "worker", "slot", "lease", "claimed_at", "started_at", "lease_until", "look_at"),
+)
+
+
 def _plan_next(run: Run, now: int, delay: int, next_id: str, **fields: Any) -> Run:
     """Close the attempt and plan a further one, which has an id of its own and names the one before."""
     due_at = now + delay
-    blank = {
-        "token": None,
-        "worker": None,
-        "slot": None,
-        "lease": None,
-        "claimed_at": None,
-        "started_at": None,
-        "lease_until": None,
-        "look_at": None,
-    }
     chained = {"attempt": run.attempt + 1, "attempt_id": next_id, "retry_of": run.current_attempt}
     state = State.QUEUED if delay == 0 else State.SCHEDULED
-    return replace(run, state=state, due_at=due_at, **blank, **chained, **fields)
+    return replace(run, state=state, due_at=due_at, **_NOBODYS, **chained, **fields)
 
 
 def backoff(run: Run, chance: float) -> int:
@@ -292,7 +291,7 @@ def snooze(run: Run, cmd: Snooze, now: int) -> Run:
 
 
 def give_back(run: Run, cmd: GiveBack, now: int) -> Run:
-    return _return(run, now, 0, cmd.next_id)
+    return _return(run, now, 0, cmd.next_id) if cmd.begun else replace(run, state=State.QUEUED, **_NOBODYS)
 
 
 def cancel(run: Run, cmd: Cancel, now: int) -> Run:

@@ -615,6 +615,7 @@ class Limits(Struct, frozen=True):
     create: int = 10_000  # runs in one call
     claim: int = 1_000
     report: int = 1_000
+    batch: int = 16 * 1024 * 1024  # of a set that travels as one; a member that is larger goes alone
     page: int = 1_000
     predecessors: int = 1_000
     waits: int = 100_000  # between the members of one group

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from windlass.errors import BadInput, TooLarge
+
+T = TypeVar("T")
 
 DEPTH = 64
 LARGEST = 2**63 - 1
@@ -117,6 +120,17 @@ def encode(value: Any, *, most: int, what: str = "The payload") -> str:
 def decode(text: str) -> Any:
     """The value of a text that `encode` made."""
     return _load(text)
+
+
+def slices(items: Sequence[T], size: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
+    """The items in slices of so many bytes at most; one that is larger goes alone."""
+    begin = total = 0
+    for index, item in enumerate(items):
+        total += (one := size(item))
+        if total > most and index > begin:
+            yield items[begin:index]
+            begin, total = index, one
+    yield items[begin:]
 
 
 def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

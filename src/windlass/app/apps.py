@@ -21,6 +21,7 @@ from typing import Any, Never, TypeVar, Unpack
 
 from msgspec.structs import replace
 
+from windlass import payload
 from windlass.app.groups import AsyncGroupDraft, AsyncGroupHandle, GroupDraft, GroupHandle, new_group
 from windlass.app.handles import AsyncHandle, H, Handle
 from windlass.app.jobs import AsyncJob, AsyncJobMaker, D, Definition, Job, JobMaker, Kind, from_command, from_function
@@ -55,6 +56,7 @@ _LOG = logging.getLogger("windlass.app")
 
 DEFAULT_STORE = "windlass.db"
 HUB_TO_START = 3600.0  # seconds that a worker waits for a hub before it has told its jobs
+BESIDE = 200  # bytes of a creation in a request, beside its payload
 RECYCLE = 100  # after so many a handler's process is replaced
 SWITCH_INTERVAL = 0.0001
 """Seconds after which Python lets another thread run: the writer gives up its turn with every statement, and must get it back soon."""
@@ -316,7 +318,14 @@ class Base:
     def _slices(self, news: Iterable[NewRun]) -> Iterator[list[NewRun]]:
         remaining = iter(news)
         while slice_ := list(islice(remaining, self.limits.create)):
-            yield slice_
+            yield from self._parcels(slice_) if located(self.address).kind == "hub" else (slice_,)
+
+    def _parcels(self, news: list[NewRun]) -> Iterator[list[NewRun]]:
+        """The same in slices of which a hub takes each as one request."""
+        from windlass.client.port import parcels
+
+        for some in parcels(news, lambda new: BESIDE + len(payload.encode(new.payload, most=self.limits.payload).encode())):
+            yield list(some)
 
     def _by_name(self, job: str, payload: Any, said: RunOptions) -> NewRun:
         known = self.jobs.get(job)

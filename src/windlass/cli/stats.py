@@ -50,7 +50,8 @@ def _workers(found: list[Worker], now: int) -> Table:
         seen = Text(views.ago(worker.seen_at, now), style="green" if worker.alive else "red")
         queues, jobs = (", ".join(names) if names is not None else "all" for names in (info.queues, info.jobs))
         machine = [f"{info.cores} cores", *([f"{info.memory:,} MiB"] if info.memory else []), *info.tags]
-        made.add_row(cell(info.name), seen, f"{worker.held} of {info.slots}", cell(queues), cell(jobs), cell(", ".join(machine)))
+        holds = f"{worker.held} of {info.slots}" + (", cannot execute" if worker.alive and worker.metrics.get("unable_ms") else "")
+        made.add_row(cell(info.name), seen, holds, cell(queues), cell(jobs), cell(", ".join(machine)))
     return made
 
 

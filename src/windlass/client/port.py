@@ -24,6 +24,7 @@ from windlass.errors import (
     WindlassError,
 )
 from windlass.model import BeatAnswer, Life, Receipt, Run, WorkerInfo
+from windlass.payload import slices
 from windlass.store.records import Held
 from windlass.wire import (
     AddLines,
@@ -156,10 +157,4 @@ def _answer(view: ReceiptView) -> Receipt | WindlassError:
 
 def parcels(items: Sequence[T], size: Callable[[T], int]) -> Iterator[Sequence[T]]:
     """The items in slices that fit into one request each; one that is larger goes alone."""
-    begin = total = 0
-    for index, item in enumerate(items):
-        total += size(item)
-        if total > PARCEL and index > begin:
-            yield items[begin:index]
-            begin, total = index, size(item)
-    yield items[begin:]
+    return slices(items, size, PARCEL)

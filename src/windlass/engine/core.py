@@ -233,11 +233,11 @@ class Core:
     """The engine's common ground. Verbs await only their store."""
 
     def __init__(self, store: Store, clock: Clock, limits: Limits | None = None, hints: Hints | None = None) -> None:
-        self.records = self.home = Records(store)
+        self.limits = limits or Limits()
+        self.records = self.home = Records(store, most=self.limits.batch)
         self.hints = hints if hints is not None else store if isinstance(store, Hints) else NoHints(clock)
         self._joined: Joined | None = None
         self.clock = clock
-        self.limits = limits or Limits()
         self.lanes = Lanes()
         self.controls = Controls()
         self.steady = Steady(clock)
@@ -249,7 +249,7 @@ class Core:
         Lanes and definitions still go their own way: a caller's transaction must not hold them.
         """
         other = copy(self)
-        other.records = Records(store)
+        other.records = Records(store, most=self.limits.batch)
         other._joined = store if isinstance(store, Joined) else None
         if other._joined is None:  # else what this engine hears is still right, and what it says waits for the caller's commit
             other.hints = store if isinstance(store, Hints) else NoHints(self.clock)
@@ -258,7 +258,7 @@ class Core:
     def by(self, who: str, what: str, subject: str) -> Self:
         """The same engine for one act of somebody, which the batch that does it also writes into the audit."""
         other, act = copy(self), Act(checks.name(who, "Who did it"), what, subject, self.clock.now())
-        other.records, other.home = Records(self.records.store, act), Records(self.home.store, act)
+        other.records, other.home = (Records(records.store, act, self.limits.batch) for records in (self.records, self.home))
         return other
 
     async def close(self) -> None:

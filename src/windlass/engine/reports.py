@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE, Core
-from windlass.errors import Conflict, NotFound, OutcomeUnknown, StoreError, WindlassError
+from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, StoreError, WindlassError, of_one
 from windlass.machine import TOO_MANY_RETURNS, Fail, GiveBack, Report, Snooze, Succeed, cancelled, lease_lost, step, wrong_state
 from windlass.model import Receipt, Run, State
+from windlass.payload import slices
 from windlass.store.records import Change
 
 _FAILED = (State.FAILED, State.QUARANTINED)
@@ -45,7 +46,7 @@ class Reporting(Core):
         answers: dict[int, Receipt | WindlassError] = {}
         for seq, state in became.items():
             index = first[seq]
-            answers[index] = Receipt(outcomes[index].run, state)
+            answers[index] = state if isinstance(state, WindlassError) else Receipt(outcomes[index].run, state)
         if len(answers) < len(outcomes):
             for index, report in enumerate(prepared):
                 if isinstance(report, WindlassError):
@@ -93,13 +94,30 @@ class Reporting(Core):
             )
         return replace(report, next_id=self.clock.new_id())
 
-    async def _end(self, reports: dict[int, Report]) -> dict[int, State]:
+    async def _end(self, reports: dict[int, Report]) -> dict[int, State | WindlassError]:
         """Move the runs that are as their worker believes; what is not is left for `_settle`."""
-        done = {seq: report for seq, report in reports.items() if isinstance(report, Succeed)}
+        became: dict[int, State | WindlassError] = {}
+        for some in slices(list(reports.items()), lambda item: report_size(item[1]), self.limits.batch):
+            done = {seq: report for seq, report in some if isinstance(report, Succeed)}
+            became |= await self._written(self._succeed, done)
+            became |= await self._written(self._decide, {seq: report for seq, report in some if seq not in done})
+        return became
+
+    async def _written(
+        self, write: Callable[[dict[int, Any]], Awaitable[dict[int, State]]], reports: dict[int, Any]
+    ) -> Mapping[int, State | WindlassError]:
+        """Write a set in one batch. One that the store does not take is halved, until the member that it refuses is alone."""
         try:
-            return await self._succeed(done) | await self._decide({seq: report for seq, report in reports.items() if seq not in done})
+            return await write(reports)
         except OutcomeUnknown:
             return {}  # `_settle` asks each run what became of it
+        except StoreError as error:
+            if not of_one(error):
+                raise
+            if len(reports) == 1:
+                return dict.fromkeys(reports, BadInput(f"The store does not take the report: {error.message}", hint=error.hint))
+        items, half = list(reports.items()), len(reports) // 2
+        return {**await self._written(write, dict(items[:half])), **await self._written(write, dict(items[half:]))}
 
     async def _succeed(self, done: dict[int, Succeed]) -> dict[int, State]:
         if not done:
@@ -141,11 +159,13 @@ class Reporting(Core):
             if run.finished_at is not None:
                 return self._repeated(run, report)
             became = await (self._end({run.seq: report}) if _as_believed(run, report) else self._confirm(run, report))
-            if became:
-                return Receipt(run.id, became[run.seq])
+            if isinstance(state := became.get(run.seq), WindlassError):
+                raise state
+            if state is not None:
+                return Receipt(run.id, state)
         raise Conflict(f"Run {run_id} kept changing; the report was not stored.", hint="Report again.")
 
-    async def _confirm(self, run: Run, report: Report) -> dict[int, State]:
+    async def _confirm(self, run: Run, report: Report) -> dict[int, State | WindlassError]:
         """A report on a run that is being cancelled is its worker's word that it has stopped; nothing else of it counts."""
         now = self.clock.now()
         confirmed = Change(run, step(run, report, now), "confirm")
@@ -171,12 +191,21 @@ class Reporting(Core):
             return Receipt(run.id, run.state, repeated=True)
         closed = await self.records.closed_attempt(run.seq, report.token or "")
         if closed is None:
+            if isinstance(report, GiveBack) and not report.begun:  # which leaves no attempt behind, and nothing more is asked for
+                return Receipt(run.id, State.QUEUED, repeated=True)
             raise lease_lost(run)
         outcome, answer, error = closed
         failed_so = isinstance(report, Fail) and outcome == "failed" and error == report.error
         if failed_so or (isinstance(report, Snooze | GiveBack) and outcome == "returned"):
             return Receipt(run.id, answer, repeated=True)
         raise lease_lost(run)
+
+
+def report_size(report: Report) -> int:
+    """About how many bytes of a batch it is."""
+    if isinstance(report, Succeed):
+        return len(report.output or "")
+    return len(report.error.message) + len(report.error.detail or "") if isinstance(report, Fail) else 0
 
 
 def _as_believed(run: Run, report: Report) -> bool:

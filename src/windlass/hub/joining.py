@@ -8,8 +8,9 @@ from itertools import accumulate
 from typing import Generic, NamedTuple, TypeVar
 
 from windlass.engine import Ask, Engine, Outcome
+from windlass.engine.reports import report_size
 from windlass.errors import StoreError, WindlassError
-from windlass.model import Receipt, Run
+from windlass.model import Limits, Receipt, Run
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -20,6 +21,7 @@ class _Call(NamedTuple, Generic[Item, Answer]):
 
     items: Sequence[Item]
     size: int
+    bytes: int
     answers: asyncio.Future[list[Answer]]
 
     def tell(self, answers: list[Answer]) -> None:
@@ -41,16 +43,16 @@ class Joined(Generic[Item, Answer]):
     They go in a task of their own: no request that is given up may take others with it.
     """
 
-    def __init__(self, verb: Callable[[Sequence[Item]], Awaitable[list[Answer]]], most: int) -> None:
-        self._verb, self._most = verb, most
+    def __init__(self, verb: Callable[[Sequence[Item]], Awaitable[list[Answer]]], most: int, batch: int = Limits().batch) -> None:
+        self._verb, self._most, self._batch = verb, most, batch
         self._waiting: list[_Call[Item, Answer]] = []
         self._going: asyncio.Task[None] | None = None
         self._usual = 1  # how many went the last time
         self._enough: asyncio.Future[None] | None = None
 
-    async def ask(self, items: Sequence[Item], size: int) -> list[Answer]:
+    async def ask(self, items: Sequence[Item], size: int, bytes: int = 0) -> list[Answer]:
         """One answer for each, as if nobody else had asked."""
-        call = _Call[Item, Answer](items, size, asyncio.get_running_loop().create_future())
+        call = _Call[Item, Answer](items, size, bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if self._enough is not None and len(self._waiting) >= self._usual:
             _say(self._enough)
@@ -63,7 +65,9 @@ class Joined(Generic[Item, Answer]):
             while self._waiting:
                 if len(self._waiting) < self._usual:
                     await self._gather()
-                fitting = sum(size <= self._most for size in accumulate(call.size for call in self._waiting))
+                sizes = accumulate(call.size for call in self._waiting)
+                large = accumulate(call.bytes for call in self._waiting)
+                fitting = sum(size <= self._most and many <= self._batch for size, many in zip(sizes, large, strict=True))
                 calls, self._waiting = self._waiting[: fitting or 1], self._waiting[fitting or 1 :]
                 self._usual = len(calls)
                 await self._together([call for call in calls if not call.answers.done()])  # else whoever waited was cancelled
@@ -109,8 +113,8 @@ class Joining:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._claims: Joined[Ask, list[Run] | WindlassError] = Joined(engine.claim_many, engine.limits.claim)
-        self._reports: Joined[Outcome, Receipt | WindlassError] = Joined(engine.report_many, engine.limits.report)
+        self._claims: Joined[Ask, list[Run] | WindlassError] = Joined(engine.claim_many, engine.limits.claim, engine.limits.batch)
+        self._reports: Joined[Outcome, Receipt | WindlassError] = Joined(engine.report_many, engine.limits.report, engine.limits.batch)
 
     async def claim(self, ask: Ask) -> list[Run]:
         """The engine's `claim`."""
@@ -121,4 +125,4 @@ class Joining:
 
     async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
         """The engine's `report_many`."""
-        return await self._reports.ask(outcomes, len(outcomes))
+        return await self._reports.ask(outcomes, len(outcomes), sum(report_size(outcome.report) for outcome in outcomes))

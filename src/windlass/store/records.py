@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from windlass.machine import ENDED, LIVE
 from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Needs, Options, Run, Schedule, Skipped, State, WorkerInfo
+from windlass.payload import slices
 from windlass.store import access, claims, groups, moves, order, scales, sql, stats, tails, webhooks
 from windlass.store.access import AccessRecords
 from windlass.store.base import Row, Runs, Statement, Value
@@ -324,7 +325,7 @@ class Records(
             lock = "refer_predecessors" if made.later else "lock_predecessors"
             statements.append(Statement(lock, {"predecessors": guard["predecessors"]}))
         statements.append(Statement("refuse_create", guard))
-        for kind, rows in made.rows.items():
+        for kind, rows in self._cut(made.rows):
             statements.append(Statement("create", kind._asdict() | {"r": pack(rows), "now": now}))
             statements.append(Statement("journal_created", {"ids": pack([row[0] for row in rows]), "now": now}))
         if predecessors:
@@ -338,6 +339,12 @@ class Records(
             statements.append(Statement("winners", {"r": keys, "now": made.judged_at}))
         answers = await self._batch(verb, *statements)
         return Stored(_winners(answers[-1]) if made.keys else {}, _released(statements, answers))
+
+    def _cut(self, rows: Mapping[Kind, Sequence[tuple[Any, ...]]]) -> Iterator[tuple[Kind, Sequence[tuple[Any, ...]]]]:
+        """The rows of each kind, in sets that a database takes as one parameter."""
+        for kind, alike in rows.items():
+            for some in slices(alike, _payload_size, self._most):
+                yield kind, some
 
     async def create_group(self, group: GroupRow, made: Creation, mark: str) -> Stored:
         """Insert a group with its runs; Conflict when any of it can no longer be as planned, or the group's key is another's."""
@@ -658,6 +665,10 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 def _written_back(change: Change) -> list[Any]:
     after = change.after
     return [*(getattr(after, name) for name in _WRITTEN_BACK), error_text(after.error), change.lapsed]
+
+
+def _payload_size(row: tuple[Any, ...]) -> int:
+    return len(row[3])
 
 
 def _closed(change: Change) -> list[Any]:

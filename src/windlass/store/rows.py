@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.model import Failure, Policy, Run, State
+from windlass.model import Failure, Limits, Policy, Run, State
 from windlass.store.base import Row, Statement, Store, Value
 
 _encode = msgspec.json.Encoder().encode
@@ -69,8 +69,8 @@ def run_of(row: Row) -> Run:
 class Rows:
     """Batches of named statements over any store. With an act, the first batch that writes also leaves its entry in the audit."""
 
-    def __init__(self, store: Store, act: Act | None = None) -> None:
-        self.store, self._act = store, act
+    def __init__(self, store: Store, act: Act | None = None, most: int = Limits().batch) -> None:
+        self.store, self._act, self._most = store, act, most
 
     async def _batch(self, verb: str, *statements: Statement) -> list[list[Row]]:
         if self._act is None or verb in NOBODYS:

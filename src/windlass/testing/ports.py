@@ -318,6 +318,18 @@ async def what_is_given_back_or_snoozed_burns_no_try(ports: Ports) -> None:
 
 
 @_case
+async def what_is_given_back_without_having_begun_is_as_it_was(ports: Ports) -> None:
+    run = await ports.claimed(max_returns=0)
+    given_back = [Outcome(run.id, GiveBack(token=run.token, begun=False), run.seq)]
+    assert ends(await ports.port.report_many(given_back)) == [State.QUEUED]
+    assert ends(await ports.port.report_many(given_back)) == [State.QUEUED]
+    now = await ports.engine.get(run.id)
+    assert (now.burnt, now.returns, now.attempt, now.token) == (0, 0, 1, None)
+    (again,) = await ports.claim()
+    assert again.id == run.id
+
+
+@_case
 async def a_late_worker_is_refused_and_nothing_of_it_is_stored(ports: Ports) -> None:
     late = await ports.claimed(backoff=(0,))
     ports.pass_time(LEASE + 1_000)

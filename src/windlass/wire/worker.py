@@ -115,6 +115,7 @@ class ReportView(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     error: Failure | None = None
     retry: bool = True
     delay: int | None = None
+    begun: bool = True  # false: it is given back without having begun
 
 
 class ReportRuns(Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,7 +151,7 @@ def report_of(view: ReportView) -> Outcome:
         case "snooze":
             report = Snooze(token=view.token, delay=view.delay or 0)
         case "give_back":
-            report = GiveBack(token=view.token)
+            report = GiveBack(token=view.token, begun=view.begun)
     return Outcome(view.run, report, view.seq)
 
 
@@ -165,5 +166,7 @@ def report_view(outcome: Outcome) -> ReportView:
             return ReportView(run, token, "fail", seq, error=report.error, retry=report.retry, delay=report.delay)
         case Snooze():
             return ReportView(run, token, "snooze", seq, delay=report.delay)
+        case GiveBack():
+            return ReportView(run, token, "give_back", seq, begun=report.begun)
         case _:
-            return ReportView(run, token, "give_back", seq)
+            raise TypeError(f"{type(report)} is not a report.")

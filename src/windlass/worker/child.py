@@ -28,6 +28,7 @@ from windlass.worker.handlers import Handler, Place
 from windlass.worker.launch import bind
 from windlass.worker.outcomes import Stopped, failure_of
 from windlass.worker.processes import CHUNK, Ask, Beat, Begin, Begun, Ended, Line, Lines, Order, Progress, Stop, Told, Word, encode, send
+from windlass.worker.shortage import STATUS, Shortage, needed
 from windlass.worker.works import attempt
 
 
@@ -66,7 +67,11 @@ class Child:
     def serve(self) -> None:
         signal.signal(signal.SIGTERM, self._interrupt)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which then asks
-        threading.Thread(target=self._listen, daemon=True).start()
+        try:
+            with needed("thread"):
+                threading.Thread(target=self._listen, daemon=True).start()
+        except Shortage:
+            os._exit(STATUS)
         while True:
             order, context = self._orders.get()
             self._say(Begun())

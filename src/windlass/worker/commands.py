@@ -25,6 +25,7 @@ from windlass.worker.context import Call, Context, Sink, progress_text
 from windlass.worker.handlers import Handler
 from windlass.worker.outcomes import Stopped, failure_of, returned
 from windlass.worker.processes import CHUNK, LONGEST_LINE, Lines, Memory, death, kill_group, rest_of, text_of, wait_for
+from windlass.worker.shortage import needed
 
 _LAUNCH, _GUARD = (str(Path(__file__).with_name(name)) for name in ("launch.py", "guard.py"))
 _TAIL = 20  # lines of standard error kept with a failure
@@ -50,11 +51,15 @@ class Guard:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def watch(self, group: int) -> None:
+    def stand(self) -> None:
+        """Be there, before anything is started."""
         with self._lock:
             if self._process is None:
                 command = [sys.executable, "-I", "-S", _GUARD]
                 self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+    def watch(self, group: int) -> None:
+        with self._lock:
             self._tell(f"+{group}\n")
 
     def forget(self, group: int) -> None:
@@ -94,7 +99,10 @@ class AsCommand:
     def run(self) -> Report:
         memory = Memory()
         try:
-            process = self._start()
+            with needed("process"):
+                if self.guard is not None:
+                    self.guard.stand()
+                process = self._start()
         except OSError as error:
             return Fail(error=Failure(code="not_started", message=f"Cannot start {self.handler.argv[0]}: {error.strerror}."))
         try:

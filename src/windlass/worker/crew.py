@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from windlass.worker.shortage import needed
+
 
 class Crew:
     """Runs calls on threads. A call that never returns keeps its thread and nothing else; it does not hold up the end of the process."""
@@ -16,12 +18,13 @@ class Crew:
         self._lock, self._idle, self._size, self._closed = threading.Lock(), 0, 0, False
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Run a call, at once; it must not raise. RuntimeError when the system has no thread for it."""
+        """Run a call, at once; it must not raise. Shortage when the system has no thread for it."""
         with self._lock:
             if self._idle:
                 self._idle -= 1
             else:
-                threading.Thread(target=self._work, name=f"{self._name}-{self._size + 1}", daemon=True).start()
+                with needed("thread"):
+                    threading.Thread(target=self._work, name=f"{self._name}-{self._size + 1}", daemon=True).start()
                 self._size += 1
             self._calls.put(call)
 

@@ -23,8 +23,8 @@ class Execution:
     """One attempt: what holds it, what it says, and why it should stop, if it should."""
 
     __slots__ = (
-        "began", "context", "dropped", "finished", "handler", "held", "lease_ends", "lines", "logging", "lost", "n", "progress_text", "run",
-        "task", "timers", "why", "work", "worker",
+        "began", "begun", "context", "dropped", "finished", "handler", "held", "lease_ends", "lines", "logging", "lost", "n",
+        "progress_text", "refused", "run", "task", "timers", "why", "work", "worker",
     )  # fmt: skip
 
     def __init__(self, worker: Worker, run: Run, handler: Handler, now: int, lease_ends: int) -> None:
@@ -36,8 +36,9 @@ class Execution:
         self.task: asyncio.Task[None] | None = None
         self.work: Work | None = None
         self.why: Why | None = None
-        self.finished = False
+        self.begun = self.finished = False
         self.lost = False  # the store says that it is no longer ours: nothing of it is written. Set by `Worker.lose`, from any thread
+        self.refused = False  # the store does not take its report, nor may it take what is said instead
         self.timers: list[asyncio.TimerHandle] = []
         self.lines: list[tuple[int, str]] = []
         self.n = self.dropped = 0

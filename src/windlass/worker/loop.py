@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from windlass.clock import Clock
 from windlass.durations import span
 from windlass.engine import Outcome, Watch
-from windlass.errors import AWAY, BadInput, Cancelled, Conflict, OutcomeUnknown, StoreError, WindlassError
+from windlass.engine.reports import report_size
+from windlass.errors import AWAY, BadInput, Cancelled, Conflict, OutcomeUnknown, StoreError, WindlassError, of_one
 from windlass.machine import Fail, GiveBack, Report, Succeed
 from windlass.model import LIFE_TAG, SOLVER, Failure, Leases, Life, Limits, Receipt, Run, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
@@ -33,6 +34,7 @@ from windlass.worker.lives import is_gone
 from windlass.worker.outcomes import Stopped, failure_of, paced, returned
 from windlass.worker.port import House, Port, Spool
 from windlass.worker.processes import InProcess, Nursery
+from windlass.worker.shortage import Ability, Need, Shortage, try_process
 from windlass.worker.solvers import AsSolver, Solvers
 from windlass.worker.works import InThread, Work, report_of
 
@@ -90,13 +92,14 @@ class Worker:
         self._house, self._spool, self.lease, self._margin = house, spool, lease, lease // FENCE
         self._sweeper = None if sweeper is None else Sweeper(sweeper, clock)
         self._at_the_disk, self._spooled = asyncio.Lock(), False
-        self._measure, self._lag = measure, Lag()
+        self._measure, self._lag, self._to_tell = measure, Lag(), asyncio.Event()
+        self._ability = Ability(clock)
         self._incarnation = 0 if about is None else round(clock.chance() * 2**31)  # so that two who go by one name can be told apart
         self._about = None if about is None else {**about, "incarnation": self._incarnation}
         self._life = None if process is None else Life(clock.nonce()[:LIFE_TAG], process)
         self._longest_wait: float = getattr(port, "longest_wait", LONGEST_WAIT)
         limits = getattr(port, "limits", Limits())
-        self._batch, self._lines = min(limits.claim, limits.report), limits.lines_per_call
+        self._batch, self._lines, self._bytes = min(limits.claim, limits.report), limits.lines_per_call, limits.batch
         self._crew, self._nursery, self._guard = Crew("windlass-work"), Nursery(), Guard()
         self._held: dict[Held, Execution] = {}  # until their report is stored; one that was lost may be held anew meanwhile
         self._busy: set[Execution] = set()  # until their handler has ended or is left behind
@@ -271,11 +274,11 @@ class Worker:
         await asyncio.gather(*left, return_exceptions=True)
         await self._keep_unsent()
         self._crew.close()
-        await asyncio.to_thread(self._nursery.close)
-        await asyncio.to_thread(self._guard.close)
-        await asyncio.to_thread(self.heart.join, 5.0)
+        await aside(self._nursery.close)
+        await aside(self._guard.close)
+        await aside(self.heart.join, 5.0)
         if self._sweeper is not None:
-            await asyncio.to_thread(self._sweeper.join, 5.0)
+            await aside(self._sweeper.join, 5.0)
         await self._end_life()
 
     # Claiming
@@ -288,6 +291,9 @@ class Worker:
                 _LOG.warning("The worker ends, so that a new process takes the place of what was left behind.")
                 self.worn_out = True
                 return True
+            if self._ability.short:
+                await self._until_able()
+                continue
             room = self._free()
             if not room:
                 await self._change()
@@ -311,6 +317,27 @@ class Worker:
                     continue
             await self._hint(or_an_end=until_idle)
         return False
+
+    async def _until_able(self) -> None:
+        """Claim nothing for a while; then try whether what was lacking can be had."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._change(), max(0.0, self._ability.again_at - self._loop.time()))
+        if self._stopping or self._loop.time() < self._ability.again_at:
+            return
+        try:
+            if "thread" in self._ability.short:
+                self._crew.submit(_nothing)
+            if "process" in self._ability.short:
+                await aside(try_process)
+        except Shortage as shortage:
+            self._cannot(shortage)
+        else:
+            self._ability.regained()
+            self._to_tell.set()
+
+    def _cannot(self, shortage: Shortage) -> None:
+        self._ability.lacks(shortage, self._loop.time())
+        self._to_tell.set()
 
     async def _swept(self) -> bool:
         """Whether time has brought anything to do that was not queued yet."""
@@ -426,7 +453,7 @@ class Worker:
         self._busy.add(execution)
         self._quiet.clear()
         if self._stopping:
-            self._end(execution, GiveBack())
+            self._end(execution, GiveBack(begun=False))
             return
         if handler.kind == "async":
             execution.task = self._loop.create_task(self._attempt(execution))
@@ -434,9 +461,8 @@ class Worker:
             execution.work = self._work_of(execution)
             try:
                 self._crew.submit(lambda: self._on_thread(execution))
-            except RuntimeError as error:  # the system has no thread for it
-                _LOG.error("Run %s is given back: %s.", run.id, error)
-                self._end(execution, GiveBack())
+            except Shortage as shortage:
+                self._not_begun(execution, shortage)
                 return
         if run.policy.timeout:
             self._after(execution, run.policy.timeout, "timeout")
@@ -455,6 +481,7 @@ class Worker:
         """Run a coroutine function in a task of its own."""
         handler, context = execution.handler, execution.context
         assert handler.call is not None
+        execution.begun = True
         enter(context)
         try:
             value = await handler.call(context)
@@ -479,8 +506,12 @@ class Worker:
 
     def _on_thread(self, execution: Execution) -> None:
         assert execution.work is not None
+        execution.begun = True
         try:
             report = paced(execution.work.run(), execution.run.attempt, execution.handler.backoff)
+        except Shortage as shortage:
+            self.call_soon(self._not_begun, execution, shortage)
+            return
         except BaseException as error:
             report = Fail(error=failure_of(error))
         self.call_soon(self._ended_with, execution, report)
@@ -547,6 +578,17 @@ class Worker:
 
     def _ended_with(self, execution: Execution, report: Report) -> None:
         """A handler has ended."""
+        if execution.work is not None:
+            self._ability.proven(_need(execution))
+        self._ended(execution, report)
+
+    def _not_begun(self, execution: Execution, shortage: Shortage) -> None:
+        """A run for which the system had no thread or process goes back as it came."""
+        execution.begun = False
+        self._cannot(shortage)
+        self._ended(execution, GiveBack(begun=False))
+
+    def _ended(self, execution: Execution, report: Report) -> None:
         if execution in self._abandoned:
             self._abandoned.discard(execution)
             self._room.set()
@@ -557,12 +599,12 @@ class Worker:
         """What is reported, given why it was stopped; None: nothing. A result of one that did not know stands."""
         if execution.lost:
             return None
-        if execution.why is None or isinstance(report, Succeed):
+        if execution.why is None or isinstance(report, Succeed | GiveBack):
             return report
         policy = execution.run.policy
         match execution.why:
             case "drain" | "lost":  # by the clock: the store is asked whether it is still ours, and if so, somebody else shall have it
-                return GiveBack()
+                return GiveBack(begun=execution.begun)
             case "timeout":
                 message = f"The attempt ran for longer than its timeout of {policy.timeout} ms."
                 return Fail(error=Failure(code="timeout", message=message, detail=_said(report)), delay=_delay(report))
@@ -604,8 +646,17 @@ class Worker:
             await self._work_done.wait()
             self._work_done.clear()
             while self._done:
-                batch = [self._done.popleft() for _ in range(min(self._batch, len(self._done)))]
-                await self._report(batch)
+                await self._report(self._next_done())
+
+    def _next_done(self) -> list[tuple[Execution, Report]]:
+        """As many reports as one call takes, by their number and their bytes."""
+        batch, left = list[tuple[Execution, Report]](), self._bytes
+        while self._done and len(batch) < self._batch:
+            left -= report_size(self._done[0][1])
+            if left < 0 and batch:
+                break
+            batch.append(self._done.popleft())
+        return batch
 
     async def _keep_unsent(self) -> None:
         """What has ended and is not reported outlives this process, if there is where to keep it. A slow disk holds up nobody else."""
@@ -614,12 +665,12 @@ class Worker:
         async with self._at_the_disk:
             if unsent := [_outcome(*item) for item in (*self._reporting, *self._done) if not item[0].lost]:
                 self._spooled = True
-                await asyncio.to_thread(self._spool.keep, unsent)
+                await aside(self._spool.keep, unsent)
 
     async def _drop_sent(self, batch: Sequence[tuple[Execution, Report]]) -> None:
         if self._spool is not None and self._spooled:
             async with self._at_the_disk:
-                await asyncio.to_thread(self._spool.drop, [_outcome(*item) for item in batch])
+                await aside(self._spool.drop, [_outcome(*item) for item in batch])
 
     async def _report(self, batch: Sequence[tuple[Execution, Report]]) -> None:
         self._reporting = batch
@@ -641,7 +692,8 @@ class Worker:
             if isinstance(answer, Conflict):
                 self._done.append((execution, report))  # somebody was faster fifty times: say it again
                 continue
-            if isinstance(answer, BadInput):
+            if isinstance(answer, BadInput) and not execution.refused:
+                execution.refused = True
                 refused = Failure(code="bad_output", message=f"The report was refused: {answer}")
                 self._done.append((execution, Fail(error=refused, retry=report.retry if isinstance(report, Fail) else True)))
                 continue
@@ -671,18 +723,21 @@ class Worker:
     async def _keep_measuring(self, measure: Callable[[], Mapping[str, float]]) -> None:
         measured: Mapping[str, float] = {}
         while True:
+            self._to_tell.clear()
             try:
-                measured = await asyncio.to_thread(measure)
+                measured = await aside(measure)
             except Exception as error:
                 _LOG.warning("The host cannot be measured: %s", error)
                 measure, measured = dict, {}
             with suppress(Exception):  # nobody's work depends on it
                 await self.port.worker_metrics(self.info.name, {**measured, **self._own_metrics()})
-            await asyncio.sleep(MEASURE_EVERY)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._to_tell.wait(), MEASURE_EVERY)
 
     def _own_metrics(self) -> Mapping[str, float]:
         wall: int = getattr(self.clock, "wall", self.clock.now)()  # of this machine: the other may be the store's
-        return {"loop_lag_ms": self._lag.ms, "clock": wall, "incarnation": self._incarnation}
+        own = {"loop_lag_ms": self._lag.ms, "clock": wall, "incarnation": self._incarnation}
+        return own | {"unable_ms": self._ability.for_ms} if self._ability.short else own
 
     def _start_soon(self) -> None:
         """Tell the start of those that have run for a while; the start of shorter ones is part of their report."""
@@ -733,8 +788,10 @@ class Worker:
         send = partial(self.port.log, execution.run.id, execution.held.token, lines, seq=execution.held.seq)
         try:
             await self._insist(send, always=True)
-        except StoreError:
-            raise
+        except StoreError as error:
+            if not of_one(error):
+                raise
+            _LOG.warning("Lines of run %s are not kept: %s", execution.run.id, error)
         except WindlassError:
             return False
         return True
@@ -797,6 +854,21 @@ def told_of(lease: Leases, now: int) -> tuple[int, str]:
         f"{held}, {lease.over} of them under a lease that has been over for {span(now - lease.over_since)}. "
         f"To recover them takes a worker that is no burst, or a hub, and {span(lease.length)} for which it runs."
     )
+
+
+async def aside(call: Callable[..., T], *arguments: Any) -> T:
+    """Call what blocks on a thread; where the system has none, here."""
+    try:
+        return await asyncio.to_thread(call, *arguments)
+    except RuntimeError:
+        return call(*arguments)
+
+
+def _nothing() -> None: ...
+
+
+def _need(execution: Execution) -> Need:
+    return "process" if execution.can_be_killed else "thread"
 
 
 def _unknown(context: Any) -> Any:

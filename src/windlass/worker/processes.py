@@ -20,6 +20,7 @@ from windlass.machine import Fail, Report, Snooze, Succeed
 from windlass.model import Failure, Result
 from windlass.worker.context import Call, Context, Sink
 from windlass.worker.handlers import Handler, Place
+from windlass.worker.shortage import STATUS, Shortage, needed
 
 CHUNK, PIPE = 65_536, 16  # bytes, and as many of them as a pipe is ever made to hold
 LONGEST_LINE = 8 * 1024
@@ -178,17 +179,25 @@ class Child:
         self._words, self._said = msgspec.json.Decoder(Word), Lines()
         self._orders: deque[Order] = deque()
         self._sending = threading.Lock()
-        self._socket, theirs = socket.socketpair()
+        with needed("process"):
+            self._socket, theirs = socket.socketpair()
+            self.process = self._start(theirs)
+
+    def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "windlass.worker.child", str(theirs.fileno()), str(self.memory)]
         with theirs:
-            command = [sys.executable, "-m", "windlass.worker.child", str(theirs.fileno()), str(memory)]
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            try:
+                return subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            except BaseException:
+                self._socket.close()
+                raise
 
     def begin(self, order: Begin) -> None:
         """Have it work on something."""
@@ -225,6 +234,8 @@ class Child:
                 case Ended(name, report):
                     return msgspec.json.decode(report, type=REPORTS[name])
         self.end()
+        if not begun and self.process.returncode == STATUS:
+            raise Shortage("process", "a new one could not begin")
         if not begun and self.runs > 1:
             return None
         return Fail(error=death(self.process.returncode, memory))

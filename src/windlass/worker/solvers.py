@@ -28,6 +28,7 @@ from windlass.worker.context import Call, Context, Sink
 from windlass.worker.handlers import Handler
 from windlass.worker.outcomes import Stopped, failure_of
 from windlass.worker.processes import CHUNK, Memory
+from windlass.worker.shortage import needed
 
 _LOG = logging.getLogger("windlass.worker")
 
@@ -288,7 +289,8 @@ class AsSolver:
             image = Image(folder)
             stack.callback(image.close)
             try:
-                self.solvers.fill(image, self.solver, self._stop)
+                with needed("thread"):  # for the download
+                    self.solvers.fill(image, self.solver, self._stop)
                 program = self._prepared(image, folder)
             except (Mismatch, Stopped, WindlassError) as error:
                 return _not_run(error)

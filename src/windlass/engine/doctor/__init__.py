@@ -23,6 +23,7 @@ CHECKS: tuple[Check, ...] = (
     limits.held_long,
     workers.silent,
     workers.blocked,
+    workers.unable,
     workers.doubled,
     workers.skewed,
     workers.mixed,

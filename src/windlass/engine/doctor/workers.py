@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 from windlass.durations import span
 from windlass.engine.core import Core
-from windlass.engine.doctor.findings import Finding, note, runs, warning
+from windlass.engine.doctor.findings import Finding, note, problem, runs, warning
 from windlass.store.stats import Seen
 
 BLOCKED = 1_000
@@ -58,6 +58,22 @@ def blocked_loop(whose: str, lag: float) -> Finding:
         whose=whose,
         lag_ms=lag,
     )
+
+
+async def unable(core: Core) -> list[Finding]:
+    """Workers that can start no thread or process, and so take nothing."""
+    return [
+        problem(
+            "cannot_execute",
+            f"Worker {one.info.name} cannot start a thread or a process for {span(round(one.metrics['unable_ms']))}, and claims nothing.",
+            "Raise the limits of its user or service (ulimit -u and -n, TasksMax, pids.max) or its memory, or give it fewer slots; "
+            "its log says what is lacking.",
+            worker=one.info.name,
+            unable_ms=one.metrics["unable_ms"],
+        )
+        for one in await _seen(core, alive=True)
+        if one.metrics.get("unable_ms")
+    ]
 
 
 async def doubled(core: Core) -> list[Finding]:
