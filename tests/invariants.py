@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from windlass.machine import ENDED, LIVE, MOVES
-from windlass.model import Group, Lane, Limits, Needs, Pause, Queue, Rate, Resource, Run, Slot, State, WorkerInfo
+from windlass.model import Delivery, Entry, Group, Lane, Limits, Needs, Pause, Queue, Rate, Resource, Run, Slot, State, Webhook, WorkerInfo
 from windlass.store import sql
 from windlass.store.base import Row, Statement, Store, run_sync
 from windlass.store.rows import run_of
@@ -435,6 +435,21 @@ CHECKS: tuple[Callable[[Snapshot], None], ...] = (
     occupied_is_recounted,
     direct_calls_wait_in_line,
 )
+
+
+def changes_are_told(entries: Sequence[Entry], webhooks: Sequence[Webhook], deliveries: Sequence[Delivery]) -> None:
+    """A6: for each endpoint and each change of state that it wants there is one delivery, and no other."""
+    wanted = Counter(
+        (webhook.id, entry.run, entry.rev, f"run.{entry.state}")
+        for webhook in webhooks
+        for entry in entries
+        if entry.state != entry.before and entry.state in webhook.states
+        if webhook.jobs is None or entry.job in webhook.jobs
+        if webhook.queues is None or entry.queue in webhook.queues
+    )
+    made = Counter((delivery.webhook, delivery.run, delivery.rev, delivery.type) for delivery in deliveries)
+    assert set(wanted.values()) <= {1}, f"A6: a change is journaled once: {wanted - Counter(set(wanted))}"
+    assert made == wanted, f"A6: not told: {wanted - made}; told, but not wanted or twice: {made - wanted}"
 
 
 def check(now: Snapshot) -> None:

@@ -289,7 +289,7 @@ def test_large_values_are_left_out_of_lists_and_told_with_their_run(served: Serv
         http.put("jobs/large", json={}).raise_for_status()
         run = http.post("runs", json={"job": "large", "payload": "x" * 100_000}).json()["id"]
         (listed,) = http.get("runs?job=large").json()["runs"]
-        assert (listed["payload"], listed["left_out"]) == (None, ["payload"])
+        assert (listed["payload"], listed["left_out"], listed["sizes"]) == (None, ["payload"], {"payload": 100_002})
         assert http.get(f"runs/{run}").json()["payload"] == "x" * 100_000
 
 

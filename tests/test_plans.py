@@ -161,7 +161,7 @@ VALUES: Mapping[str, str | int | None] = {
 }
 """One value for each parameter. Plans are generic, so only the kind of value counts."""
 SETS_OF_NEEDS = {"claim_within", "add_holds", "add_rates"}
-TEXT_AFTER = {"parked_keys", "members", "results", "jobs_all", "schedules_after", "workers_after", "tokens_after"}
+TEXT_AFTER = {"parked_keys", "members", "list_members", "results", "jobs_all", "schedules_after", "workers_after", "tokens_after"}
 
 
 class Access(NamedTuple):

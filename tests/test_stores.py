@@ -15,7 +15,7 @@ import pytest
 from tests.invariants import with_tables
 from windlass.clock import ManualClock
 from windlass.engine import Engine
-from windlass.errors import SchemaMismatch
+from windlass.errors import Conflict, SchemaMismatch
 from windlass.model import WorkerInfo
 from windlass.store import postgres, sql, sqlite
 from windlass.store.base import Statement, Store, run_sync
@@ -98,7 +98,9 @@ def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(
     newest = len(sql.migrations("sqlite"))
     assert migrate() == (version, newest)
     assert migrate() == (newest, newest)
-    store = opened()
+    store = opened(queries=with_tables(dialect, **OLD))
+    with pytest.raises(Conflict):  # a revision of a run is journaled once
+        run_sync(store.batch("put", [Statement("old_entry", {"id": created[0]})]))
     engine = Engine(store, ManualClock())
     assert [run_sync(engine.get(made)).progress for made in created] == [None] * 3
     run = run_sync(engine.claim(WorkerInfo("w")))[0]

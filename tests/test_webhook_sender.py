@@ -24,7 +24,7 @@ from standardwebhooks import Webhook as Library
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from tests import kill_child
-from tests.conformance import SHARED
+from tests.conformance import IN_STATE, SHARED
 from tests.harness import Harness
 from tests.receivers import Answer, Post, Receiver, drip, hang, huge, reset, status
 from tests.test_cli import World
@@ -36,6 +36,7 @@ from windlass.engine import Engine
 from windlass.engine.webhooks import SECRET_OVERLAP
 from windlass.faults import FAULTS
 from windlass.hub import Hub, HubApp
+from windlass.machine import ENDED
 from windlass.model import NewRun, State, Webhook
 from windlass.store.base import run_sync
 from windlass.store.postgres import AsyncPostgres
@@ -159,6 +160,20 @@ def test_Z13_what_is_told_is_stored_and_repeats_are_known(h: Harness) -> None:
             stamps = [int(post.headers["webhook-timestamp"]) for post in receiver.posts]
             assert stamps == sorted(set(stamps)), "each try has its own time"
             assert counts(h, webhook) == {"delivered": 1}
+
+    play(scenario())
+
+
+@pytest.mark.parametrize("state", [state for state in State if state in ENDED])
+def test_A6_a_receiver_is_told_of_every_end(h: Harness, state: State) -> None:
+    async def scenario() -> None:
+        async with Receiver() as receiver:
+            webhook = add(h, receiver.url)
+            run = IN_STATE[state](h)
+            await sent(sender(h))
+            assert [post.change for post in receiver.posts] == [(run.id, state.value)]
+            (delivery,) = told(h, webhook)
+            assert (delivery.status, delivery.rev, delivery.type) == ("delivered", run.rev, f"run.{state.value}")
 
     play(scenario())
 

@@ -15,14 +15,16 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from tests.conformance import SHARED, at_once, crowd, late
+from tests.conformance import IN_STATE, SHARED, at_once, crowd, late
 from tests.harness import Harness
+from tests.invariants import changes_are_told
 from windlass import wire
 from windlass.clock import ManualClock
 from windlass.engine import webhooks as verbs
 from windlass.engine.webhooks import BROKEN, DELAYS, SECRET_OVERLAP, Parcel
 from windlass.errors import BadInput, LeaseLost, LimitReached, NotFound, WindlassError, WrongState
 from windlass.faults import FAULTS
+from windlass.machine import ENDED
 from windlass.model import Delivery, Entry, Failure, Limits, NewRun, Policy, Run, State, Webhook
 from windlass.store.base import run_sync
 from windlass.store.postgres import BlockingPostgres, BorrowedPostgres
@@ -113,6 +115,41 @@ def test_A6_every_change_that_an_endpoint_wants_becomes_one_delivery(h: Harness)
         (run, type_, rev) for run in (mail, report) for type_, rev in (("run.queued", 1), ("run.claimed", 2))
     )
     assert counts(h, every) == {"pending": 2}
+
+
+def check_told(h: Harness, *webhooks: Webhook) -> None:
+    """A6, over the whole journal; the endpoints were there before it."""
+    make(h)
+    changes_are_told(h(h.engine.tail(count=1_000)).entries, webhooks, [delivery for webhook in webhooks for delivery in told(h, webhook)])
+
+
+@pytest.mark.parametrize("state", [state for state in State if state in ENDED])
+def test_A6_an_end_is_told_to_all_that_want_it_and_to_no_other(h: Harness, state: State) -> None:
+    others = tuple(other.value for other in State if other in ENDED and other is not state)
+    every, only, rest = add(h), add(h, states=(state.value,)), add(h, states=others)
+    wide, narrow = add(h, states=tuple(state.value for state in State)), add(h, jobs=("nothing",), states=(state.value,))
+    run = IN_STATE[state](h)
+    check_told(h, every, only, rest, wide, narrow)
+    for webhook, number in ((every, 1), (only, 1), (rest, 0), (narrow, 0)):
+        assert [(d.run, d.type, d.rev) for d in told(h, webhook)] == [(run.id, f"run.{state.value}", run.rev)] * number
+    check_told(h, every, only, rest, wide, narrow)  # nothing is made twice
+
+
+def test_A6_the_ends_of_many_runs_are_all_told(h: Harness) -> None:
+    every, failed, slow = add(h), add(h, states=("failed", "quarantined")), add(h, queues=("slow",))
+    h.define("report", queue="slow", max_attempts=1)
+    for bring in IN_STATE.values():
+        bring(h)
+        h.create("report")
+        h.fail(h.started(jobs=("report",)))
+        h(h.engine.sweep())
+        make(h)
+    h.define("twice", max_attempts=2, backoff=(0,))
+    h.create("twice")
+    for _ in range(2):
+        h.fail(h.started(jobs=("twice",)))
+    check_told(h, every, failed, slow)
+    assert Counter(delivery.type for delivery in told(h, failed))["run.failed"] > len(IN_STATE)
 
 
 def test_an_edit_of_a_run_is_no_change_of_its_state(h: Harness) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from msgspec import Struct
 
@@ -341,6 +341,21 @@ class Run(Struct, frozen=True, gc=False):
     @property
     def current_attempt(self) -> str:
         return self.attempt_id or self.id
+
+
+IN_A_LIST = 4 * 1024
+"""Bytes of a payload, an output or an error that a list still has."""
+
+
+class Listed(Run, frozen=True, gc=False):
+    """A run in a list that lacks what is large. Ask for the run itself to have it."""
+
+    sizes: dict[str, int] = {}  # bytes of what is left out, by its name; in its place is null
+
+    @classmethod
+    def of(cls, run: Run, sizes: dict[str, int]) -> Self:
+        values = {name: getattr(run, name) for name in Run.__struct_fields__}
+        return cls(**values | {"payload": "null" if "payload" in sizes else run.payload, "sizes": sizes})
 
 
 class Attempt(Struct, frozen=True):

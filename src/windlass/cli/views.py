@@ -19,7 +19,7 @@ from windlass.cli.output import as_json, cell, clean, line, table
 from windlass.durations import span as span
 from windlass.engine.core import DEFAULT_QUEUE
 from windlass.machine import LIVE
-from windlass.model import Attempt, Entry, Failure, LogLine, Options, Run, State
+from windlass.model import Attempt, Entry, Failure, Listed, LogLine, Options, Run, State
 
 STYLES = {
     State.WAITING: "blue",
@@ -72,6 +72,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "progress": opened(run.progress),
         "payload": opened(run.payload),
         "output": opened(run.output),
+        "sizes": run.sizes if isinstance(run, Listed) else {},
     }
 
 

@@ -96,13 +96,16 @@ class Grouping(Creating):
         return await self.records.groups(status, before, count)
 
     async def members(self, group_id: str, *, after: str | None = None, count: int = 100) -> list[Run]:
-        """The runs of a group in the order in which they were given, from behind one of them on."""
+        """The runs of a group in the order in which they were given, from behind one of them on; without what is large, as in a list."""
         checks.integer(count, "count", 1, self.limits.page)
         behind = "" if after is None else checks.identifier(after, "The run")
-        return await self.records.page("members", seq=(await self.get_group(group_id)).seq, after=behind, count=count)
+        return await self.records.page("list_members", seq=(await self.get_group(group_id)).seq, after=behind, count=count)
 
     async def results(self, run_id: str, *, after: str | None = None, count: int = 100) -> list[Result]:
-        """What became of the runs that a run has waited for, or of the members of the group at whose end it is called."""
+        """What became of the runs that a run has waited for, or of the members of the group at whose end it is called.
+
+        A page may have fewer than were asked for, where their outputs are large; behind the last one the page is empty.
+        """
         checks.integer(count, "count", 1, self.limits.page)
         behind = "" if after is None else checks.identifier(after, "The run")
         return await self.records.results(await self.get(run_id), behind, count)
@@ -157,7 +160,7 @@ class Grouping(Creating):
     async def _all_members(self, group: Group) -> list[Run]:
         runs: list[Run] = []
         while len(runs) < group.total:
-            more = await self.records.page("members", seq=group.seq, after=runs[-1].id if runs else "", count=self.limits.page)
+            more = await self.records.members(group.seq, runs[-1].id if runs else "", self.limits.page)
             if not more:
                 raise BadInput(
                     f"Group {group.id} has lost {group.total - len(runs):,} of its {group.total:,} runs to retention.",

@@ -24,6 +24,7 @@ from windlass.gates import Choice, Gate, Lack, lacks, needs, owner_of, parts_of,
 from windlass.machine import ENDED, LIVE
 from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Pause, Run, State, WorkerInfo
 from windlass.store.claims import FIRST, Wanted
+from windlass.store.rows import pack
 
 _LOG = logging.getLogger("windlass.journal")
 
@@ -223,7 +224,7 @@ class Reading(Looking):
         cursor: str | None = None,
         count: int = 100,
     ) -> Page:
-        """A page of runs by one of the filters of `LISTS`."""
+        """A page of runs by one of the filters of `LISTS`. A run of which more than 4 KiB are left out is a `Listed`, with the sizes."""
         checks.integer(count, "count", 1, self.limits.page)
         for name in (job, queue):
             checks.names(None if name is None else (name,), "A name")
@@ -247,7 +248,7 @@ class Reading(Looking):
         parked = [-lane for lane in lanes]
         look = await self.records.look([Wanted([*lanes, *parked], (band, position, seq), count)])
         heads = look.views[0].heads
-        found = {run.seq: run for run in await self.records.find_seqs([item.seq for item in heads])}
+        found = {run.seq: run for run in await self.records.page("list_seqs", ids=pack([item.seq for item in heads]))}
         runs = [found[item.seq] for item in heads if item.seq in found]
         last = heads[-1] if len(heads) == count else None
         return Page(runs, _encoded([*head, last.band, last.position, last.seq]) if last else None)

@@ -17,6 +17,8 @@ MADE = ("add_group", "refuse_group", "add_group_waits", "name_retries")
 RULES: Mapping[OnFailure, str] = {"stop": "success", "continue": "any", "skip": "skip"}
 """What those who wait for a member ask of its end."""
 
+RESULTS = 4 * 1024 * 1024
+"""Bytes of outputs with which a page of results ends."""
 NEWEST = 2**63 - 1
 """Behind every group."""
 
@@ -81,5 +83,6 @@ class GroupRecords(Rows):
         return [(run, predecessor) for run, predecessor in await self._read("group_waits", seq=group)]
 
     async def results(self, run: Run, after: str, count: int) -> list[Result]:
-        rows = await self._read("results", seq=run.seq, id=run.id, after=after, count=count)
+        """A page of them, from behind one on; the last page is empty."""
+        rows = await self._read("results", seq=run.seq, id=run.id, after=after, count=count, most=RESULTS)
         return [Result(id, job, State(state), output) for id, job, state, output in rows]

@@ -8,7 +8,23 @@ from typing import Any, NamedTuple
 import msgspec
 
 from windlass.machine import ENDED, LIVE
-from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Needs, Options, Run, Schedule, Skipped, State, WorkerInfo
+from windlass.model import (
+    IN_A_LIST,
+    Attempt,
+    Entry,
+    Failure,
+    Job,
+    Lane,
+    Listed,
+    LogLine,
+    Needs,
+    Options,
+    Run,
+    Schedule,
+    Skipped,
+    State,
+    WorkerInfo,
+)
 from windlass.payload import slices
 from windlass.store import access, claims, groups, moves, order, scales, sql, stats, tails, webhooks
 from windlass.store.access import AccessRecords
@@ -18,7 +34,7 @@ from windlass.store.doctor import DoctorRecords
 from windlass.store.groups import GroupRecords, GroupRow
 from windlass.store.moves import MoveRecords
 from windlass.store.order import LET_GO, OrderRecords
-from windlass.store.rows import STATES, error_of, error_text, pack, policy_text, run_of
+from windlass.store.rows import STATES, error_of, error_text, listed_of, pack, policy_text, run_of
 from windlass.store.scales import ScaleRecords
 from windlass.store.stats import StatRecords
 from windlass.store.tails import Tails
@@ -511,14 +527,18 @@ class Records(
     async def ends(self, runs: Collection[str], most: int) -> dict[str, End]:
         """How these runs are now, without payloads and outputs above a size."""
         rows = await self._read("ends", names=pack(sorted(runs)), most=most) if runs else ()
-        ends = [End(run_of(row[:-2]), ("payload",) * row[-2] + ("output",) * row[-1]) for row in rows]
-        return {end.run.id: end for end in ends}
+        return {run.id: End(run, tuple(run.sizes) if isinstance(run, Listed) else ()) for run in map(listed_of, rows)}
 
     async def predecessors(self, seq: int, count: int) -> list[tuple[str, State, str]]:
         return [(run, State(state), rule) for run, state, rule in await self._read("predecessors", seq=seq, count=count)]
 
     async def page(self, name: str, **values: Value) -> list[Run]:
-        return [run_of(row) for row in await self._read(name, **values)]
+        """Runs for a list, without what is large."""
+        return [listed_of(row) for row in await self._read(name, most=IN_A_LIST, **values)]
+
+    async def members(self, group: int, after: str, count: int) -> list[Run]:
+        """The runs of a group as they are, from behind one of them on."""
+        return [run_of(row) for row in await self._read("members", seq=group, after=after, count=count)]
 
     # Schedules
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.model import Failure, Limits, Policy, Run, State
+from windlass.model import Failure, Limits, Listed, Policy, Run, State
 from windlass.store.base import Row, Statement, Store, Value
+from windlass.store.sql import LARGE
 
 _encode = msgspec.json.Encoder().encode
 _failure = msgspec.json.Decoder(Failure).decode
@@ -64,6 +65,13 @@ def run_of(row: Row) -> Run:
     if values[_ERROR] is not None:
         values[_ERROR] = _failure(values[_ERROR])
     return Run(*values)
+
+
+def listed_of(row: Row) -> Run:
+    """A run from its row, in the order of `{run_within: ...}`: a `Listed` where something was too large to be read."""
+    run = run_of(row[: len(_FIELDS)])
+    sizes = {name: size for name, size in zip(LARGE, row[len(_FIELDS) :], strict=True) if size is not None}
+    return Listed.of(run, sizes) if sizes else run
 
 
 class Rows:

@@ -57,7 +57,11 @@ def _states(listing: str) -> str:
     return f"= {states[0]}" if len(states) == 1 else f"in ({', '.join(states)})"
 
 
-_LARGE = ("payload", "output")
+LARGE = ("payload", "error", "output")
+"""The columns of a run that may be large."""
+
+_BARE = {"payload": "'null'", "output": "null"}
+"""What a move that is decided from a run does not need of it."""
 
 Fragment = Callable[[str], str]
 
@@ -70,8 +74,12 @@ _COMMON: dict[str, Fragment] = {
     "from": _states,
     "run": lambda alias: ", ".join(f"{alias + '.' if alias else ''}{name}" for name in Run.__struct_fields__),
     "run_within": lambda most: ", ".join(
-        f"case when length({name}) <= :{most} then {name} end" if name in _LARGE else name for name in Run.__struct_fields__
+        (
+            *(f"case when octet_length({name}) <= :{most} then {name} end" if name in LARGE else name for name in Run.__struct_fields__),
+            *(f"case when octet_length({name}) > :{most} then octet_length({name}) end" for name in LARGE),
+        )
     ),
+    "run_bare": lambda _: ", ".join(_BARE.get(name, name) for name in Run.__struct_fields__),
     "schedule": lambda _: ", ".join(Schedule.__struct_fields__),
     "slot": lambda _: ", ".join(Slot.__struct_fields__),
     "ended": lambda _: ", ".join(f"'{state}'" for state in machine.ENDED),

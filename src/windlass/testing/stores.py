@@ -425,6 +425,24 @@ async def many_start_at_once_each_under_its_token(stores: Stores) -> None:
 
 
 @_case
+async def a_revision_is_journaled_once(stores: Stores) -> None:
+    """The journal's key: a batch with a second entry for a revision happens not at all, whatever its own guards let through."""
+    engine = await stores.engine()
+    (run_id,) = await _made(engine, 1)
+    (run,) = await engine.claim(MANY)
+    mark = engine.clock.nonce()
+    start = Statement("start", {"r": pack([(run.seq, run.token)]), "mark": mark, "now": engine.clock.now()})
+    journal = Statement("journal", {"ids": pack([run.seq]), "mark": mark, "move": "start", "now": engine.clock.now()})
+    with refused(Conflict):
+        await engine.records.store.batch("start", [start, journal, journal])
+    assert (await engine.get(run_id), await _moves(engine, run_id)) == (run, ["create", "claim"])
+    await engine.records.store.batch("start", [start, journal])
+    with refused(Conflict):
+        await stores.another().batch("start", [journal])
+    assert await _moves(engine, run_id) == ["create", "claim", "start"]
+
+
+@_case
 async def progress_travels_with_a_beat(stores: Stores) -> None:
     engine, other = await stores.engine(), await stores.engine()
     await _made(engine, 2)

@@ -64,7 +64,6 @@ from windlass.wire.lines import line_of as line_of
 from windlass.wire.lines import line_place as line_place
 from windlass.wire.lines import line_view as line_view
 from windlass.wire.moves import MoveRun as MoveRun
-from windlass.wire.runs import IN_A_LIST as IN_A_LIST
 from windlass.wire.runs import Attempts as Attempts
 from windlass.wire.runs import AttemptView as AttemptView
 from windlass.wire.runs import CancelRun as CancelRun
@@ -79,7 +78,6 @@ from windlass.wire.runs import Why as Why
 from windlass.wire.runs import attempt_of as attempt_of
 from windlass.wire.runs import attempt_view as attempt_view
 from windlass.wire.runs import created_view as created_view
-from windlass.wire.runs import listed as listed
 from windlass.wire.runs import run_of as run_of
 from windlass.wire.runs import run_view as run_view
 from windlass.wire.schedules import PatchSchedule as PatchSchedule

@@ -6,12 +6,11 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import replace
 
 from windlass.engine import Reason
 from windlass.errors import BadInput
 from windlass.machine import ENDED, MOVES, Cancel, Command, Patch, Reorder
-from windlass.model import Attempt, Created, Failure, Key, NewRun, Options, Policy, Run, State
+from windlass.model import Attempt, Created, Failure, Key, Listed, NewRun, Options, Policy, Run, State
 from windlass.wire.values import heard, maybe_heard, maybe_told, text_of, told
 
 
@@ -48,6 +47,7 @@ class RunView(Struct, frozen=True):
     cancel_asked_at: str | None
     actions: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()  # what is too large for a list; ask for the run itself
+    sizes: dict[str, int] = {}  # of what a list leaves out, in bytes
 
 
 _EDITS: dict[str, type[Command]] = {"cancel": Cancel, "patch": Patch, "move": Reorder}
@@ -62,20 +62,12 @@ def raw_of(text: str | None) -> Any:
     return None if text is None else msgspec.Raw(text.encode())
 
 
-IN_A_LIST = 4 * 1024
-"""Characters of a payload, an output or a word of progress that a list still shows."""
-
-
-def listed(run: Run) -> RunView:
-    """A run as a list tells it: without what is large."""
-    large = tuple(name for name in ("payload", "output", "progress") if len(getattr(run, name) or "") > IN_A_LIST)
-    return run_view(replace(run, **dict.fromkeys(large, "null")), large) if large else run_view(run)
-
-
 def run_view(run: Run, left_out: tuple[str, ...] = ()) -> RunView:
     """A run as it is told."""
+    sizes = run.sizes if isinstance(run, Listed) else {}
     return RunView(
-        left_out=left_out,
+        left_out=left_out or tuple(sizes),
+        sizes=sizes,
         id=run.id,
         job=run.job,
         queue=run.queue,
@@ -110,7 +102,7 @@ def run_view(run: Run, left_out: tuple[str, ...] = ()) -> RunView:
 
 def run_of(view: RunView) -> Run:
     """The run that a view tells of, for those who show it the same way wherever it comes from. What is not told is 0 or None."""
-    return Run(
+    run = Run(
         seq=0,
         id=view.id,
         rev=view.rev,
@@ -142,6 +134,7 @@ def run_of(view: RunView) -> Run:
         output=text_of(view.output),
         progress=text_of(view.progress),
     )
+    return Listed.of(run, view.sizes) if view.sizes else run
 
 
 class RunPage(Struct, frozen=True):

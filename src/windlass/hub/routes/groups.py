@@ -37,7 +37,7 @@ async def list_members(
     request: HubRequest, group_id: FromPath[str], cursor: FromQuery[str | None] = None, count: Count = 100
 ) -> wire.RunPage:
     runs = await request.hub.engine.members(group_id, after=cursor, count=count)
-    return wire.RunPage([wire.listed(run) for run in runs], runs[-1].id if len(runs) == count else None)
+    return wire.RunPage([wire.run_view(run) for run in runs], runs[-1].id if len(runs) == count else None)
 
 
 @post("/api/v1/groups/{group_id:str}/cancel", status_code=200, opt={"scope": "submit"}, summary="Cancel what has not ended of a group")
@@ -58,7 +58,7 @@ async def list_results(
     request: HubRequest, run_id: FromPath[str], cursor: FromQuery[str | None] = None, count: Count = 100
 ) -> wire.Results:
     found = await request.hub.engine.results(run_id, after=cursor, count=count)
-    return wire.Results([wire.result_view(result) for result in found], found[-1].id if len(found) == count else None)
+    return wire.Results([wire.result_view(result) for result in found], found[-1].id if found else None)
 
 
 HANDLERS: list[Any] = [create_group, list_groups, get_group, list_members, cancel_group, rerun_group, list_results]

@@ -73,7 +73,7 @@ async def list_runs(
     count: Count = 100,
 ) -> wire.RunPage:
     page = await request.hub.engine.runs(job=job, queue=queue, state=in_state, cursor=cursor, count=count)
-    return wire.RunPage([wire.listed(run) for run in page.runs], page.cursor)
+    return wire.RunPage([wire.run_view(run) for run in page.runs], page.cursor)
 
 
 @get("/api/v1/runs/{run_id:str}", opt={"scope": "read"}, summary="One run")

@@ -67,6 +67,9 @@ select {group_columns} from job_groups where status = :status and seq + 0 < :bef
 -- name: members
 select {run} from job_runs where grouped = :seq and id || '' > :after order by id || '' limit :count
 
+-- name: list_members
+select {run_within: most} from job_runs where grouped = :seq and id || '' > :after order by id || '' limit :count
+
 -- Those that can still be cancelled, the last ones first: what is released meanwhile has been cancelled already.
 -- name: members_to_cancel
 select seq from job_runs where grouped = :seq and finished_at is null and state <> 'cancelling' order by position desc, seq desc
@@ -84,13 +87,18 @@ select {group_columns} from job_groups where callback = :run
 -- fragment: its_group
 select g.seq from job_groups g where g.callback = :id
 
--- What a run may read of others: of those it waited for, and of a group's members if it is called at their end.
+-- What a run may read of others: of those it waited for, and of a group's members if it is called at their end. A page ends where its
+-- outputs are too large together, and has at least one.
 -- name: results
-select id, job, state, output from (
-  select p.id, p.job, p.state, p.output from job_waits w cross join job_runs p where w.run = :seq and p.seq {probe: w.predecessor}
-  union all
-  select m.id, m.job, m.state, m.output from job_runs m where m.grouped {among: its_group}) as r
-where id || '' > :after order by id || '' limit :count
+with page as materialized (
+  select seq, id, size from (
+    select p.seq, p.id, coalesce(octet_length(p.output), 0) as size from job_waits w cross join job_runs p where w.run = :seq and p.seq {probe: w.predecessor}
+    union all
+    select m.seq, m.id, coalesce(octet_length(m.output), 0) as size from job_runs m where m.grouped {among: its_group}) as r
+  where id || '' > :after order by id || '' limit :count),
+weighed as materialized (select seq, id, sum(size) over (order by id) - size as before from page)
+select j.id, j.job, j.state, j.output from weighed cross join job_runs j
+where weighed.before < :most and j.seq {probe: weighed.seq} order by weighed.id
 
 -- A group goes with the last of its members.
 -- name: prune_groups

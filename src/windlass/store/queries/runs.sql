@@ -410,7 +410,7 @@ where (grouped is null or grouped in (select seq from free_groups))
 -- Leases ---------------------------------------------------------------------------------------------------------
 
 -- name: overdue
-select {run} from job_runs where look_at <= :now and (look_at, seq) > (:look_at, :seq) order by look_at, seq limit :count
+select {run_bare} from job_runs where look_at <= :now and (look_at, seq) > (:look_at, :seq) order by look_at, seq limit :count
 
 -- A look is never due later than a lease from when it was written, unless the clock was set back since.
 -- name: looked_at_late
@@ -464,29 +464,33 @@ select rev, at, move, state, attempt, worker, detail from job_journal where run 
 -- name: predecessors
 select p.id, p.state, w.rule from job_waits w join job_runs p on p.seq {probe: w.predecessor} where w.run = :seq order by w.predecessor + 0 limit :count
 
+-- Lists leave the database without what is large: of a text that is stored elsewhere not even its beginning is read.
+-- name: list_seqs
+select {run_within: most} from job_runs where seq {in: ids} order by seq
+
 -- name: list_newest
-select {run} from job_runs where seq < :seq order by seq desc limit :count
+select {run_within: most} from job_runs where seq < :seq order by seq desc limit :count
 
 -- name: list_job
-select {run} from job_runs where job = :job and seq + 0 < :seq order by seq + 0 desc limit :count
+select {run_within: most} from job_runs where job = :job and seq + 0 < :seq order by seq + 0 desc limit :count
 
 -- name: list_ended
-select {run} from job_runs
+select {run_within: most} from job_runs
 where finished_at is not null and state = :state and (finished_at, seq) < (:at, :seq) order by finished_at desc, seq desc limit :count
 
 -- name: list_job_ended
-select {run} from job_runs {using: job_runs_job_ended}
+select {run_within: most} from job_runs {using: job_runs_job_ended}
 where finished_at is not null and job = :job and state = :state and (finished_at, seq) < (:at, :seq)
 order by finished_at desc, seq desc limit :count
 
 -- name: list_scheduled
-select {run} from job_runs where state = 'scheduled' and (due_at, seq) > (:at, :seq) order by due_at, seq limit :count
+select {run_within: most} from job_runs where state = 'scheduled' and (due_at, seq) > (:at, :seq) order by due_at, seq limit :count
 
 -- name: list_waiting
-select {run} from job_runs where state = 'waiting' and seq > :seq order by seq limit :count
+select {run_within: most} from job_runs where state = 'waiting' and seq > :seq order by seq limit :count
 
 -- name: list_live
-select {run} from job_runs where look_at is not null and (look_at, seq) > (:at, :seq) order by look_at, seq limit :count
+select {run_within: most} from job_runs where look_at is not null and (look_at, seq) > (:at, :seq) order by look_at, seq limit :count
 
 -- The journal in commit order. SQLite has one writer, so its key is that order.
 -- Log lines ------------------------------------------------------------------------------------------------------

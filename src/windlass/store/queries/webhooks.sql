@@ -41,7 +41,7 @@ returning id
 
 -- What a body tells of a run beside the change itself; large outputs stay where they are.
 -- name: ends
-select {run_within: most}, case when length(payload) > :most then 1 else 0 end, case when length(output) > :most then 1 else 0 end
+select {run_within: most}
 from job_runs where id {in_texts: names}
 
 -- name: add_deliveries
