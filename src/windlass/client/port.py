@@ -50,9 +50,12 @@ class RemotePort(GroupVerbs, ControlVerbs):
 
     longest_wait = LONGEST_WAIT
 
-    async def register(self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None) -> None:
+    async def register(
+        self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None, schemas: Mapping[str, str] | None = None
+    ) -> None:
         """Make a worker known, and seen now."""
-        await self._tell("register", RegisterWorker(worker, None if about is None else dict(about)), wire.Done)
+        told = [None if one is None else dict(one) for one in (about, schemas)]
+        await self._tell("register", RegisterWorker(worker, *told), wire.Done)
 
     async def worker_metrics(self, worker: str, metrics: Mapping[str, float]) -> None:
         """Tell how its host is doing."""

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from windlass.engine import Outcome
 from windlass.errors import BadInput
-from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
+from windlass.machine import Fail, GiveBack, Refuse, Report, Snooze, Succeed
 from windlass.model import Failure, Run, State, WorkerInfo
 from windlass.wire.answers import Problem
 
@@ -18,6 +18,7 @@ class RegisterWorker(Struct, frozen=True, forbid_unknown_fields=True):
 
     worker: WorkerInfo
     about: dict[str, Any] | None = None
+    schemas: dict[str, str] | None = None  # by job: a fingerprint of what its code accepts
 
 
 class Claimed(Struct, frozen=True):
@@ -86,13 +87,14 @@ class ReportView(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
 
     run: str
     token: str
-    kind: Literal["succeed", "fail", "snooze", "give_back"]
+    kind: Literal["succeed", "fail", "snooze", "give_back", "refuse"]
     seq: int | None = None
     output: str | None = None  # JSON text
     output_hash: str | None = None
     error: Failure | None = None
     retry: bool = True
     delay: int | None = None
+    schema: str | None = None  # a fingerprint of what the worker's code accepts, where it refuses the payload
 
 
 class ReportRuns(Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,6 +131,10 @@ def report_of(view: ReportView) -> Outcome:
             report = Snooze(token=view.token, delay=view.delay or 0)
         case "give_back":
             report = GiveBack(token=view.token)
+        case "refuse":
+            if view.error is None or view.schema is None:
+                raise BadInput("A refusal without its error or its schema.", hint="Send error with code and message, and the schema.")
+            report = Refuse(token=view.token, error=view.error, schema=view.schema)
     return Outcome(view.run, report, view.seq)
 
 
@@ -143,5 +149,7 @@ def report_view(outcome: Outcome) -> ReportView:
             return ReportView(run, token, "fail", seq, error=report.error, retry=report.retry, delay=report.delay)
         case Snooze():
             return ReportView(run, token, "snooze", seq, delay=report.delay)
+        case Refuse():
+            return ReportView(run, token, "refuse", seq, error=report.error, schema=report.schema)
         case _:
             return ReportView(run, token, "give_back", seq)
