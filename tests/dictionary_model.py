@@ -29,7 +29,7 @@ from windlass.errors import (
     WindlassError,
     WrongState,
 )
-from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
+from windlass.machine import Fail, GiveBack, Refuse, Report, Snooze, Succeed
 from windlass.model import Created, Group, NewGroup, NewRun, Options, Policy, Rate, Slot, Use, WorkerInfo
 
 LIVE = {"claimed", "running", "cancelling"}
@@ -110,6 +110,7 @@ class Doc:
     closed: list[tuple[Any, ...]] = field(default_factory=list)  # outcome, answer, worker, token, claimed, started, finished, error
     said: dict[str, tuple[Any, str]] = field(default_factory=dict)  # by token: the report that ended the attempt, and its answer
     lines: dict[tuple[int, int], str] = field(default_factory=dict)
+    refused: tuple[int, int, int] | None = None  # which attempt was refused last, since when, and how often in a row
     drawn: tuple[int, int] | None = None  # where a drawn due time must lie
 
     @property
@@ -606,6 +607,9 @@ class Model:
         return doc.state, False
 
     def _reported(self, doc: Doc, report: Report, now: int) -> None:
+        if isinstance(report, Refuse):
+            self._does_not_fit(doc, report, now)
+            return
         if not isinstance(report, Snooze | GiveBack):
             doc.started_at = doc.claimed_at if doc.started_at is None else doc.started_at
         if isinstance(report, Succeed):
@@ -630,6 +634,17 @@ class Model:
         if doc.policy.retry_place == "tail":
             doc.position = position(doc.due_at - doc.head_start)
 
+    def _does_not_fit(self, doc: Doc, report: Refuse, now: int) -> None:
+        """While a live worker may have other code, it goes back; in the model no worker tells which it has."""
+        begun, count = doc.refused[1:] if doc.refused is not None and doc.refused[0] == doc.attempt - 1 else (now, 0)
+        doc.refused, doc.error = (doc.attempt, min(begun, now), count + 1), report.error.code
+        left = doc.refused[1] + 600_000 - now
+        if left <= 0 or not any(able(worker, doc) and worker.name != doc.worker for worker in self._alive(now)):
+            doc.started_at, doc.burnt = doc.claimed_at if doc.started_at is None else doc.started_at, doc.burnt + 1
+            self._end(doc, doc.policy.exhausted, now, "refuse")
+        else:
+            self._again(doc, now, min(1_000 * 2**count, 30_000, max(left, 1_000)), "returned", "refuse", doc.error)
+
     def _return(self, doc: Doc, now: int, delay: int, move: str) -> None:
         if doc.returns == doc.policy.max_returns:
             doc.error, doc.burnt = "max_returns_exceeded", doc.burnt + 1
@@ -638,14 +653,14 @@ class Model:
         doc.returns += 1
         self._again(doc, now, delay, "returned", move)
 
-    def _again(self, doc: Doc, now: int, delay: int | tuple[int, int], outcome: str, move: str) -> None:
+    def _again(self, doc: Doc, now: int, delay: int | tuple[int, int], outcome: str, move: str, refused: str | None = None) -> None:
         """Close the attempt and plan the next, after a delay or a drawn one."""
         low = delay if isinstance(delay, int) else delay[0]
         doc.drawn = None if isinstance(delay, int) else (now + delay[0], now + delay[1])
         doc.due_at, doc.state = now + low, "queued" if low == 0 else "scheduled"
         started_at = doc.started_at if outcome == "lapsed" or doc.started_at is not None else doc.claimed_at
         finished_at = max(now, doc.claimed_at or 0, started_at or 0)
-        error = None if outcome == "returned" else doc.error
+        error = refused if outcome == "returned" else doc.error
         doc.closed.append((outcome, doc.state, doc.worker, doc.token, doc.claimed_at, started_at, finished_at, error))
         self._note(doc, move)
         doc.attempt += 1
@@ -851,7 +866,7 @@ class Model:
         return [doc.id for doc in docs]
 
     def why(self, run: str, now: int) -> list[str]:
-        """The codes of all that holds a run back, but for those runs that come before it."""
+        """The codes of all that holds a run back, but for those runs that come before it, and how often it was refused."""
         doc = self.get(run)
         if doc.ended or doc.state in LIVE:
             over = not doc.ended and doc.lease_until is not None and doc.lease_until <= now
@@ -1006,15 +1021,9 @@ def _delays(doc: Doc) -> int | tuple[int, int]:
 
 def _words(report: Report) -> Any:
     """What makes two reports the same; a success is known by its result alone."""
-    return (
-        None
-        if isinstance(report, Succeed)
-        else ("fail", report.error)
-        if isinstance(report, Fail)
-        else "unbegun"
-        if _unbegun(report)
-        else "returned"
-    )
+    if isinstance(report, Fail | Refuse):
+        return report.name, report.error
+    return None if isinstance(report, Succeed) else "unbegun" if _unbegun(report) else "returned"
 
 
 def _unbegun(report: Report) -> bool:

@@ -260,7 +260,8 @@ def _tries_are_counted(run: Run) -> None:
     assert run.finished_at is not None or run.burnt < run.max_attempts, f"S8: another try than those allowed: {run}"
     assert 0 <= run.returns <= run.policy.max_returns, f"S8: returned more often than allowed: {run}"
     closed = run.state in (State.FAILED, State.QUARANTINED)
-    assert run.attempt == run.burnt + run.returns + (0 if closed else 1), f"A1: the ordinal is not the number of attempts: {run}"
+    counted = run.burnt + run.returns + (0 if closed else 1)  # refusals count as neither, and are in the list of attempts
+    assert run.attempt >= counted, f"A1: more ends than attempts: {run}"
     assert (run.attempt == 1) == (run.attempt_id is None), f"A1: the first attempt, and no other, shares the run's id: {run}"
     assert run.attempt == 1 or run.retry_of is not None, f"A1: a further attempt names the one before: {run}"
 
@@ -319,7 +320,8 @@ def attempts_are_chained(now: Snapshot) -> None:
         ids = [item.id for item in closed] + [run.attempt_id or run.id]
         assert ids[0] == run.id, f"A1: the first attempt has the run's id: {ids}"
         assert [item.retry_of for item in closed[1:]] + [run.retry_of] * bool(closed) == ids[:-1], f"A1: not a chain: {closed}, {run}"
-        assert Counter(item.outcome == "returned" for item in closed)[True] == run.returns, f"A1: returned attempts of {run}: {closed}"
+        returned = [item for item in closed if item.outcome == "returned" and item.error is None]  # one that was refused has an error
+        assert len(returned) == run.returns, f"A1: returned attempts of {run}: {closed}"
         for item in closed:
             _closed_is_whole(item)
 
@@ -328,7 +330,9 @@ def _closed_is_whole(item: Closed) -> None:
     assert item.token is not None, f"A1: a closed attempt keeps its token: {item}"
     assert item.outcome in ("failed", "lapsed", "returned"), f"A1: {item}"
     assert item.answer in (State.SCHEDULED, State.QUEUED), f"A1: {item}"
-    assert (item.error is None) == (item.outcome == "returned"), f"A1: an error for what failed, none for what was returned: {item}"
+    code = None if item.error is None else msgspec.json.decode(item.error)["code"]
+    returned = item.outcome == "returned"
+    assert (code in (None, "bad_payload")) if returned else code, f"A1: an error for what failed or was refused, else none: {item}"
     assert item.claimed_at is not None, f"A7: {item}"
     times = [at for at in (item.claimed_at, item.started_at, item.finished_at) if at is not None]
     assert times == sorted(times), f"A7: a closed attempt's times are ordered: {item}"

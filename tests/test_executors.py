@@ -22,8 +22,9 @@ from tests.workers import working
 from windlass import App, Context, State
 from windlass import Fail as FailNow
 from windlass import Snooze as SnoozeNow
+from windlass.app.signatures import Signature
 from windlass.clock import SystemClock
-from windlass.machine import Fail, Report, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Report, Snooze, Succeed
 from windlass.model import Failure, Limits
 from windlass.worker import Handler, Stopped, current
 from windlass.worker.commands import AsCommand
@@ -720,8 +721,8 @@ def test_large_results_come_back_and_too_large_ones_are_refused(nursery: Nursery
 
 def test_a_payload_that_does_not_fit_is_refused_in_a_process_and_not_tried_again(nursery: Nursery) -> None:
     report = ran(process(returns, {"size": "large"}, nursery=nursery))
-    assert isinstance(report, Fail)
-    assert (report.error.code, report.retry) == ("bad_payload", False)
+    assert isinstance(report, Refuse)
+    assert (report.error.code, report.schema) == ("bad_payload", Signature(returns.function, "returns").fingerprint)
 
 
 def test_a_function_that_cannot_be_found_is_an_error_of_the_attempt(nursery: Nursery) -> None:

@@ -32,6 +32,7 @@ from windlass.machine import (
     GiveBack,
     Lapse,
     Patch,
+    Refuse,
     Release,
     Reorder,
     Report,
@@ -40,9 +41,10 @@ from windlass.machine import (
     Start,
     Succeed,
     backoff,
+    last_refused,
     step,
 )
-from windlass.model import Failure, Policy, Run, State, place
+from windlass.model import Failure, Policy, Refusals, Run, State, place
 from windlass.store import sql
 
 # The same examples every time, so that green can be had again; the long profile looks for new ones.
@@ -55,7 +57,8 @@ HOUR = 3_600_000
 START = 1_767_225_600_000
 
 COMMANDS: tuple[type[Command], ...] = (
-    Dispatch, Release, Claim, Start, Beat, Succeed, Fail, Snooze, GiveBack, Lapse, Expire, Cancel, Abandon, Skip, Patch, Reorder,
+    Dispatch, Release, Claim, Start, Beat, Succeed, Fail, Snooze, GiveBack, Refuse, Lapse, Expire, Cancel, Abandon, Skip, Patch,
+    Reorder,
 )  # fmt: skip
 CHANGED: dict[type[Command], set[str]] = {
     Beat: {"lease", "lease_until", "progress"},
@@ -175,6 +178,7 @@ commands: dict[type[Command], st.SearchStrategy[Command]] = {
     Fail: st.builds(Fail, error=failures, retry=st.booleans(), delay=st.none() | durations, chance=chances, next_id=st.just("next")),
     Snooze: st.builds(Snooze, delay=durations, next_id=st.just("next")),
     GiveBack: st.builds(GiveBack, begun=st.booleans(), next_id=st.just("next")),
+    Refuse: st.builds(Refuse, error=failures, schema=words, hope=st.booleans(), next_id=st.just("next")),
     Lapse: st.builds(Lapse, chance=chances, next_id=st.just("next")),
     Expire: st.builds(Expire),
     Cancel: st.builds(Cancel, reason=st.none() | words),
@@ -193,7 +197,7 @@ commands: dict[type[Command], st.SearchStrategy[Command]] = {
     Reorder: st.builds(Reorder, band=st.integers(-2, 2), position=times.map(place)),
 }
 any_command = st.one_of(*commands.values())
-bad_ends = st.one_of(commands[Fail], commands[Lapse], commands[Expire], commands[Snooze], commands[GiveBack])
+bad_ends = st.one_of(commands[Fail], commands[Lapse], commands[Expire], commands[Snooze], commands[GiveBack], commands[Refuse])
 
 
 def stepped(run: Run, cmd: Command, now: int) -> Run | WindlassError:
@@ -405,7 +409,8 @@ def test_a_retry_has_no_trace_of_the_worker_and_names_the_attempt_before(run: Ru
     if after.attempt > run.attempt:
         assert (after.attempt_id, after.retry_of) == ("next", run.current_attempt)
         assert not any(getattr(after, name) for name in (*HELD_FIELDS, "slot", "started_at"))
-        assert isinstance(cmd, Snooze | GiveBack) == (after.burnt == run.burnt) == (after.returns == run.returns + 1)
+        assert isinstance(cmd, Snooze | GiveBack | Refuse) == (after.burnt == run.burnt)
+        assert isinstance(cmd, Snooze | GiveBack) == (after.returns == run.returns + 1)
 
 
 @given(runs(State.CLAIMED, State.RUNNING), times)
@@ -418,7 +423,7 @@ def test_what_is_given_back_without_having_begun_is_as_it_was_before_its_claim(r
 @given(runs(State.CLAIMED, State.RUNNING), bad_ends, times)
 def test_an_end_without_success_is_what_the_policy_says(run: Run, cmd: Command, now: int) -> None:
     after = step(run, cmd, now)
-    final = isinstance(cmd, Expire) or (isinstance(cmd, Fail) and not cmd.retry)
+    final = isinstance(cmd, Expire) or (isinstance(cmd, Fail) and not cmd.retry) or (isinstance(cmd, Refuse) and not cmd.hope)
     spent = isinstance(cmd, Fail | Lapse) and run.burnt + 1 == run.max_attempts
     returned = isinstance(cmd, Snooze | GiveBack) and getattr(cmd, "begun", True) and run.returns == run.policy.max_returns
     assert (after.state.value == run.policy.exhausted) == (final or spent or returned) == (after.finished_at is not None)
@@ -477,6 +482,43 @@ def test_a_retry_is_due_after_its_delay_and_stands_where_the_job_says(run: Run, 
     assert after.position == (run.position if run.policy.retry_place == "keep" else place(now + delay - run.head_start))
 
 
+# Refusals
+
+
+def refused(run: Run, now: int, *, hope: bool = True, schema: str = "old", code: str = "bad_payload") -> Run:
+    """The run after a worker has taken it and refused its payload."""
+    taken = replace(run, state=State.RUNNING, token="t", worker="w", claimed_at=now, started_at=now)
+    return step(taken, Refuse(error=Failure(code, "it does not fit"), schema=schema, hope=hope, next_id="next"), now)
+
+
+def test_a_payload_that_is_refused_comes_back_after_one_to_thirty_seconds_and_fails_after_ten_minutes() -> None:
+    run, now, delays = PLAIN, START, []
+    while run.finished_at is None:
+        run = refused(run, now)
+        delays.append(run.due_at - now)
+        now = max(now, run.due_at)
+    assert delays[:7] == [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
+    assert all(1_000 <= delay <= 30_000 for delay in delays[:-1])
+    assert (run.finished_at, run.state, run.burnt, run.returns) == (START + 600_000, State.FAILED, 1, 0)
+    assert run.error is not None
+    assert run.error.refused == Refusals(("old",), len(delays), START, len(delays), "w")
+
+
+def test_all_that_refused_in_a_row_is_remembered_and_another_end_begins_anew() -> None:
+    run = refused(refused(refused(PLAIN, START), START + 5, schema="other"), START + 9)
+    assert last_refused(run) == Refusals(("old", "other"), 3, START, 3, "w")
+    snoozed = step(
+        replace(run, state=State.RUNNING, token="t", worker="w", claimed_at=START), Snooze(delay=0, next_id="next"), START + HOUR
+    )
+    assert last_refused(snoozed) is None
+    assert last_refused(refused(snoozed, START + HOUR)) == Refusals(("old",), 1, START + HOUR, 5, "w")
+
+
+def test_a_clock_that_is_set_back_does_not_make_refusals_last_longer() -> None:
+    run = refused(refused(PLAIN, START), START - HOUR)
+    assert last_refused(run) == Refusals(("old",), 2, START - HOUR, 2, "w")
+
+
 # Whole lives
 
 
@@ -487,7 +529,7 @@ def test_a_retry_is_due_after_its_delay_and_stands_where_the_job_says(run: Run, 
 def test_whatever_is_asked_and_whatever_the_clock_says_a_run_stays_whole(run: Run, asked: list[tuple[Command, int]]) -> None:
     ended: Run | None = None
     for number, (cmd, now) in enumerate(asked):
-        fresh = replace(cmd, next_id=f"a{number}") if isinstance(cmd, Fail | Snooze | GiveBack | Lapse) else cmd
+        fresh = replace(cmd, next_id=f"a{number}") if isinstance(cmd, Fail | Snooze | GiveBack | Refuse | Lapse) else cmd
         after = stepped(run, fresh, now)
         if isinstance(after, Run):
             run = after
@@ -497,6 +539,6 @@ def test_whatever_is_asked_and_whatever_the_clock_says_a_run_stays_whole(run: Ru
 
 
 def test_a_report_is_any_word_of_a_worker_on_how_an_attempt_ended() -> None:
-    assert {kind for kind in COMMANDS if issubclass(kind, Report)} == {Succeed, Fail, Snooze, GiveBack}
-    for kind in (Succeed, Fail, Snooze, GiveBack):
+    assert {kind for kind in COMMANDS if issubclass(kind, Report)} == {Succeed, Fail, Snooze, GiveBack, Refuse}
+    for kind in (Succeed, Fail, Snooze, GiveBack, Refuse):
         assert {state for state, row in MOVES.items() if kind in row} == set(LIVE)

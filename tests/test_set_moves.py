@@ -30,6 +30,7 @@ from windlass.machine import (
     GiveBack,
     Lapse,
     Patch,
+    Refuse,
     Release,
     Skip,
     Snooze,
@@ -600,7 +601,7 @@ def changes(draw: Callable[..., Any], *kinds: type[Command]) -> tuple[list[Run],
     asked = {}
     for run in rows:
         cmd = draw(st.one_of(*(commands[kind] for kind in kinds)))
-        if isinstance(cmd, Fail | Snooze | GiveBack | Lapse):
+        if isinstance(cmd, Fail | Snooze | GiveBack | Refuse | Lapse):
             cmd = replace(cmd, next_id=f"next{run.seq}")
         seen = draw(st.sampled_from([run, run, replace(run, rev=run.rev - 1), _before_a_beat(run)]))
         if not isinstance(stepped(seen, cmd, now), WindlassError):
@@ -622,7 +623,7 @@ def _still_true(run: Run, seen: Run, cmd: Command) -> bool:
 
 
 def _attempt(run: Run, after: Run, cmd: Command, now: int) -> Closed:
-    lapsed, returned = isinstance(cmd, Lapse), isinstance(cmd, Snooze | GiveBack)
+    lapsed, returned = isinstance(cmd, Lapse), isinstance(cmd, Snooze | GiveBack | Refuse)
     started_at = run.started_at if lapsed or run.started_at is not None else run.claimed_at
     return Closed(
         run=run.seq,
@@ -636,12 +637,12 @@ def _attempt(run: Run, after: Run, cmd: Command, now: int) -> Closed:
         claimed_at=run.claimed_at,
         started_at=started_at,
         finished_at=max(now, run.claimed_at or 0, started_at or 0),
-        error=None if returned else error_text(after.error),
+        error=None if isinstance(cmd, Snooze | GiveBack) else error_text(after.error),
     )
 
 
 @settings(examples, max_examples=3 * examples.max_examples)
-@given(changes(Fail, Snooze, GiveBack, Lapse, Expire, Cancel, Skip, Abandon))
+@given(changes(Fail, Snooze, GiveBack, Refuse, Lapse, Expire, Cancel, Skip, Abandon))
 def test_write_back(table: Table, case: tuple[list[Run], dict[int, tuple[Run, Command]], int]) -> None:
     rows, asked, now = case
     table.fill(rows)

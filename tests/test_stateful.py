@@ -23,7 +23,7 @@ from windlass.clock import ManualClock
 from windlass.engine import Engine, Outcome, Watch
 from windlass.errors import OutcomeUnknown, StoreBusy, WindlassError
 from windlass.faults import FAULTS
-from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
+from windlass.machine import Fail, GiveBack, Refuse, Report, Snooze, Succeed
 from windlass.model import Created, Failure, Key, NewRun, Options, Receipt, Requires, Run, State, WorkerInfo
 from windlass.store.base import Row, Statement, Store, run_sync
 from windlass.store.records import Held
@@ -38,8 +38,8 @@ WORKERS = (
 )
 FAIR = WorkerInfo("fair", slots=1_000, tags=("gpu",), cores=1_000)
 JOBS = ("a", "b", "c")
-AHEAD = ("behind", "kept")
-"""The reasons that are other runs."""
+AHEAD = ("behind", "kept", "refused")
+"""The reasons that are other runs, and the one that only comes with others."""
 
 picks = st.integers(0, 40)
 """Which of several, counted from the newest."""
@@ -84,6 +84,7 @@ reports: st.SearchStrategy[Report] = st.one_of(
     st.builds(Fail, error=failures, retry=st.sampled_from([True, True, True, False]), delay=st.sampled_from([None, None, 0, 3_000])),
     st.builds(Snooze, delay=st.sampled_from([0, 4_000])),
     st.builds(GiveBack, begun=st.sampled_from([True, True, False])),
+    st.builds(Refuse, error=st.just(Failure("bad_payload", "it does not fit")), schema=st.sampled_from(["old", "older"])),
 )
 
 

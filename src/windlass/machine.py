@@ -13,13 +13,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from windlass.errors import BadInput, Cancelled, Frozen, LeaseLost, WrongState
-from windlass.model import Failure, Run, State, place
+from windlass.model import Failure, Refusals, Run, State, place
 
 LIVE = (State.CLAIMED, State.RUNNING, State.CANCELLING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.QUARANTINED, State.CANCELLED, State.SKIPPED)
 
 BACKOFF_BASE, BACKOFF_CAP = 500, 60_000
 TOO_MANY_RETURNS = "max_returns_exceeded"
+REFUSED_FIRST, REFUSED_CAP = 1_000, 30_000
+"""Milliseconds after which a payload that was refused is offered again, at first and at most."""
+REFUSED_FOR = 600_000
+"""Milliseconds after its first refusal at which a run fails that nobody has accepted."""
+MOST_SCHEMAS = 64
 LONGEST_HEAD_START = 10 * 366 * 24 * 3600 * 1000
 """Milliseconds that a priority is worth at most, where a queue ages: positions still fit into 63 bits."""
 
@@ -111,6 +116,19 @@ class GiveBack(Report, frozen=True, kw_only=True):
 
     name = "give_back"
     begun: bool = True
+    next_id: str = ""
+
+
+class Refuse(Report, frozen=True, kw_only=True):
+    """The payload does not fit this worker's code: another's may accept it, so it goes back for a while and no try is burnt.
+
+    The engine fills in the id for a further attempt, and whether there is hope: a live worker whose code has not refused it.
+    """
+
+    name = "refuse"
+    error: Failure
+    schema: str  # a fingerprint of what the worker's code accepts
+    hope: bool = False
     next_id: str = ""
 
 
@@ -294,6 +312,31 @@ def give_back(run: Run, cmd: GiveBack, now: int) -> Run:
     return _return(run, now, 0, cmd.next_id) if cmd.begun else replace(run, state=State.QUEUED, **_NOBODYS)
 
 
+def refusals(run: Run, cmd: Refuse, now: int) -> Refusals:
+    """How often a payload was refused in a row, with this time. An attempt that ended otherwise begins a new row."""
+    before = last_refused(run)
+    if before is None:
+        return Refusals((cmd.schema,), 1, now, run.attempt, run.worker)
+    schemas = dict.fromkeys((*before.schemas, cmd.schema))
+    return Refusals(tuple(schemas)[-MOST_SCHEMAS:], before.count + 1, min(before.since, now), run.attempt, run.worker)
+
+
+def last_refused(run: Run) -> Refusals | None:
+    """That the attempt before was refused, if it was."""
+    refused = run.error.refused if run.error is not None else None
+    return refused if refused is not None and refused.attempt == run.attempt - 1 else None
+
+
+def refuse(run: Run, cmd: Refuse, now: int) -> Run:
+    refused = refusals(run, cmd, now)
+    error, left = replace(cmd.error, refused=refused), refused.since + REFUSED_FOR - now
+    if not cmd.hope or left <= 0:
+        started_at = run.started_at if run.started_at is not None else run.claimed_at
+        return _end(run, State(run.policy.exhausted), now, started_at=started_at, error=error, burnt=run.burnt + 1)
+    delay = min(REFUSED_FIRST << min(refused.count - 1, 16), REFUSED_CAP, max(left, REFUSED_FIRST))
+    return _plan_next(run, now, delay, cmd.next_id, error=error)
+
+
 def cancel(run: Run, cmd: Cancel, now: int) -> Run:
     return _end(run, State.CANCELLED, now, cancel_asked_at=now, reason=cmd.reason)
 
@@ -371,6 +414,7 @@ _HELD: dict[type[Command], Move] = {
     Fail: Move((*_READY, *_EXHAUSTED), fail),
     Snooze: Move((*_READY, *_EXHAUSTED), snooze),
     GiveBack: Move((State.QUEUED, *_EXHAUSTED), give_back),
+    Refuse: Move((State.SCHEDULED, *_EXHAUSTED), refuse),
     Lapse: Move((*_READY, *_EXHAUSTED), lapse),
     Expire: Move(_EXHAUSTED, expire),
     Cancel: Move((State.CANCELLING,), ask_to_stop),
@@ -407,6 +451,7 @@ MOVES: dict[State, dict[type[Command], Move]] = {
         Fail: _CONFIRM,
         Snooze: _CONFIRM,
         GiveBack: _CONFIRM,
+        Refuse: _CONFIRM,
         Lapse: _CONFIRM,
         Expire: _CONFIRM,
         Abandon: _CONFIRM,

@@ -31,12 +31,23 @@ class State(StrEnum):
     SKIPPED = "skipped"
 
 
-class Failure(Struct, frozen=True, omit_defaults=True):
+class Refusals(Struct, frozen=True, omit_defaults=True):
+    """That a payload does not fit the code of workers: which codes, how often in a row, and since when."""
+
+    schemas: tuple[str, ...]  # fingerprints of what they accept
+    count: int
+    since: int
+    attempt: int  # the last one
+    worker: str | None = None  # its worker
+
+
+class Failure(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """Why an attempt did not succeed."""
 
     code: str
     message: str
     detail: str | None = None  # a traceback, or the end of standard error
+    refused: Refusals | None = None  # of a payload that does not fit
 
 
 class Solver(Struct, frozen=True):
@@ -564,7 +575,7 @@ class Counts(Struct, frozen=True):
     skipped: int = 0
     attempts: int = 0  # attempts that ended, well or badly
     retried: int = 0  # of them: failed or lost, with another one to come
-    returned: int = 0  # of them: snoozed or given back
+    returned: int = 0  # of them: snoozed, given back, or refused by one worker for another
     lapsed: int = 0  # of them: lost with their worker
     waited: int = 0  # in the queue, until an attempt was claimed
     ran: int = 0  # by attempts that ended
@@ -656,4 +667,5 @@ class Limits(Struct, frozen=True):
     keep_minutes: int = 14 * 24 * 3600 * 1000
     minutes: int = 24 * 60  # that can be asked for at once
     about: int = 4 * 1024
+    schemas: int = 2_000  # jobs of which a worker may tell what it accepts
     metrics: int = 64  # numbers that a worker may tell of itself

@@ -373,6 +373,8 @@ class Base:
         if isinstance(solvers, bool | None):
             solvers = await asyncio.to_thread(solvers_of, replace(set_, solvers=solvers))
         how: dict[str, Any] = {"lease": lease, "grace": grace, "on_unknown": on_unknown, "solvers": solvers}
+        accepted = ((job.name, job.signature.fingerprint) for job in chosen if job.signature is not None)
+        how["schemas"] = dict(islice(accepted, self.limits.schemas))
         hub = located(self.address).kind == "hub"
         spool = said.get("spool", set_.spool)
         async with self._hub_ports(set_, info.name, lease, spool) if hub else self._ports(lease) as (port, parts):

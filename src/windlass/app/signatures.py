@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from windlass.errors import BadInput
 from windlass.worker import Context, Fail, Snooze
 from windlass.worker.handlers import BadPayload
 
+_canonical = msgspec.json.Encoder(order="deterministic").encode
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _ALONE = (inspect.Parameter.POSITIONAL_ONLY,)
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -43,6 +45,11 @@ def _decode(kind: type, value: Any) -> Any:
     if validate is not None:
         return validate(value)
     raise TypeError(f"{kind.__name__} cannot be read from JSON")
+
+
+def _schema_of(kind: type) -> dict[str, Any]:
+    schema = getattr(kind, "model_json_schema", None)
+    return schema() if schema is not None else {"type": f"{kind.__module__}.{kind.__qualname__}"}
 
 
 class Signature:
@@ -127,6 +134,15 @@ class Signature:
     def _read(self) -> Callable[[str], Any]:
         return msgspec.json.Decoder(self._record, dec_hook=_decode).decode
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for signatures that accept the same payloads, and for few others."""
+        try:
+            schema = _canonical(msgspec.json.schema(self._record, schema_hook=_schema_of))
+        except TypeError:  # a type that has no schema is known by its name
+            schema = str(self._bare.replace(return_annotation=inspect.Signature.empty)).encode()
+        return blake2b(schema, digest_size=8).hexdigest()
+
     def check(self) -> None:
         """Raise what is wrong with the signature, before anybody depends on it."""
         _ = self._record
@@ -167,9 +183,7 @@ class Signature:
         try:
             record = self._read(payload)
         except (msgspec.ValidationError, ValueError) as error:
-            raise BadPayload(
-                f"The payload does not fit {self._name}{self._bare}: {error}.", hint="Enqueue it again as it should be."
-            ) from error
+            raise self._refused(f": {error}") from error
         values = msgspec.structs.astuple(record)
         if self._in_order:
             return values, {}
@@ -186,7 +200,11 @@ class Signature:
     def _by_name(self, named: dict[str, Any]) -> dict[str, Any]:
         if self._named.issuperset(named):
             return named
-        raise BadPayload(f"The payload does not fit {self._name}{self._bare}.", hint="Enqueue it again as it should be.")
+        raise self._refused()
+
+    def _refused(self, because: str = "") -> BadPayload:
+        hint = "Enqueue it again as it should be, or deploy the code that it is for."
+        return BadPayload(f"The payload does not fit {self._name}{self._bare}{because}.", hint=hint, schema=self.fingerprint)
 
     # What comes back
 

@@ -77,7 +77,10 @@ def run_document(run: Run) -> dict[str, Any]:
 
 
 def failure_document(error: Failure | None) -> dict[str, Any] | None:
-    return None if error is None else {"code": error.code, "message": error.message, "detail": error.detail}
+    if error is None:
+        return None
+    refused = {} if error.refused is None else {"refused": to_builtins(error.refused)}
+    return {"code": error.code, "message": error.message, "detail": error.detail, **refused}
 
 
 def attempt_document(attempt: Attempt) -> dict[str, Any]:

@@ -54,9 +54,12 @@ class RemotePort(GroupVerbs, ControlVerbs):
 
     longest_wait = LONGEST_WAIT
 
-    async def register(self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None) -> None:
+    async def register(
+        self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None, schemas: Mapping[str, str] | None = None
+    ) -> None:
         """Make a worker known, and seen now."""
-        await self._tell("register", RegisterWorker(worker, None if about is None else dict(about)), wire.Done)
+        told = [None if one is None else dict(one) for one in (about, schemas)]
+        await self._tell("register", RegisterWorker(worker, *told), wire.Done)
 
     async def begin_life(self, worker: str, life: Life) -> list[Life]:
         """Keep a process of a registered worker; all that are kept under its name, if this token is for that name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windlass import egress
@@ -191,6 +191,13 @@ def json_text(text: Any, what: str, most: int) -> None:
 
 def _encodable(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def schemas(told: Mapping[str, str], limits: Limits) -> dict[str, str]:
+    """What a worker accepts, by job."""
+    kind(told, "schemas", Mapping)
+    count(list(told), "jobs of one worker", limits.schemas)
+    return {name(job, "A job's name"): identifier(schema, "The schema") for job, schema in told.items()}
 
 
 def failure(error: Failure, most: int) -> Failure:

@@ -18,6 +18,7 @@ from windlass.model import Run, WorkerInfo
 from windlass.store.base import Value
 from windlass.store.claims import FIRST, Grab, Handed, Head, Look, Moment, Wanted
 from windlass.store.order import within
+from windlass.store.rows import pack
 
 WORKERS = 10_000  # that are known, the living and those seen within a day
 WIDEST = 1_024
@@ -61,15 +62,22 @@ class _Walk:
 class Claiming(Looking):
     """The verbs by which workers get runs."""
 
-    async def register(self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None) -> None:
-        """Make a worker known, and seen now; what it says replaces what it said before, unless it says nothing about itself."""
+    async def register(
+        self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None, schemas: Mapping[str, str] | None = None
+    ) -> None:
+        """Make a worker known, and seen now; what it says replaces what it said before, unless it says nothing about itself.
+
+        `schemas` has a fingerprint of what its code accepts for each job, so that a payload which does not fit there is offered to
+        workers with other code.
+        """
         self._check_worker(worker)
+        accepted = None if schemas is None else pack(checks.schemas(schemas, self.limits))
         if await self.records.workers_besides(worker.name) >= WORKERS:
             raise LimitReached(
                 f"There are {WORKERS:,} workers already.", hint="Start them under names that last; silent ones are forgotten after a day."
             )
         text = None if about is None else json.encode(dict(about), most=self.limits.about, what="What the worker tells about itself")
-        await self.records.register(worker, text, self.clock.now())
+        await self.records.register(worker, text, accepted, self.clock.now())
 
     async def recover(self, worker: WorkerInfo, token: str) -> list[Run]:
         """What a worker still holds of a claim under this token, whose answer it did not get."""

@@ -21,7 +21,7 @@ from windlass.engine.core import Open, open_to, pruned
 from windlass.engine.looking import Looking, all_needs
 from windlass.errors import BadInput, Conflict, NotFound
 from windlass.gates import Choice, Gate, Lack, lacks, needs, owner_of, parts_of, worker_needs
-from windlass.machine import ENDED, LIVE
+from windlass.machine import ENDED, LIVE, REFUSED_FOR, last_refused
 from windlass.model import Attempt, Entry, Failure, Job, Lane, LogLine, Pause, Run, State, WorkerInfo
 from windlass.store.claims import FIRST, Wanted
 from windlass.store.rows import pack
@@ -265,9 +265,10 @@ class Reading(Looking):
                 return [*await self._why_waiting(run), *await self._why_paused(run)]
             case State.SCHEDULED:
                 due = Reason("not_due", f"It is due in {span(max(0, run.due_at - self.clock.now()))}.", {"due_at": run.due_at})
-                return [due, *await self._why_paused(run)]
+                return [due, *await self._why_refused(run), *await self._why_paused(run)]
             case State.QUEUED:
-                return [*await self._why_paused(run), *await self._why_queued(run)]
+                held = [*await self._why_paused(run), *await self._why_queued(run)]
+                return [*await self._why_refused(run), *held] if held else []
             case _ if run.state in LIVE:
                 held = Reason("held", f"Worker {run.worker} has it.", {"worker": run.worker, "lease_until": run.lease_until})
                 return [held, *_lease_over(run, self.clock.now())]
@@ -288,6 +289,26 @@ class Reading(Looking):
         if not reasons and len(before) < 100:
             return [Reason("unsettled", "What it waits for has ended; the next sweep settles what becomes of it.", {})]
         return reasons
+
+    async def _why_refused(self, run: Run) -> list[Reason]:
+        """That its payload does not fit the code of some workers, if the attempt before was refused for it."""
+        refused = last_refused(run)
+        if refused is None:
+            return []
+        now, lane = self.clock.now(), await self.lane_of(run)
+        alive = await self.records.schemas_seen(now - self.limits.worker_silence)
+        told = {worker.name: told.get(run.job) for worker, told in alive if open_to(lane, worker)}
+        others = sorted(name for name, schema in told.items() if schema not in refused.schemas)
+        until = refused.since + REFUSED_FOR
+        times = "once" if refused.count == 1 else f"{refused.count} times in {span(max(0, now - refused.since))}"
+        text = f"Its payload does not fit the code of worker {refused.worker} (schema {refused.schemas[-1]}) and was refused {times}. "
+        if others:
+            text += f"{len(others)} of {len(told)} live workers that take it may have code that it fits ({', '.join(others[:_VIEWS])}). "
+        else:
+            text += "No live worker has other code. "
+        text += f"It fails with the next refusal after {span(max(0, until - now))}, or when all live workers have refused it."
+        data = {"schemas": refused.schemas, "count": refused.count, "since": refused.since, "until": until, "workers": told}
+        return [Reason("refused", text, data)]
 
     async def _why_paused(self, run: Run) -> list[Reason]:
         await self.refresh_controls()

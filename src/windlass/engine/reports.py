@@ -8,10 +8,23 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from windlass.engine import checks
-from windlass.engine.core import PATIENCE, Core
+from windlass.engine.core import PATIENCE, Core, open_to
 from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, StoreError, WindlassError, of_one
-from windlass.machine import TOO_MANY_RETURNS, Fail, GiveBack, Report, Snooze, Succeed, cancelled, lease_lost, step, wrong_state
-from windlass.model import Receipt, Run, State
+from windlass.machine import (
+    TOO_MANY_RETURNS,
+    Fail,
+    GiveBack,
+    Refuse,
+    Report,
+    Snooze,
+    Succeed,
+    cancelled,
+    lease_lost,
+    refusals,
+    step,
+    wrong_state,
+)
+from windlass.model import Failure, Receipt, Run, State
 from windlass.payload import slices
 from windlass.store.records import Change
 
@@ -92,6 +105,9 @@ class Reporting(Core):
             return replace(
                 report, error=checks.failure(report.error, self.limits.error), next_id=self.clock.new_id(), chance=self.clock.chance()
             )
+        if isinstance(report, Refuse):
+            checks.identifier(report.schema, "The schema")
+            report = replace(report, error=checks.failure(report.error, self.limits.error))
         return replace(report, next_id=self.clock.new_id())
 
     async def _end(self, reports: dict[int, Report]) -> dict[int, State | WindlassError]:
@@ -133,11 +149,26 @@ class Reporting(Core):
             return {}
         now = self.clock.now()
         runs = [run for run in await self.records.find_seqs(sorted(reports)) if _as_believed(run, reports[run.seq])]
+        reports = reports | await self._with_hope(runs, reports, now)
         changes = [Change(run, step(run, reports[run.seq], now), reports[run.seq].name) for run in runs]
         if not changes:
             return {}
         written = await self.write_back("report", changes, now)
         return {change.after.seq: change.after.state for change in changes if change.after.seq in written.seqs}
+
+    async def _with_hope(self, runs: Sequence[Run], reports: dict[int, Report], now: int) -> dict[int, Report]:
+        """The refusals among these reports, each with whether a live worker whose code has not refused the run may take it."""
+        refused = [(run, report) for run in runs if isinstance(report := reports[run.seq], Refuse)]
+        if not refused:
+            return {}
+        alive = await self.records.schemas_seen(now - self.limits.worker_silence)
+        found: dict[int, Report] = {}
+        for run, report in refused:
+            lane, schemas = await self.lane_of(run), refusals(run, report, now).schemas
+            untold = {run.worker: report.schema}  # what it accepts is known by now, if it has not told when it registered
+            told = [told.get(run.job, untold.get(worker.name)) for worker, told in alive if open_to(lane, worker)]
+            found[run.seq] = replace(report, hope=any(schema not in schemas for schema in told))
+        return found
 
     async def _settle(self, run_id: str, report: Report) -> Receipt | WindlassError:
         """The answer for a report that found its run otherwise than expected."""
@@ -196,7 +227,8 @@ class Reporting(Core):
             raise lease_lost(run)
         outcome, answer, error = closed
         failed_so = isinstance(report, Fail) and outcome == "failed" and error == report.error
-        if failed_so or (isinstance(report, Snooze | GiveBack) and outcome == "returned"):
+        refused_so = isinstance(report, Refuse) and outcome == "returned" and _refused_by(error, report)
+        if failed_so or refused_so or (isinstance(report, Snooze | GiveBack) and outcome == "returned"):
             return Receipt(run.id, answer, repeated=True)
         raise lease_lost(run)
 
@@ -218,7 +250,13 @@ def _same_failure(run: Run, report: Report) -> bool:
         return False
     if isinstance(report, Snooze | GiveBack):
         return run.error.code == TOO_MANY_RETURNS
+    if isinstance(report, Refuse):
+        return _refused_by(run.error, report)
     return isinstance(report, Fail) and run.error == report.error
+
+
+def _refused_by(error: Failure | None, report: Refuse) -> bool:
+    return error is not None and error.refused is not None and replace(error, refused=None) == report.error
 
 
 def _same_result(run: Run, report: Report) -> bool:

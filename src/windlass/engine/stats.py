@@ -12,7 +12,7 @@ from msgspec import Struct
 from windlass.engine import checks
 from windlass.engine.reading import Reading, Tail
 from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown
-from windlass.machine import ENDED, LIVE, GiveBack, Lapse, Snooze
+from windlass.machine import ENDED, LIVE, GiveBack, Lapse, Refuse, Snooze
 from windlass.model import Counts, Entry, State, Worker, WorkerInfo
 from windlass.store.stats import FOLLOWER, Total
 
@@ -208,7 +208,7 @@ def _counted(kind: _Kind, number: int, spent: int) -> dict[str, int]:
         if move == Lapse.name:
             found["lapsed"] = number
         if state not in ENDED:
-            found["returned" if move in (Snooze.name, GiveBack.name) else "retried"] = number
+            found["returned" if move in (Snooze.name, GiveBack.name, Refuse.name) else "retried"] = number
     return found
 
 

@@ -26,7 +26,7 @@ _BY_PAIR = {
     "started": ("windlass_attempts_started", "Attempts that a worker has claimed."),
     "attempts": ("windlass_attempts_ended", "Attempts that ended, well or badly."),
     "retried": ("windlass_attempts_retried", "Attempts that failed or were lost, with another one to come."),
-    "returned": ("windlass_attempts_returned", "Attempts that were snoozed or given back."),
+    "returned": ("windlass_attempts_returned", "Attempts that were snoozed, given back, or refused by one worker for another."),
     "lapsed": ("windlass_attempts_lapsed", "Attempts that were lost with their worker."),
 }
 _SECONDS = {

@@ -41,6 +41,7 @@ from windlass.store.tails import Tails
 from windlass.store.webhooks import End, WebhookRecords
 
 _options = msgspec.json.Decoder(Options).decode
+_told = msgspec.json.Decoder(dict[str, str]).decode
 
 _WRITTEN_BACK = (
     "seq", "rev", "state", "due_at", "position", "attempt", "attempt_id", "retry_of", "burnt", "returns", "token", "worker", "slot",
@@ -291,6 +292,11 @@ def needs_from(text: str) -> Needs:
 def needs_text(needs: Needs) -> str:
     """The empty text for no need."""
     return "" if needs == Needs() else pack(needs)
+
+
+def _worker_of(row: Row) -> WorkerInfo:
+    name, queues, jobs, tags, cores, memory, slots, *_ = row
+    return WorkerInfo(name, _names(queues), _names(jobs), _names(tags) or (), cores, memory, slots)
 
 
 def _seqs(rows: Iterable[Row]) -> set[int]:
@@ -610,17 +616,18 @@ class Records(
 
     # Workers and why
 
-    async def register(self, worker: WorkerInfo, about: str | None, now: int) -> None:
+    async def register(self, worker: WorkerInfo, about: str | None, schemas: str | None, now: int) -> None:
         listed = {name: None if (value := getattr(worker, name)) is None else pack(value) for name in ("queues", "jobs", "tags")}
         values: dict[str, Value] = {"name": worker.name, "cores": worker.cores, "memory": worker.memory, "slots": worker.slots, "now": now}
-        await self._batch("register", Statement("register", values | listed | {"about": about}))
+        await self._batch("register", Statement("register", values | listed | {"about": about, "schemas": schemas}))
 
     async def workers_seen(self, since: int) -> list[WorkerInfo]:
-        rows = await self._read("workers_seen", since=since)
-        return [
-            WorkerInfo(name, _names(queues), _names(jobs), _names(tags) or (), cores, memory, slots)
-            for name, queues, jobs, tags, cores, memory, slots, _ in rows
-        ]
+        return [_worker_of(row) for row in await self._read("workers_seen", since=since)]
+
+    async def schemas_seen(self, since: int) -> list[tuple[WorkerInfo, dict[str, str]]]:
+        """The workers seen since then, each with what it accepts: a fingerprint for each job that it has told of."""
+        rows = await self._read("schemas_seen", since=since)
+        return [(_worker_of(row), _told(row[-1]) if row[-1] is not None else {}) for row in rows]
 
     # Retention
 
@@ -694,10 +701,10 @@ def _payload_size(row: tuple[Any, ...]) -> int:
 def _closed(change: Change) -> list[Any]:
     """The attempt that a move closed, as it will be remembered."""
     before, after = change.before, change.after
-    returned = after.returns > before.returns
+    returned = after.burnt == before.burnt
     outcome = "returned" if returned else "lapsed" if change.move == "lapse" else "failed"
     started_at = before.started_at if before.started_at is not None or outcome == "lapsed" else before.claimed_at
-    error = None if returned else error_text(after.error)
+    error = None if after.error is before.error else error_text(after.error)  # one that was only given back has none of its own
     who = (before.seq, before.attempt, before.current_attempt, before.retry_of)
     return [*who, outcome, after.state, before.worker, before.token, before.claimed_at, started_at, error]
 

@@ -19,7 +19,7 @@ from typing import Any
 from windlass.clock import SystemClock
 from windlass.engine import Engine, Outcome
 from windlass.errors import BadInput, Cancelled, LeaseLost, NotFound, WindlassError, WrongState
-from windlass.machine import Fail, GiveBack, Snooze, Succeed
+from windlass.machine import Fail, GiveBack, Refuse, Snooze, Succeed
 from windlass.model import LIFE_TAG, Failure, Life, NewRun, Options, Receipt, Requires, Run, State, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
@@ -396,6 +396,43 @@ async def a_wait_for_nothing_ends(ports: Ports) -> None:
         if await ports.port.wait(mine, 0.05) == set():
             return
     raise AssertionError("it is never quiet")
+
+
+# Payloads that do not fit
+
+
+def refused_by(run: Run, schema: str) -> Outcome:
+    return Outcome(run.id, Refuse(token=run.token, error=Failure("bad_payload", "It does not fit."), schema=schema), run.seq)
+
+
+@_case
+async def a_payload_that_a_worker_refuses_is_offered_to_workers_with_other_code(ports: Ports) -> None:
+    await ports.port.register(WorkerInfo("many", slots=9), about={"host": "here"}, schemas={"job": "old"})
+    await ports.port.register(WorkerInfo("newer", slots=9), about={"host": "here"}, schemas={"job": "new"})
+    run = await ports.claimed()
+    report = refused_by(run, "old")
+    assert ends(await ports.port.report_many([report])) == [State.SCHEDULED]
+    now = await ports.engine.get(run.id)
+    assert (now.burnt, now.returns, now.attempt, now.due_at > ports.engine.clock.now()) == (0, 0, 2, True)
+    (again,) = await ports.port.report_many([report])
+    assert isinstance(again, Receipt)
+    assert (again.state, again.repeated) == (State.SCHEDULED, True)
+    ports.pass_time(30_000)
+    await ports.engine.sweep()
+    (taken,) = await ports.claim(1, WorkerInfo("newer", slots=9))
+    assert ends(await ports.port.report_many([succeeded(taken)])) == [State.SUCCEEDED]
+
+
+@_case
+async def a_payload_that_all_live_workers_refuse_fails_at_once(ports: Ports) -> None:
+    for name in ("many", "other"):
+        await ports.port.register(WorkerInfo(name, slots=9), about={"host": "here"}, schemas={"job": "old"})
+    run = await ports.claimed()
+    report = refused_by(run, "old")
+    assert ends(await ports.port.report_many([report, report])) == [State.FAILED, State.FAILED]
+    error = (await ports.engine.get(run.id)).error
+    assert error is not None
+    assert (error.code, error.message) == ("bad_payload", "It does not fit.")
 
 
 # Who works

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from windlass.engine import Outcome
 from windlass.errors import BadInput
-from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
+from windlass.machine import Fail, GiveBack, Refuse, Report, Snooze, Succeed
 from windlass.model import BeatAnswer, Failure, Life, Run, State, WorkerInfo
 from windlass.wire.answers import Problem
 
@@ -18,6 +18,7 @@ class RegisterWorker(Struct, frozen=True, forbid_unknown_fields=True):
 
     worker: WorkerInfo
     about: dict[str, Any] | None = None
+    schemas: dict[str, str] | None = None  # by job: a fingerprint of what its code accepts
 
 
 class BeginLife(Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +109,7 @@ class ReportView(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
 
     run: str
     token: str
-    kind: Literal["succeed", "fail", "snooze", "give_back"]
+    kind: Literal["succeed", "fail", "snooze", "give_back", "refuse"]
     seq: int | None = None
     output: str | None = None  # JSON text
     output_hash: str | None = None
@@ -116,6 +117,7 @@ class ReportView(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     retry: bool = True
     delay: int | None = None
     begun: bool = True  # false: it is given back without having begun
+    schema: str | None = None  # a fingerprint of what the worker's code accepts, where it refuses the payload
 
 
 class ReportRuns(Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,6 +154,10 @@ def report_of(view: ReportView) -> Outcome:
             report = Snooze(token=view.token, delay=view.delay or 0)
         case "give_back":
             report = GiveBack(token=view.token, begun=view.begun)
+        case "refuse":
+            if view.error is None or view.schema is None:
+                raise BadInput("A refusal without its error or its schema.", hint="Send error with code and message, and the schema.")
+            report = Refuse(token=view.token, error=view.error, schema=view.schema)
     return Outcome(view.run, report, view.seq)
 
 
@@ -168,5 +174,7 @@ def report_view(outcome: Outcome) -> ReportView:
             return ReportView(run, token, "snooze", seq, delay=report.delay)
         case GiveBack():
             return ReportView(run, token, "give_back", seq, begun=report.begun)
+        case Refuse():
+            return ReportView(run, token, "refuse", seq, error=report.error, schema=report.schema)
         case _:
             raise TypeError(f"{type(report)} is not a report.")

@@ -44,9 +44,13 @@ class Unfit(BadInput):
 
 
 class BadPayload(Unfit):
-    """The payload does not fit the handler."""
+    """The payload does not fit the handler. With the fingerprint of what it accepts, workers with other code are asked too."""
 
     code = "bad_payload"
+
+    def __init__(self, message: str, *, hint: str, schema: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.schema = schema
 
 
 class UnknownHandler(Unfit):

@@ -81,6 +81,7 @@ class Worker:
         on_unknown: Literal["leave", "fail"] = "leave",
         about: Mapping[str, Any] | None = None,
         process: str | None = None,
+        schemas: Mapping[str, str] | None = None,
         measure: Callable[[], Mapping[str, float]] | None = None,
         solvers: Solvers | None = None,
     ) -> None:
@@ -97,6 +98,7 @@ class Worker:
         self._incarnation = 0 if about is None else round(clock.chance() * 2**31)  # so that two who go by one name can be told apart
         self._about = None if about is None else {**about, "incarnation": self._incarnation}
         self._life = None if process is None else Life(clock.nonce()[:LIFE_TAG], process)
+        self._schemas = schemas  # what its code accepts, by job
         self._longest_wait: float = getattr(port, "longest_wait", LONGEST_WAIT)
         limits = getattr(port, "limits", Limits())
         self._batch, self._lines, self._bytes = min(limits.claim, limits.report), limits.lines_per_call, limits.batch
@@ -133,7 +135,7 @@ class Worker:
         self._running, self._loop = True, asyncio.get_running_loop()
         capture_logs()
         try:
-            await self._insist(lambda: self.port.register(self.info, about=self._about))
+            await self._insist(lambda: self.port.register(self.info, about=self._about, schemas=self._schemas))
             if self._spool is not None:
                 await self._insist(partial(self._spool.deliver, self.port))
             await self._begin_life()  # only now: what a former process of this name has kept for it is good while the leases last

@@ -14,7 +14,9 @@ from windlass.store.records import Held
 class Port(Protocol):
     """Claim, beat, report: the engine's verbs for workers."""
 
-    async def register(self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None) -> None: ...
+    async def register(
+        self, worker: WorkerInfo, *, about: Mapping[str, Any] | None = None, schemas: Mapping[str, str] | None = None
+    ) -> None: ...
 
     async def begin_life(self, worker: str, life: Life) -> list[Life]: ...
 

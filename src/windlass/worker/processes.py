@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from windlass.machine import Fail, Report, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Report, Snooze, Succeed
 from windlass.model import Failure, Result
 from windlass.worker.context import Call, Context, Sink
 from windlass.worker.handlers import Handler, Place
@@ -29,7 +29,7 @@ PATIENCE = 5.0  # seconds for a process to end by itself once nobody talks to it
 
 _NEVER = threading.Event()
 
-REPORTS: dict[str, type[Report]] = {kind.name: kind for kind in (Succeed, Fail, Snooze)}
+REPORTS: dict[str, type[Report]] = {kind.name: kind for kind in (Succeed, Fail, Snooze, Refuse)}
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):

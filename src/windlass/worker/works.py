@@ -6,10 +6,10 @@ import asyncio
 from contextvars import copy_context
 from typing import Protocol
 
-from windlass.machine import Fail, Report
+from windlass.machine import Fail, Refuse, Report
 from windlass.model import Failure
 from windlass.worker.context import Context, enter
-from windlass.worker.handlers import Handler, Unfit
+from windlass.worker.handlers import BadPayload, Handler, Unfit
 from windlass.worker.outcomes import Stopped, raised, returned
 
 
@@ -57,6 +57,8 @@ def attempt(handler: Handler, context: Context) -> Report:
 
 def report_of(error: BaseException, handler: Handler, context: Context) -> Report:
     """The report for an attempt that raised."""
+    if isinstance(error, BadPayload) and error.schema is not None:
+        return Refuse(error=Failure(code=error.code, message=str(error)), schema=error.schema)
     if isinstance(error, Unfit):
         return Fail(error=Failure(code=error.code, message=str(error)), retry=False)
     return raised(error, attempt=context.attempt, backoff=handler.backoff)

@@ -22,7 +22,7 @@ _WORK: dict[str, Any] = {"scope": "work", "plain": True}
 @post("/api/v1/worker/register", status_code=200, opt=_WORK, summary="A worker introduces itself")
 async def register(request: HubRequest, data: JSONBody[wire.RegisterWorker]) -> wire.Done:
     request.caller.check_worker(data.worker.name)
-    await request.hub.engine.register(data.worker, about=data.about)
+    await request.hub.engine.register(data.worker, about=data.about, schemas=data.schemas)
     return wire.DONE
 
 
