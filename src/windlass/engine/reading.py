@@ -267,8 +267,8 @@ class Reading(Looking):
                 due = Reason("not_due", f"It is due in {span(max(0, run.due_at - self.clock.now()))}.", {"due_at": run.due_at})
                 return [due, *await self._why_refused(run), *await self._why_paused(run)]
             case State.QUEUED:
-                held = [*await self._why_paused(run), *await self._why_queued(run)]
-                return [*await self._why_refused(run), *held] if held else []
+                reasons = [*await self._why_paused(run), *await self._why_queued(run)]
+                return [*await self._why_refused(run), *reasons] if reasons else []
             case _ if run.state in LIVE:
                 held = Reason("held", f"Worker {run.worker} has it.", {"worker": run.worker, "lease_until": run.lease_until})
                 return [held, *_lease_over(run, self.clock.now())]
