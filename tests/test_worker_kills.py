@@ -26,7 +26,7 @@ import pytest
 from tests import invariants, ledger
 from tests.kill_child import open_store
 from tests.ledger import Ledger, Line, Tail
-from tests.worker_child import LEDGER, PATIENCE, TIMES, Times, app, make_impatient
+from tests.worker_child import LEDGER, PATIENCE, TIMES, Times, app, make_impatient, SMALL
 from windlass import App
 from windlass.clock import ManualClock, SystemClock
 from windlass.errors import OutcomeUnknown, StoreBusy, StoreUnreachable
@@ -42,7 +42,7 @@ MANY = {"sqlite": (50_000, round(FACTOR * 150_000)), "postgres": (15_000, round(
 LEASE = 0.4
 LAST_WORDS = 10_000  # characters of the workers' log shown with a failure
 BACKLOG = 20
-KINDS, WEIGHTS = ("coroutine", "thread", "command", "process"), (60, 40, 2, 0.3)  # the later ones cost more
+KINDS, WEIGHTS = ("coroutine", "thread", "command", "process", "large"), (60, 40, 2, 0.3, 2)  # the later ones cost more
 COUNTS = {
     "unfinished": "select count(*) from job_runs where finished_at is null",
     "succeeded": "select count(*) from job_runs where state = 'succeeded'",
@@ -137,7 +137,8 @@ class Site:
     def mixed(self, longest: float) -> NewRun:
         """A run of any kind, of any length."""
         kind = self.chance.choices(KINDS, WEIGHTS)[0]
-        return NewRun(kind, None if kind == "command" else {"seconds": self.chance.random() ** 2 * longest})
+        much = {"text": "x" * 200_000} if kind == "large" else {}
+        return NewRun(kind, None if kind == "command" else {"seconds": self.chance.random() ** 2 * longest} | much)
 
     def count(self, what: str) -> int:
         [[(number,)]] = run_sync(self.store.batch("read", [Statement(what)]))
@@ -227,7 +228,7 @@ def _read(path: Path) -> bytes:
 
 def another_app(address: str) -> App:
     """The app of the workers, for a producer."""
-    producer = App(address)
+    producer = App(address, limits=SMALL)
     producer.jobs = app.jobs
     return producer
 

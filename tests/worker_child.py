@@ -24,12 +24,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from tests.ledger import Ledger
+from tests.ledger import PAD, Ledger
 from windlass import App, Context, Stopped
 from windlass.clock import SystemClock
 from windlass.engine import Outcome
 from windlass.errors import WindlassError
-from windlass.model import Receipt
+from windlass.model import Limits, Receipt
 from windlass.worker import Port, Worker
 from windlass.worker.launch import bind
 
@@ -126,7 +126,9 @@ class WitnessedApp(App):
             yield worker
 
 
-app = WitnessedApp()
+SMALL = Limits(batch=64 * 1024)
+"""So that what is large is larger than a set may be, wherever it comes."""
+app = WitnessedApp(limits=SMALL)
 
 
 def begin(context: Context) -> None:
@@ -148,6 +150,14 @@ async def coroutine(context: Context, seconds: float) -> str:
     begin(context)
     await asyncio.sleep(seconds)
     return end(context)
+
+
+@app.job(name="large", max_attempts=1_000, backoff=[0.02])
+async def large(context: Context, seconds: float, text: str) -> str:
+    """As `coroutine`, with much to carry there and back."""
+    begin(context)
+    await asyncio.sleep(seconds)
+    return end(context) + PAD * 900_000
 
 
 @app.job(name="thread", max_attempts=1_000, backoff=[0.02])
