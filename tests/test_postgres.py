@@ -22,6 +22,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from windlass.clock import ManualClock, SystemClock
+from windlass.engine import Engine
 from windlass.errors import (
     BadInput,
     Conflict,
@@ -34,6 +35,7 @@ from windlass.errors import (
     StoreUnreachable,
 )
 from windlass.faults import FAULTS
+from windlass.model import NewRun
 from windlass.store import sql
 from windlass.store.base import Row, Statement, Value, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres, BorrowedPostgres, hints, migrate, stores, wire
@@ -509,6 +511,41 @@ def test_a_statement_that_takes_too_long_is_busy(kind: str, postgres_url: str) -
         with pytest.raises(StoreBusy):
             store(put(1), ask("nap", ms=5_000))
         assert store(ask("all")) == [[]]
+
+
+SLOW = {"statement_timeout": "100ms", "vacuum_cost_delay": "10ms", "vacuum_cost_limit": "1"}
+
+
+def vacuumed(admin: psycopg.Connection[Any]) -> bool:
+    return admin.execute("select relallvisible > 0 from pg_class where oid = 'job_runs'::regclass").fetchone() == (True,)
+
+
+@pytest.mark.parametrize("prepare", [True, False])
+def test_a_vacuum_takes_as_long_as_it_takes_and_only_one_at_a_time(
+    kind: str, postgres_url: str, admin: psycopg.Connection[Any], prepare: bool
+) -> None:
+    """Ended by a time limit it would begin anew each time, and what slows claims down would never be cleared away."""
+    opened = BlockingPostgres if kind == "blocking" else AsyncPostgres
+
+    async def scenario() -> None:
+        clock = SystemClock()
+        store = await opened(postgres_url, clock, prepare=prepare, settings=SLOW, size=1).open()
+        engine = Engine(store, clock)
+        await engine.define("mail")
+        await engine.create([NewRun("mail")] * 100)
+        admin.execute("alter table job_runs set (autovacuum_enabled = off)")
+        admin.execute("update job_runs set mark = 'moved'")
+        with admin.transaction():
+            admin.execute("lock table job_runs in share update exclusive mode")  # as another vacuum does
+            assert await engine.records.tidy(-1, 0)
+        assert not vacuumed(admin)
+        assert await engine.records.tidy(-1, 0)
+        assert vacuumed(admin)
+        [[(limit,)]] = await store._idle[0].say(wire.Step(b"show statement_timeout"))
+        assert limit == ("100ms" if prepare else "0")  # of the others nothing has changed
+        await store.close()
+
+    (run_sync if kind == "blocking" else asyncio.run)(scenario())
 
 
 def test_a_standby_is_not_a_place_to_write(kind: str, postgres_url: str, admin: psycopg.Connection[Any]) -> None:

@@ -15,6 +15,7 @@ _BLOCK = re.compile(r"^-- (name|fragment): (\w+)(?: after (\w+))?(?: (\w+))?\n(.
 _COMMENT = re.compile(r"^\s*--.*\n", re.M)
 _FRAGMENT = re.compile(r"\{(\w+)(?::\s*([^}]*))?\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_ALONE = re.compile(r"^vacuum\b", re.I)
 _WRITES = re.compile(r"\b(insert into|update|delete from) \w+|\bfor (no key update|update|share)\b|^lock table", re.I)
 
 _TYPES = {"int": "bigint", "text": "text"}
@@ -23,12 +24,14 @@ _TYPES = {"int": "bigint", "text": "text"}
 class Query(NamedTuple):
     """The text of a statement for one database, and whether it needs a write transaction.
 
-    Where the statement that it comes after has found nothing in the same batch, it need not be run.
+    Where the statement that it comes after has found nothing in the same batch, it need not be run. One that is `alone` takes its
+    time, and can be in no transaction.
     """
 
     text: str
     writes: bool
     after: str = ""
+    alone: bool = False
 
 
 def _set(listing: str) -> tuple[str, list[list[str]]]:
@@ -176,7 +179,7 @@ def load(dialect: str) -> Mapping[str, Query]:
     for kind, name, after, only, body in blocks:
         if kind == "name" and only in ("", dialect):
             rendered = render(body, dialect, parts)
-            queries[name] = Query(_bound(rendered, dialect), bool(_WRITES.search(rendered)), after)
+            queries[name] = Query(_bound(rendered, dialect), bool(_WRITES.search(rendered)), after, bool(_ALONE.search(rendered)))
     return queries
 
 

@@ -49,6 +49,7 @@ from windlass.store.postgres.wire import (
     Trial,
     compiled,
     run_batch,
+    told,
 )
 
 T = TypeVar("T")
@@ -106,6 +107,7 @@ class _Postgres:
         # Behind a pooler that shares connections by transaction, a session's settings would reach other programs.
         self._opening = () if prepare else (_configuration(settings, local=True),)
         self._configuring = (_configuration(settings, local=False), WHO) if prepare else ()
+        self._unlimited = (_configuration({**(settings or {}), "statement_timeout": "0"}, local=False),) if prepare else ()
         self._idle: list[AnySession] = []
         self._checked = self._closed = False
         self._align_at, self._scale = clock.monotonic(), 0
@@ -126,8 +128,23 @@ class _Postgres:
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
         batch = Batch(self._queries, verb, statements)
+        if batch.alone:
+            return batch.answers(await self._alone(batch))
         rows = await self._tried(lambda session: run_batch(session, batch, self._opening)) if batch.steps else []
         return batch.answers(rows)
+
+    async def _alone(self, batch: Batch) -> Results:
+        """Run what takes its time on a connection of its own, where no time limit ends it: it would begin anew each time, for ever."""
+        self._check_open()
+        try:
+            session = await self._connect()
+            try:
+                await session.say(*self._unlimited)
+                return await session.say(*batch.steps)
+            finally:
+                await session.close()
+        except psycopg.Error as error:
+            raise told(error) from error
 
     async def open(self) -> Self:
         """Reach the server and check the schema now, not at the first batch."""
