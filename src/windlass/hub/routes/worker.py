@@ -40,7 +40,7 @@ async def end_lives(request: HubRequest, data: JSONBody[wire.EndLives]) -> wire.
     if not request.caller.stands_for_worker:
         raise Forbidden(
             "Only a token that is for one worker may end the leases of that worker's processes.",
-            hint="Make one with `windlass tokens create NAME --worker NAME`, or wait until the leases end.",
+            hint="Make one with `windlass tokens create NAME --scopes work --worker NAME`, or wait until the leases end.",
         )
     return wire.Lapsed(await request.hub.engine.end_lives(data.worker, data.tags))
 
