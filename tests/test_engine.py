@@ -512,7 +512,7 @@ def test_retention_removes_everything_of_a_run_in_its_time(h: Harness) -> None:
     h(h.engine.log(first.id, token(first), [(1, "x")]))
     h.succeed(first)
     h.fail(second, retry=False)
-    waiting = h.create(after=(succeeded,))
+    waiting = h.create()
     h.sweep(after=8 * DAY)
     with pytest.raises(NotFound):
         h.get(succeeded)

@@ -295,6 +295,11 @@ LITERALS: dict[str, set[str]] = {
     "release_created": _from(Release) | _to(Release),
     "journal_settled": {"cancelled"},
     "look_later": _LIVE,
+    "correct_claims": _LIVE,
+    "still_held": _LIVE,
+    "recovered_due": _from(Dispatch),
+    "drop_checks": _from(Release) | {"succeeded"},
+    "unlocked": _from(Release),
     "add_lines": _LIVE,
     "add_group": {"running"},  # of a group, as below
     "tally": {"running"} | _ENDED,
