@@ -148,6 +148,8 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("base", "other", "latest"), 1),
     "answer": 1,
     "few": 1,
+    **dict.fromkeys(("base", "other", "latest"), 1),
+    "boot": "a",
     "older": 1,
     **dict.fromkeys(("hash", "scopes", "who", "what", "subject", "invitation"), "a"),
     **dict.fromkeys(("expires_at", "lasts"), 1),

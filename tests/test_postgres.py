@@ -411,6 +411,9 @@ def test_the_clock_follows_the_server(kind: str, postgres_url: str) -> None:
         def monotonic(self) -> int:
             return super().monotonic() + self.ahead
 
+        def wall(self) -> int:
+            return super().wall() + self.ahead
+
     clock = Leaping()
     clock.align(0)
     with driven(kind, postgres_url, clock=clock) as store:
@@ -421,6 +424,21 @@ def test_the_clock_follows_the_server(kind: str, postgres_url: str) -> None:
         clock.ahead = 61_000
         store(ask("all"))
         assert abs(clock.now() - time.time() * 1000) < 50
+
+
+def test_the_clock_follows_the_server_at_once_where_the_machine_slept_without_counting_it(kind: str, postgres_url: str) -> None:
+    class Sleeping(SystemClock):
+        slept = 0
+
+        def monotonic(self) -> int:
+            return super().monotonic() - self.slept
+
+    clock = Sleeping()
+    with driven(kind, postgres_url, clock=clock) as store:
+        store(ask("all"))
+        clock.slept = 20_000
+        store(ask("all"))
+        assert abs(clock.now() - time.time() * 1000) < 10_000
 
 
 # Errors

@@ -62,12 +62,12 @@ def uuids7(ms: int, random_bytes: bytes) -> list[str]:
 
 
 # Counts the time in which the machine sleeps; where there is no such clock, sleep looks as if the wall clock had been set.
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 @cache
 def _boot() -> str | None:
-    if _STEADY == time.CLOCK_MONOTONIC:
+    if _BOOTTIME is None:
         return None
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -89,7 +89,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> int:
-        return time.clock_gettime_ns(_STEADY) // 1_000_000
+        return (time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)) // 1_000_000
 
     def boot(self) -> str | None:
         return _boot()

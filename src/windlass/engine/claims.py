@@ -249,8 +249,7 @@ class Claiming(Looking):
 
     async def _corrected(self, handed: Handed, stamp: Stamp) -> list[Run]:
         """Runs just handed out, with leases that begin now where they were written with a time that was wrong."""
-        shortest = min((run.lease or 0 for run in handed.runs), default=0)
-        if not self.mistaken(stamp, handed.server, shortest):
+        if handed.server is None or not self.mistaken(stamp, handed.server, min(run.lease or 0 for run in handed.runs)):
             return handed.runs
         now = self.clock.now()
         with suppress(*AWAY):  # then their first beat corrects the leases

@@ -273,8 +273,7 @@ class Core:
 
     def mistaken(self, stamp: Stamp, server: int | None, lease: int) -> bool:
         """Whether the time that a lease was written with was wrong by more than a tenth of it. The clock is right afterwards."""
-        align = getattr(self.clock, "align", None)
-        if server is None or align is None or abs(server - stamp.now) <= lease // 10:
+        if server is None or abs(server - stamp.now) <= lease // 10 or (align := getattr(self.clock, "align", None)) is None:
             return False
         now, passed = self.clock.now(), self.clock.monotonic() - stamp.ticks
         if (right := min(max(now, server), server + passed)) != now:  # else only the answer was long on its way

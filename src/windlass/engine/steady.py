@@ -48,16 +48,21 @@ class Steady:
 
     async def bounds(self, scales: Scales, *, note: bool = False) -> Bounds:
         """Between which times it is. Reads nothing while this process sees no step, unless it is to be noted for others."""
-        boot, uptime, now = self._clock.boot(), self._clock.monotonic(), self._clock.now()
+        uptime, now = self._clock.monotonic(), self._clock.now()
         known = self.scale
         if note or known is None or known.other is not None or abs(now - uptime - known.base) > TOLERANCE:
-            stored = await scales.scale() if boot is not None else None
-            self.scale = known = follow(stored or known, boot, uptime, now)
-            if note and boot is not None and _worth_keeping(known, stored):
-                await scales.keep_scale(known)
+            known = await self._looked(scales, uptime, now, note)
         if known.other is None:
             return Bounds(now, now)
         return Bounds(min(now, known.base + uptime), max(now, known.base + uptime))
+
+    async def _looked(self, scales: Scales, uptime: int, now: int, note: bool) -> Scale:
+        boot = self._clock.boot()
+        stored = await scales.scale() if boot is not None else None
+        self.scale = scale = follow(stored or self.scale, boot, uptime, now)
+        if note and boot is not None and _worth_keeping(scale, stored):
+            await scales.keep_scale(scale)
+        return scale
 
 
 def follow(known: Scale | None, boot: str | None, uptime: int, now: int) -> Scale:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from windlass.model import Run
 from windlass.store.base import Row, Statement, Value
 from windlass.store.order import WITHIN
-from windlass.store.rows import Rows, pack, run_of
+from windlass.store.rows import Rows, pack, run_of, split_time
 
 _IN_ORDER = itemgetter(*map(Run.__struct_fields__.index, ("band", "position", "seq")))
 
@@ -148,8 +148,8 @@ class ClaimRecords(Rows):
         journal = Statement("journal", {"ids": ids, "mark": moment.mark, "move": "claim", "now": moment.now})
         claimed = Statement("claimed", {"ids": ids, "mark": moment.mark})
         rows = (await self._batch("claim", *remember, *statements, journal, claimed))[-1]
-        ordered = sorted(rows, key=_IN_ORDER)  # here, because SQLite sorts wide rows slowly
-        return Handed([run_of(row[:-1]) for row in ordered], rows[0][-1] if rows else None)
+        runs, server = split_time(rows, len(Run.__struct_fields__))
+        return Handed(list(map(run_of, sorted(runs, key=_IN_ORDER))), server)  # sorted here, because SQLite sorts wide rows slowly
 
     async def correct_claims(self, runs: Iterable[Run], now: int) -> None:
         """These were claimed now, and not when that was written."""

@@ -10,7 +10,7 @@ import msgspec
 from windlass.gates import Gate, Parked, Taken, parts_of
 from windlass.model import Pause, Queue, Rate, Resource, Slot
 from windlass.store.base import Row, Statement, Value
-from windlass.store.rows import Rows, pack
+from windlass.store.rows import Rows, pack, split_time
 
 _rates = msgspec.json.Decoder(tuple[Rate, ...]).decode
 
@@ -218,11 +218,12 @@ class OrderRecords(Rows):
         gates = Statement("hold_gates", {"g": pack([(key, parts_of(key)[0])]), "now": now})
         grant = Statement("grant_slots", {"key": key, "capacity": capacity, "controls": controls, "now": now})
         rows = (await self._batch(verb, gates, first, grant, Statement("find_slot", {"id": identity})))[-1]
-        return Granted(Slot(*rows[0][:-1]), rows[0][-1]) if rows else None
+        slots, server = split_time(rows, len(Slot.__struct_fields__))
+        return Granted(Slot(*slots[0]), server) if slots else None
 
     async def find_slot(self, identity: str) -> Slot | None:
-        rows = await self._read("find_slot", id=identity)
-        return Slot(*rows[0][:-1]) if rows else None
+        slots, _ = split_time(await self._read("find_slot", id=identity), len(Slot.__struct_fields__))
+        return Slot(*slots[0]) if slots else None
 
     async def slots_after(self, seq: int, count: int) -> list[Slot]:
         return [Slot(*row) for row in await self._read("slots_after", after=seq, count=count)]

@@ -34,7 +34,7 @@ from windlass.store.doctor import DoctorRecords
 from windlass.store.groups import GroupRecords, GroupRow
 from windlass.store.moves import MoveRecords
 from windlass.store.order import LET_GO, OrderRecords
-from windlass.store.rows import STATES, error_of, error_text, listed_of, pack, policy_text, run_of
+from windlass.store.rows import STATES, error_of, error_text, listed_of, pack, policy_text, run_of, split_time
 from windlass.store.scales import ScaleRecords
 from windlass.store.stats import StatRecords
 from windlass.store.tails import Tails
@@ -392,8 +392,8 @@ class Records(
         """Extend these leases and keep what is told of progress; the answer has those that are held so and that nobody else has locked."""
         rows = pack([(*item, progress.get(item)) for item in sorted(held)])
         beaten = await self._batch("beat", Statement("beat", {"r": rows, "lease": lease, "now": now}))
-        states = {Held(seq, token): STATES[state] for seq, token, state, _ in beaten[0]}
-        return Beaten(states, beaten[0][0][-1] if beaten[0] else None)
+        states, server = split_time(beaten[0], 3)
+        return Beaten({Held(seq, token): STATES[state] for seq, token, state in states}, server)
 
     async def still_held(self, held: Sequence[Held]) -> set[Held]:
         """Those of these that are held so, whether or not anybody else has locked them."""

@@ -57,6 +57,13 @@ def error_of(text: str | None) -> Failure | None:
     return None if text is None else _failure(text)
 
 
+def split_time(rows: list[Row], columns: int) -> tuple[list[Row], int | None]:
+    """Rows of so many columns, and the server's time where it stands behind them."""
+    if not rows or len(rows[0]) == columns:
+        return rows, None
+    return [row[:columns] for row in rows], rows[0][columns]
+
+
 def run_of(row: Row) -> Run:
     """A run from its row, in the order of `{run}`."""
     values = list(row)

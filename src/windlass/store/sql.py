@@ -110,7 +110,7 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
         "xid": _text(""),
         "xid_index": _text(""),
         "vacuum_often": _text(""),
-        "server_time": _text("null"),
+        "and_server_time": _text(""),
     },
     "postgres": _COMMON
     | {
@@ -139,7 +139,7 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
             " autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);"
         ),
         # Of a server that many share; what a lease was written with is compared with it.
-        "server_time": _text("cast(date_part('epoch', clock_timestamp()) * 1000 as bigint)"),
+        "and_server_time": _text(", cast(date_part('epoch', clock_timestamp()) * 1000 as bigint)"),
         "xid_index": _text("create index job_journal_xid on job_journal (xid, entry);"),
     },
 }

@@ -266,7 +266,7 @@ where key = :key and state = 'waiting' and {controls} = :controls
 returning id
 
 -- name: find_slot
-select {slot}, {server_time} from job_slots where id = :id
+select {slot}{and_server_time} from job_slots where id = :id
 
 -- name: slots_after
 select {slot} from job_slots where seq > :after order by seq limit :count

@@ -182,7 +182,7 @@ from numbered join asking as g on numbered.n between g.first and g.last
 where job_runs.seq {probe: numbered.seq}
 
 -- name: claimed
-select {run}, {server_time} from job_runs where seq {in: ids} and mark = :mark
+select {run}{and_server_time} from job_runs where seq {in: ids} and mark = :mark
 
 -- Claims that were written with a time that was wrong, as if they were made now.
 -- name: correct_claims
@@ -219,7 +219,7 @@ returning job_runs.seq, job_runs.token
 update job_runs set lease = {greatest}(lease, :lease), lease_until = {extended}, progress = coalesce(r.progress, job_runs.progress)
 from {beating}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: beat}
-returning job_runs.seq, job_runs.token, job_runs.state, {server_time}
+returning job_runs.seq, job_runs.token, job_runs.state{and_server_time}
 
 -- name: still_held
 select seq, token from job_runs where seq {in: ids} and state in ({live})
