@@ -454,7 +454,7 @@ class Producer:
         self.asked_again = 0
         self.broke: BaseException | None = None
         make_impatient(self._app.engine, 0.1)
-        self._thread = threading.Thread(target=self._live)
+        self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
     def _live(self) -> None:
@@ -477,7 +477,7 @@ class Producer:
 
     def stop(self) -> None:
         self._ended.set()
-        self._thread.join()
+        self._thread.join(60)  # it asks for ever where the server is gone for good
         self._app.close()
 
 
