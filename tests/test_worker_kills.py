@@ -546,7 +546,7 @@ class Producer:
         self.asked_again = 0
         self.broke: BaseException | None = None
         make_impatient(self._app.engine, 0.1)
-        self._thread = threading.Thread(target=self._live)
+        self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
     def _live(self) -> None:
@@ -569,7 +569,7 @@ class Producer:
 
     def stop(self) -> None:
         self._ended.set()
-        self._thread.join()
+        self._thread.join(60)  # it asks for ever where the server is gone for good
         self._app.close()
 
 
@@ -605,7 +605,7 @@ def test_work_goes_on_by_itself_when_the_database_comes_back(folder: Path, nurse
 
 def test_a_database_killed_under_load_loses_nothing_and_fails_no_run_of_one_attempt(folder: Path, nursery: Nursery) -> None:
     """Leases last longer than it is away, so nobody has an excuse: each run is executed once, and succeeds by its first attempt."""
-    with PostgresServer(fsync=True) as server, contextlib.ExitStack() as closing:
+    with PostgresServer(settings={"full_page_writes": "on"}) as server, contextlib.ExitStack() as closing:  # a kill can tear a page
         address = server.create_database("torture")
         site = Site("postgres", address, folder, nursery)
         closing.callback(site.close)

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -85,13 +86,16 @@ class PostgresServer:
         if self._process is None:
             return
         postmaster = self._process.pid
-        self._process.send_signal(signal.SIGSTOP)  # so that it begins no more of them
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, postmaster, os.WSTOPPED | os.WNOWAIT)  # from now on it begins no more of them
         backends = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
         for pid in (postmaster, *map(int, backends)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait(60)
         self._process = None
+        while any(map(_lives, backends)):  # no other can start while one of them has hold of its memory
+            threading.Event().wait(0.01)
 
     def restart(self, mode: str = "fast") -> None:
         """Stop and start again."""
@@ -147,6 +151,14 @@ class PostgresServer:
     def _common(self) -> dict[str, Any]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
         return {"cwd": self.folder, "env": environment | {"LC_ALL": "C"}, **self._run_as}
+
+
+def _lives(pid: str) -> bool:
+    """Whether a process has not ended; one that nobody has asked for its end has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _unprivileged() -> dict[str, Any]:
