@@ -5,7 +5,8 @@ handler, `X id token` after it; `R id token state` a report was answered; `C id`
 `P id payload` a patch was answered; `L id token n` a log line was taken; `O id` from here on retention may remove it. Those lines are
 written only after the answer, so whatever is in the ledger must be in the store; what is in the store but not in the ledger
 happened while its caller died. Workers that are watched also write `S id token worker`, `T id token report` before a report is sent,
-`N id token code` when the answer is another than `R`, and `Z id token why` when a handler is told to stop.
+`N id token code` when the answer is another than `R`,
+`B id token` when what was not begun is given back, which leaves no attempt, and `Z id token why` when a handler is told to stop.
 """
 
 from __future__ import annotations

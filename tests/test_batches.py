@@ -94,8 +94,8 @@ def held(engine: Engine, count: int) -> list[Run]:
 
 
 def test_slices_are_as_large_as_they_may_be_and_lose_nothing() -> None:
-    assert [list(some) for some in slices([3, 3, 3, 9, 1, 1], lambda size: size, 6)] == [[3, 3], [3], [9], [1, 1]]
-    assert [list(some) for some in slices(list[str](), len, 6)] == [[]]
+    assert [list(some) for some in slices([3, 3, 3, 9, 1, 1], [3, 3, 3, 9, 1, 1], 6)] == [[3, 3], [3], [9], [1, 1]]
+    assert [list(some) for some in slices(list[str](), [], 6)] == [[]]
 
 
 def test_a_creation_is_cut_into_several_sets_of_one_batch(engine: Engine) -> None:

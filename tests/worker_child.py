@@ -29,6 +29,7 @@ from windlass import App, Context, Stopped
 from windlass.clock import SystemClock
 from windlass.engine import Outcome
 from windlass.errors import WindlassError
+from windlass.machine import GiveBack
 from windlass.model import Limits, Receipt
 from windlass.worker import Port, Worker
 from windlass.worker.launch import bind
@@ -46,7 +47,7 @@ def ledger() -> Ledger:
 
 
 class Witness:
-    """A worker's port, with what is reported (T), what of it is accepted (R) and what else is answered (N) written down."""
+    """A worker's port, with what is reported (T), what of it is accepted (R), given back as it came (B) or answered else (N)."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
@@ -63,7 +64,9 @@ class Witness:
         return answers
 
     def _write(self, outcome: Outcome, answer: Receipt | WindlassError) -> None:
-        if isinstance(answer, Receipt) and not answer.repeated:
+        if isinstance(outcome.report, GiveBack) and not outcome.report.begun:
+            ledger().write("B", outcome.run, outcome.report.token)
+        elif isinstance(answer, Receipt) and not answer.repeated:
             ledger().write("R", outcome.run, outcome.report.token, answer.state)
         else:
             ledger().write("N", outcome.run, outcome.report.token, "repeated" if isinstance(answer, Receipt) else answer.code)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
@@ -122,14 +122,17 @@ def decode(text: str) -> Any:
     return _load(text)
 
 
-def slices(items: Sequence[T], size: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
-    """The items in slices of so many bytes at most; one that is larger goes alone."""
+def slices(items: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[Sequence[T]]:
+    """The items, of these sizes in bytes, in slices of so many at most; one that is larger goes alone."""
+    if sum(sizes) <= most:  # as nearly always
+        yield items
+        return
     begin = total = 0
-    for index, item in enumerate(items):
-        total += (one := size(item))
+    for index, size in enumerate(sizes):
+        total += size
         if total > most and index > begin:
             yield items[begin:index]
-            begin, total = index, one
+            begin, total = index, size
     yield items[begin:]
 
 

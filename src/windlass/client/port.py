@@ -160,4 +160,4 @@ def _answer(view: ReceiptView) -> Receipt | WindlassError:
 
 def parcels(items: Sequence[T], size: Callable[[T], int]) -> Iterator[Sequence[T]]:
     """The items in slices that fit into one request each; one that is larger goes alone."""
-    return slices(items, size, PARCEL)
+    return slices(items, [size(item) for item in items], PARCEL)

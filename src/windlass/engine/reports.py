@@ -113,7 +113,7 @@ class Reporting(Core):
     async def _end(self, reports: dict[int, Report]) -> dict[int, State | WindlassError]:
         """Move the runs that are as their worker believes; what is not is left for `_settle`."""
         became: dict[int, State | WindlassError] = {}
-        for some in slices(list(reports.items()), lambda item: report_size(item[1]), self.limits.batch):
+        for some in slices(list(reports.items()), list(map(report_size, reports.values())), self.limits.batch):
             done = {seq: report for seq, report in some if isinstance(report, Succeed)}
             became |= await self._written(self._succeed, done)
             became |= await self._written(self._decide, {seq: report for seq, report in some if seq not in done})

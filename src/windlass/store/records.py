@@ -365,7 +365,7 @@ class Records(
     def _cut(self, rows: Mapping[Kind, Sequence[tuple[Any, ...]]]) -> Iterator[tuple[Kind, Sequence[tuple[Any, ...]]]]:
         """The rows of each kind, in sets that a database takes as one parameter."""
         for kind, alike in rows.items():
-            for some in slices(alike, _payload_size, self._most):
+            for some in slices(alike, [len(row[3]) for row in alike], self._most):
                 yield kind, some
 
     async def create_group(self, group: GroupRow, made: Creation, mark: str) -> Stored:
@@ -692,10 +692,6 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 def _written_back(change: Change) -> list[Any]:
     after = change.after
     return [*(getattr(after, name) for name in _WRITTEN_BACK), error_text(after.error), change.lapsed]
-
-
-def _payload_size(row: tuple[Any, ...]) -> int:
-    return len(row[3])
 
 
 def _closed(change: Change) -> list[Any]:

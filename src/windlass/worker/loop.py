@@ -679,9 +679,7 @@ class Worker:
         for execution, _ in batch:
             if execution.n and not execution.lost:
                 await self._log(execution, last=True)
-        if last_words := {item.held: text for item, _ in batch if (text := item.progress_text) is not None and not item.lost}:
-            with suppress(*AWAY, BadInput):
-                await self.port.beat(list(last_words), lease=self.lease, progress=last_words)
+        await self._last_words(batch)
         await self._confirm([item for item, report in batch if not isinstance(report, Succeed)])
         answers = await self._insist(partial(self._send, batch), always=True) or {}
         self._reporting = ()
@@ -706,6 +704,18 @@ class Worker:
             else:
                 _LOG.debug("Run %s of %s: %s.", answer.run, execution.run.job, answer.state)
             self._forget(execution)
+
+    async def _last_words(self, batch: Sequence[tuple[Execution, Report]]) -> None:
+        """Bring the progress that no beat has brought yet, as far as it is taken."""
+        told = {item.held: text for item, _ in batch if (text := item.progress_text) is not None and not item.lost}
+        if told:
+            try:
+                await self.port.beat(list(told), lease=self.lease, progress=told)
+            except (*AWAY, BadInput):
+                pass
+            except StoreError as error:
+                if not of_one(error):
+                    raise
 
     async def _confirm(self, ended: Sequence[Execution]) -> None:
         """Ask for those whose lease is over by the clock: the fence has only guessed, and what is lost is not to be reported."""
