@@ -377,7 +377,7 @@ def test_a_lapse_or_a_beat_wins_never_both(arena: Arena) -> None:
         arena.clock.advance(1_000)
         lapsed, answer = arena.race(lapse, beat(run))
         kept = arena.get(run.id).token == run.token
-        assert (lapsed, answer) == ((0, ["ok"]) if kept else (1, ["lost"]))
+        assert (lapsed, answer) in ([(0, ["ok"])] if kept else [(1, ["lost"]), (1, ["unknown"])])  # unknown: while it lapses
         assert ("lapse" in arena.moves(run.id)) is not kept
         arena.finish(run.id)
 

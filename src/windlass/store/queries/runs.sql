@@ -346,16 +346,13 @@ from job_runs where id {in_texts: ids} and mark = :mark order by seq + 0
 
 -- Waits that a caller's transaction has left to be settled ---------------------------------------------------------
 
--- fragment: next_checks
-select run from job_checks where run > :after order by run limit :count
-
 -- name: checks
-{next_checks}
+select run from job_checks where run > :after order by run limit :count
 
 -- Their predecessors that have ended: what follows from that is settled as if they ended now.
 -- name: checked_ends
 select w.predecessor from job_waits w
-where w.run {among: next_checks} and w.rule <> '' and (select p.finished_at is not null from job_runs p where p.seq = w.predecessor)
+where w.run {in: ids} and w.rule <> '' and (select p.finished_at is not null from job_runs p where p.seq = w.predecessor)
 
 -- fragment: checked_predecessors
 select w.predecessor from job_waits w where w.run {in: ids} and w.rule <> ''
