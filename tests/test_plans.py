@@ -58,7 +58,6 @@ WALKS = {
     "overdue": {"job_runs_look": "look_at"},
     "looked_at_late": {"job_runs_look": "look_at"},
     "checks": {"job_checks_pkey": "run"},
-    "checked_ends": {"job_checks_pkey": "run"},
     "next_look": {"job_runs_look": "look_at"},
     "journal_created": {"job_runs_pkey": "seq"},  # on SQLite: from the last row that the statement before it has inserted
     "list_newest": {"job_runs_pkey": "seq"},

@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 
 from tests.dictionary_model import LIVE, Doc, Model, Refused, able
 from tests.invariants import CLEAR, Observer, Snapshot, clear, in_order, lane_is_open, nothing_changed, with_tables
+from tests.kill_child import Joined
 from tests.test_machine import LONG
 from windlass.clock import ManualClock
 from windlass.engine import Engine, Outcome, Watch
@@ -319,14 +320,23 @@ class EngineMachine(RuleBasedStateMachine):
         waits=waits,
         after_end=ends,
         behind=st.lists(ends, max_size=2),
+        joined=st.booleans(),
         trouble=troubles,
         deed=deeds,
     )
     def create(
-        self, job: str, key: Key | None, waits: tuple[int, ...], after_end: Any, behind: list[Any], trouble: str | None, deed: str | None
+        self,
+        job: str,
+        key: Key | None,
+        waits: tuple[int, ...],
+        after_end: Any,
+        behind: list[Any],
+        joined: bool,
+        trouble: str | None,
+        deed: str | None,
     ) -> None:
         """A run, and a chain of others that wait for it one behind the other."""
-        self._create([NewRun(job, key=key, after=self._after(waits), after_end=after_end)], trouble, deed)
+        self._create([NewRun(job, key=key, after=self._after(waits), after_end=after_end)], trouble, deed, joined)
         for end in behind:
             self.holds()
             self._create([NewRun(job, after=self._after((0,)), after_end=end)], None, None)
@@ -343,10 +353,17 @@ class EngineMachine(RuleBasedStateMachine):
     def _after(self, waits: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self.pick(number) for number in waits)
 
-    def _create(self, news: list[NewRun], trouble: str | None, deed: str | None) -> None:
+    async def _join(self, news: list[NewRun]) -> list[Created]:
+        """The same as a part of a caller's transaction: what becomes of it is settled after the commit."""
+        created = await self.here.engine.on(Joined(self.store)).create(news)
+        await self.here.engine.settle()
+        return created
+
+    def _create(self, news: list[NewRun], trouble: str | None, deed: str | None, joined: bool = False) -> None:
         trouble = trouble if deed is None else None
         subject = next((run for new in news for run in new.after), None)
-        answer = self.ask(self.here.engine.create(news), "create", trouble, deed, "create", subject)
+        verb = self._join(news) if joined else self.here.engine.create(news)
+        answer = self.ask(verb, "create", trouble, deed, "create", subject)
         made = None if isinstance(answer, WindlassError) else answer
         expected = self.judge(answer, lambda: self.model.create(news, made, self.now), trouble)
         if expected is not None:

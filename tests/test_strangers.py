@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,16 @@ from tests import invariants
 from tests.harness import LEASE, Harness, token
 from tests.kill_child import Life, scenario
 from tests.test_kills import finish
-from windlass.clock import ManualClock
+from tests.workers import Gate, ended, ghost, until, working
+from windlass import App
+from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
 from windlass.errors import StoreBusy
 from windlass.faults import FAULTS
 from windlass.machine import Succeed
 from windlass.model import Key, Member, NewGroup, NewRun, Options, State
-from windlass.store.base import run_sync
-from windlass.store.postgres import BlockingPostgres, BorrowedPostgres
+from windlass.store.base import SWEEP, run_sync
+from windlass.store.postgres import AsyncPostgres, BlockingPostgres, BorrowedPostgres
 from windlass.store.records import Held, fault_points
 
 Connection = psycopg.Connection[TupleRow]
@@ -369,3 +372,56 @@ def test_a_strangers_long_transaction_beside_every_write(
     assert {run.state for run in followers} == ({State.SUCCEEDED} if end == "commit" else set())
     life.ledger.close()
     run_sync(store.close())
+
+
+# Through a real worker
+
+
+def test_a_transaction_longer_than_a_lease_stops_nothing_and_hides_nothing_lost(postgres_url: str) -> None:
+    gate, clock = Gate(), SystemClock()
+    with App(postgres_url) as app, psycopg.connect(postgres_url) as connection:
+
+        @app.job(name="wait", backoff=(0,))
+        async def wait(who: str) -> str:
+            await gate.wait(who)
+            return who
+
+        @app.job(name="next")
+        def after() -> str:
+            return "after"
+
+        lost = wait.enqueue("lost")
+        ghost(app, lease=500)
+        before, bystander = wait.enqueue("before"), wait.enqueue("bystander")
+        with working(app, lease=0.8, slots=10):
+            gate.reached(2)
+            followers = [after.options(after=run).enqueue() for run in (before,)]
+            with app.transaction(connection):
+                followers += [after.options(after=run).enqueue() for run in (lost, before, bystander)]
+            until_ms = clock.now() + 2_000
+            until(lambda: min((run.refresh().lease_until or 0) for run in (before, bystander)) > until_ms)
+            gate.reached(3)  # what was lost runs again
+            gate.open()
+            assert [ended(run).attempt for run in (before, bystander, lost)] == [1, 1, 2]
+            connection.commit()
+            assert [ended(run).state for run in followers] == [State.SUCCEEDED] * 4
+
+
+def test_a_commit_wakes_those_who_settle(postgres_url: str) -> None:
+    """Without a hint the next sweep is a second away at most; so a sweeper is asked what it hears."""
+
+    async def scenario() -> None:
+        store = await AsyncPostgres(postgres_url, SystemClock()).open()
+        engine = Engine(store, SystemClock())
+        await engine.define("mail")
+        (before,) = await engine.create([NewRun("mail")])
+        while await engine.wait({SWEEP}, 0.1):
+            pass  # at first something may have been missed
+        async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+            await engine.on(BorrowedPostgres(connection)).create([NewRun("mail", after=(before.id,))])
+            assert await engine.wait({SWEEP}, 0.1) == set()
+            await connection.commit()
+            assert await engine.wait({SWEEP}, 30) == {SWEEP}
+        await store.close()
+
+    asyncio.run(scenario())

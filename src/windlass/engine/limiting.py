@@ -136,10 +136,9 @@ class Limiting(Controlling):
         """End direct calls whose caller is gone, and put back the parked runs that could pass now; how many gates were opened."""
         await self._lapse_slots(watch)
         now = self.clock.now()
-        due = [key for key, _ in await self.records.gates_due(now, KEYS)]
+        due, keys = await self.records.gates_to_open(now, self._repaired, KEYS)
         if due:
             await self.let_in(due, now)
-        keys = await self.records.parked_keys(self._repaired, KEYS)
         self._repaired = keys[-1] if len(keys) == KEYS else ""
         return len(due) + (await self.repair(keys, now) if keys else 0)
 

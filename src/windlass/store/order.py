@@ -155,8 +155,11 @@ class OrderRecords(Rows):
 
     # What time and faults have left behind
 
-    async def gates_due(self, now: int, count: int) -> list[tuple[str, str]]:
-        return [(key, resource) for key, resource in await self._read("gates_due", now=now, count=count)]
+    async def gates_to_open(self, now: int, after: str, count: int) -> tuple[list[str], list[str]]:
+        """The gates that time has opened, and the next keys that runs are parked for, read together."""
+        due, parked = Statement("gates_due", {"now": now, "count": count}), Statement("parked_keys", {"after": after, "count": count})
+        opened, keys = await self._batch("read", due, parked)
+        return [row[0] for row in opened], [row[0] for row in keys]
 
     async def open_gates(self, keys: Sequence[str], count: int, now: int) -> set[str]:
         """Put up to so many parked runs of each lane back for these gates; the queues they are in."""

@@ -420,9 +420,9 @@ class Records(
 
     async def checks(self, after: int, count: int) -> tuple[list[int], list[int]]:
         """The next runs whose waits are to be settled, and those of their predecessors that have ended."""
-        page: dict[str, Value] = {"after": after, "count": count}
-        runs, ended = await self._batch("read", Statement("checks", page), Statement("checked_ends", page))
-        return [run for (run,) in runs], sorted({seq for (seq,) in ended})
+        runs = [run for (run,) in await self._read("checks", after=after, count=count)]
+        ended = await self._read("checked_ends", ids=pack(runs)) if runs else ()
+        return runs, sorted(_seqs(ended))
 
     async def settle(self, runs: Sequence[int], ended: Sequence[int], nonce: str, mark: str, now: int) -> list[Ready]:
         """Do what follows for these runs from the ends before them, and forget the checks of those that it is known for."""

@@ -322,12 +322,14 @@ set state = case when {skips} then 'skipped' else 'cancelled' end, rev = rev + 1
   cancel_asked_at = case when {skips} then null else cast(:now as {int}) end, finished_at = {greatest}(:now, created_at), reason = 'predecessor failed'
 where seq {among: doomed_runs} and state {from: release}
 
+-- One that a caller has committed since `doom` looked is not released in its place: it has a check, and a sweep settles it.
 -- name: release after followed
 {doomed}
 update job_runs
 set state = case when due_at > :now then 'scheduled' else 'queued' end, rev = rev + 1, mark = :mark
 where seq {among: followers} and state {from: release}
-  and 0 = (select count(*) from job_waits w where w.run = job_runs.seq and (select p.finished_at is null from job_runs p where p.seq = w.predecessor))
+  and 0 = (select count(*) from job_waits w where w.run = job_runs.seq
+    and (select p.finished_at is null or w.rule <> 'any' and p.state <> 'succeeded' from job_runs p where p.seq = w.predecessor))
 returning queue, due_at
 
 -- name: journal_followers after followed
@@ -359,16 +361,13 @@ from job_runs where id {in_texts: ids} and mark = :mark order by seq + 0
 
 -- Waits that a caller's transaction has left to be settled ---------------------------------------------------------
 
--- fragment: next_checks
-select run from job_checks where run > :after order by run limit :count
-
 -- name: checks
-{next_checks}
+select run from job_checks where run > :after order by run limit :count
 
 -- Their predecessors that have ended: what follows from that is settled as if they ended now.
 -- name: checked_ends
 select w.predecessor from job_waits w
-where w.run {among: next_checks} and w.rule <> '' and (select p.finished_at is not null from job_runs p where p.seq = w.predecessor)
+where w.run {in: ids} and w.rule <> '' and (select p.finished_at is not null from job_runs p where p.seq = w.predecessor)
 
 -- fragment: checked_predecessors
 select w.predecessor from job_waits w where w.run {in: ids} and w.rule <> ''
