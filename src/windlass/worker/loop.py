@@ -536,7 +536,10 @@ class Worker:
         outcomes = [_outcome(item, report) for item, report in batch]
         answers = await self._insist(partial(self.port.report_many, outcomes), always=True) or []
         self._reporting = ()
-        await self._drop_sent(outcomes)
+        # Those that are said again stay on the disk until they are answered otherwise, or another report takes their place.
+        await self._drop_sent(
+            [outcome for outcome, answer in zip(outcomes, answers, strict=True) if not isinstance(answer, Conflict | BadInput)]
+        )
         for (execution, report), answer in zip(batch, answers, strict=True):
             if isinstance(answer, Conflict):
                 self._done.append((execution, report))  # somebody was faster fifty times: say it again
