@@ -13,6 +13,7 @@ from windlass.cli.views import run_document
 from windlass.machine import Fail
 from windlass.model import IN_A_LIST, Failure, Listed, Member, NewGroup, NewRun, Run, State
 from windlass.store.base import Row, Statement, Store
+from windlass.store.records import Held
 
 LARGE = "é" * 100_000  # characters of two bytes
 SIZE = 200_002
@@ -115,13 +116,21 @@ def test_results_are_whole_and_a_page_of_them_is_bounded_by_its_bytes(h: Harness
     assert len(h(h.engine.results(waits, count=2))) == 2
 
 
-def test_a_sweep_reads_no_payloads_and_outputs(h: Harness) -> None:
-    create(h)
-    h.claimed(lease=1_000)
-    sweeper, store = weighed(h)
-    h.clock.advance(1_000)
-    assert sweeper(sweeper.engine.sweep()).lapsed == 1
-    assert store.weight < 20_000
+def test_moves_that_are_decided_from_a_run_read_no_payload_and_keep_it(h: Harness) -> None:
+    h.define("retried", backoff=(0,))
+    run = create(h, "retried")
+    for _ in range(2):
+        taken = h.claimed(lease=1_000)
+        mover, store = weighed(h)
+        assert mover(mover.engine.start_many([Held(taken.seq, str(taken.token))]))
+        assert mover(mover.engine.start_many([Held(taken.seq, str(taken.token))]))
+        if taken.attempt == 1:
+            mover.fail(taken)
+        else:
+            h.clock.advance(1_000)
+            assert mover(mover.engine.sweep()).lapsed == 1
+        assert store.weight < 20_000
+    assert (len(h.get(run).payload.encode()), h.get(run).attempt) == (SIZE + 9, 3)
 
 
 def test_a_listed_run_is_told_with_its_sizes_by_every_door(h: Harness) -> None:

@@ -29,7 +29,7 @@ from windlass.client.spool import Spool
 from windlass.clock import SystemClock
 from windlass.config import open_store
 from windlass.engine import Engine, Outcome
-from windlass.errors import Cancelled, HubUnreachable, LeaseLost, StoreError, Unauthorized, WrongState
+from windlass.errors import Cancelled, Conflict, HubUnreachable, LeaseLost, StoreBusy, StoreError, Unauthorized, WrongState
 from windlass.hub import HubSettings
 from windlass.machine import Fail, Succeed
 from windlass.model import Failure, NewRun, Options, Receipt, Run, WorkerInfo
@@ -648,6 +648,61 @@ def test_a_delivery_that_fails_is_done_again_and_what_is_refused_is_dropped(tmp_
     assert [outcome.run for outcome in port.taken] == ["run-0", "run-1"]
     assert "too late" in caplog.text
     assert list(tmp_path.rglob("*.reports")) == []
+
+
+def test_a_report_that_must_be_said_again_stays_until_it_is_answered_otherwise(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, "http://hub", "w", "1")
+    spool.keep(_outcomes(2))
+    spool.close()
+    port, again = _Taking(Receipt("run-0", State.SUCCEEDED), Conflict("faster", hint="-")), Spool(tmp_path, "http://hub", "w", "2")
+    with pytest.raises(StoreBusy, match="faster"):
+        asyncio.run(again.deliver(port))
+    assert len(_spooled(tmp_path)) == 2
+    asyncio.run(again.deliver(port))
+    assert [outcome.run for outcome in port.taken] == ["run-0", "run-1"] * 2
+    assert list(tmp_path.rglob("*.reports")) == []
+
+
+def test_of_two_reports_for_one_hold_the_newer_is_kept(tmp_path: Path) -> None:
+    (older, other), refused = _outcomes(2), Fail(token="t" * 22, error=Failure("bad_output", "refused"))
+    spool = Spool(tmp_path, "http://hub", "w", "1")
+    spool.keep([older, other])
+    spool.keep([older._replace(report=refused), other])
+    spool.keep([older._replace(report=refused), other])
+    assert len(_spooled(tmp_path)) == 3
+    spool.close()
+    port = _Taking()
+    asyncio.run(Spool(tmp_path, "http://hub", "w", "2").deliver(port))
+    assert [(outcome.run, outcome.report) for outcome in port.taken] == [("run-1", other.report), ("run-0", refused)]
+
+
+def test_a_worker_keeps_a_report_on_disk_while_the_hub_asks_it_to_say_it_again(
+    one_hub: ServedHub, proxy: Proxy, state_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Counter[str]()
+
+    async def faster(outcomes: Any) -> Any:
+        asked.update(outcome.run for outcome in outcomes)
+        await asyncio.sleep(0.01)
+        return [Conflict("somebody was faster", hint="Say it again.")] * len(outcomes)
+
+    with App(proxy.url) as app:
+
+        @app.job(name="quick")
+        async def quick() -> str:
+            return "done"
+
+        with working(app):
+            proxy.rule = lambda _, path: "refuse" if path.endswith("/report") else "pass"
+            run = quick.enqueue()
+            until(lambda: _spooled(state_home))
+            with monkeypatch.context() as patched:
+                patched.setattr(one_hub.hub.joining, "report_many", faster)
+                proxy.rule = lambda *_: "pass"
+                until(lambda: asked[run.id] > 3)
+                assert [json.loads(line)["run"] for line in _spooled(state_home)] == [run.id]
+            assert ended(run).state is State.SUCCEEDED
+            until(lambda: not _spooled(state_home))
 
 
 def test_lines_that_cannot_be_read_are_skipped_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,8 @@ from typing import BinaryIO, Protocol
 import msgspec
 
 from windlass.engine import Outcome
-from windlass.errors import StoreError, WindlassError
+from windlass.errors import Conflict, StoreBusy, StoreError, WindlassError
+from windlass.machine import Report
 from windlass.model import Limits, Receipt
 from windlass.wire import ReportView, report_of, report_view
 
@@ -46,11 +47,14 @@ class Spool:
         self._folder = folder / blake2b(hub.encode(), digest_size=8).hexdigest()  # a report means nothing to another hub
         self._path, self._most = self._folder / f"{name}.{nonce}{SUFFIX}", most
         self._file: int | None = None
-        self._kept: set[tuple[str, str | None]] = set()  # those in the file that are not answered yet
+        self._kept: dict[tuple[str, str | None], Report] = {}  # the newest in the file of each hold that is not answered yet
 
     def keep(self, outcomes: Iterable[Outcome]) -> None:
-        """Write down what is not written yet; when this returns, it is on the disk, or the log says why not."""
-        new = [outcome for outcome in outcomes if _name(outcome) not in self._kept]
+        """Write down what is not written yet; when this returns, it is on the disk, or the log says why not.
+
+        Another report for the same hold takes the place of the one before, which was refused: that one will never be taken.
+        """
+        new = [outcome for outcome in outcomes if self._kept.get(_name(outcome)) != outcome.report]
         if not new:
             return
         try:
@@ -58,13 +62,14 @@ class Spool:
         except OSError as error:
             _LOG.error("%d reports could not be kept on disk, and would be lost with this process: %s", len(new), error)
         else:
-            self._kept.update(map(_name, new))
+            self._kept.update((_name(outcome), outcome.report) for outcome in new)
 
     def drop(self, outcomes: Iterable[Outcome]) -> None:
         """These are answered. The file is emptied when all in it are; one that is sent again does no harm."""
         if not self._kept:
             return
-        self._kept.difference_update(map(_name, outcomes))
+        for outcome in outcomes:
+            self._kept.pop(_name(outcome), None)
         if not self._kept and self._file is not None:
             os.ftruncate(self._file, 0)
 
@@ -148,17 +153,30 @@ def _locked(path: Path) -> Iterator[BinaryIO | None]:
 
 
 def _read(file: BinaryIO, path: Path) -> Iterator[Outcome]:
+    """The reports in a file; of several for one hold the newest."""
+    newest = {_name(outcome): number for number, outcome in _lines(file) if isinstance(outcome, Outcome)}
+    for number, outcome in _lines(file):
+        if not isinstance(outcome, Outcome):
+            _LOG.error("Line %d of %s cannot be read and is skipped: %s", number, path, outcome)
+        elif newest[_name(outcome)] == number:
+            yield outcome
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, Outcome | Exception]]:
+    file.seek(0)
     for number, line in enumerate(file, 1):
         try:
-            yield report_of(msgspec.json.decode(line, type=ReportView))
+            yield number, report_of(msgspec.json.decode(line, type=ReportView))
         except (msgspec.DecodeError, WindlassError) as error:
-            _LOG.error("Line %d of %s cannot be read and is skipped: %s", number, path, error)
+            yield number, error
 
 
 async def _send(port: _Reports, outcomes: Sequence[Outcome]) -> None:
     for outcome, answer in zip(outcomes, await port.report_many(outcomes), strict=True):
         if isinstance(answer, StoreError):
             raise answer
+        if isinstance(answer, Conflict):  # others were faster each time: it is still to be answered
+            raise StoreBusy(answer.message, hint=answer.hint)
         if isinstance(answer, WindlassError):
             _LOG.warning("The report of run %s came too late and is dropped: %s", outcome.run, answer.message)
         else:

@@ -498,7 +498,8 @@ class Records(
         return run_of(rows[0]) if rows else None
 
     async def find_seqs(self, seqs: Sequence[int]) -> list[Run]:
-        return [run_of(row) for row in await self._read("find_seqs", ids=pack(seqs))]
+        """These runs, without payloads and outputs: enough for every move that `step` decides."""
+        return [run_of(row) for row in await self._read("find_bare", ids=pack(seqs))]
 
     async def find_attempt(self, attempt_id: str) -> Run | None:
         rows = await self._read("find_attempt", id=attempt_id)

@@ -683,7 +683,8 @@ class Worker:
         await self._confirm([item for item, report in batch if not isinstance(report, Succeed)])
         answers = await self._insist(partial(self._send, batch), always=True) or {}
         self._reporting = ()
-        await self._drop_sent(batch)
+        # Those that are said again stay on the disk until they are answered otherwise, or another report takes their place.
+        await self._drop_sent([item for item in batch if not isinstance(answers.get(item[0]), Conflict | BadInput)])
         for execution, report in batch:
             answer = answers.get(execution)
             if answer is None:  # it is known as lost

@@ -11,6 +11,7 @@ from windlass import wire
 from windlass.hub.requests import HubRequest
 from windlass.hub.routes.runs import Count, IdempotencyKey, request_key
 from windlass.model import GroupStatus
+from windlass.store.groups import RESULTS
 
 
 @post("/api/v1/groups", status_code=202, opt={"scope": "submit"}, summary="Ask for a group of runs, all or none")
@@ -58,7 +59,8 @@ async def list_results(
     request: HubRequest, run_id: FromPath[str], cursor: FromQuery[str | None] = None, count: Count = 100
 ) -> wire.Results:
     found = await request.hub.engine.results(run_id, after=cursor, count=count)
-    return wire.Results([wire.result_view(result) for result in found], found[-1].id if found else None)
+    full = len(found) == count or sum(len((result.output or "").encode()) for result in found) >= RESULTS
+    return wire.Results([wire.result_view(result) for result in found], found[-1].id if full else None)
 
 
 HANDLERS: list[Any] = [create_group, list_groups, get_group, list_members, cancel_group, rerun_group, list_results]

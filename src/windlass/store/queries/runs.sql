@@ -448,6 +448,9 @@ select id, seq from job_runs where id {in_texts: ids} order by seq + 0
 -- name: find_seqs
 select {run} from job_runs where seq {in: ids} order by seq
 
+-- name: find_bare
+select {run_bare} from job_runs where seq {in: ids} order by seq
+
 -- name: pruned_key
 select key from job_keys where run = :id limit 1
 
