@@ -136,7 +136,7 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("max_runtime", "policy", "retry_of")),
     **dict.fromkeys(("key", "kind", "expr", "zone", "missed", "overlap", "said"), "a"),
     **dict.fromkeys(("anchor", "max_age", "jitter", "enabled", "next_at", "rev"), 1),
-    **dict.fromkeys(("about", "metrics"), "{}"),
+    **dict.fromkeys(("about", "metrics", "schemas"), "{}"),
     **dict.fromkeys(("cursor", "status", "error", "reason"), "a"),
     "answer": 1,
     "few": 1,
