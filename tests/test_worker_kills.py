@@ -26,7 +26,7 @@ import pytest
 from tests import invariants, ledger
 from tests.kill_child import open_store
 from tests.ledger import Ledger, Line, Tail
-from tests.worker_child import LEDGER, PATIENCE, TIMES, Times, app, make_impatient, SMALL
+from tests.worker_child import LEDGER, PATIENCE, SMALL, TIMES, Times, app, make_impatient
 from windlass import App
 from windlass.clock import ManualClock, SystemClock
 from windlass.errors import OutcomeUnknown, StoreBusy, StoreUnreachable
