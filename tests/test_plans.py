@@ -141,16 +141,9 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("seen", "upto"), "1:1:"),
     **dict.fromkeys(("max_runtime", "policy", "retry_of")),
     **dict.fromkeys(("key", "kind", "expr", "zone", "missed", "overlap", "said"), "a"),
-<<<<<<< HEAD
     **dict.fromkeys(("anchor", "max_age", "jitter", "enabled", "next_at", "rev", "skipped"), 1),
-    **dict.fromkeys(("about", "metrics"), "{}"),
-    **dict.fromkeys(("cursor", "status", "error", "reason", "boot"), "a"),
-    **dict.fromkeys(("base", "other", "latest"), 1),
-=======
-    **dict.fromkeys(("anchor", "max_age", "jitter", "enabled", "next_at", "rev"), 1),
     **dict.fromkeys(("about", "metrics", "schemas"), "{}"),
     **dict.fromkeys(("cursor", "status", "error", "reason"), "a"),
->>>>>>> fit
     "answer": 1,
     "few": 1,
     **dict.fromkeys(("base", "other", "latest"), 1),

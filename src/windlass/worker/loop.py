@@ -684,7 +684,7 @@ class Worker:
         answers = await self._insist(partial(self._send, batch), always=True) or {}
         self._reporting = ()
         # Those that are said again stay on the disk until they are answered otherwise, or another report takes their place.
-        await self._drop_sent([item for item in batch if not isinstance(answers.get(item[0]), Conflict | BadInput)])
+        await self._drop_sent([item for item in batch if not _said_again(item[0], answers.get(item[0]))])
         for execution, report in batch:
             answer = answers.get(execution)
             if answer is None:  # it is known as lost
@@ -693,7 +693,7 @@ class Worker:
             if isinstance(answer, Conflict):
                 self._done.append((execution, report))  # somebody was faster fifty times: say it again
                 continue
-            if isinstance(answer, BadInput) and not execution.refused:
+            if _said_again(execution, answer):
                 execution.refused = True
                 refused = Failure(code="bad_output", message=f"The report was refused: {answer}")
                 self._done.append((execution, Fail(error=refused, retry=report.retry if isinstance(report, Fail) else True)))
@@ -886,6 +886,11 @@ def _need(execution: Execution) -> Need:
 
 def _unknown(context: Any) -> Any:
     raise UnknownHandler(context.job)
+
+
+def _said_again(execution: Execution, answer: Receipt | WindlassError | None) -> bool:
+    """Whether a further report of a run follows this answer: the same one, or that what it brought cannot be kept."""
+    return isinstance(answer, Conflict) or (isinstance(answer, BadInput) and not execution.refused)
 
 
 def _outcome(execution: Execution, report: Report) -> Outcome:
