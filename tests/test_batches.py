@@ -24,7 +24,7 @@ from windlass.engine import Engine, Outcome
 from windlass.errors import BadInput, StoreBroken, StoreError, WindlassError
 from windlass.hub.joining import Joined
 from windlass.machine import Fail, Report, Succeed
-from windlass.model import Failure, Limits, Member, NewGroup, NewRun, Receipt, Run, WorkerInfo
+from windlass.model import Failure, Limits, Member, NewGroup, NewRun, Options, Receipt, Run, Use, WorkerInfo
 from windlass.payload import slices
 from windlass.store.base import Statement, run_sync
 from windlass.worker import Worker
@@ -81,6 +81,14 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
         yield app
 
 
+def claim_all(engine: Engine) -> list[Run]:
+    """All that is queued, by as many claims as it takes."""
+    claimed = list[Run]()
+    while runs := run_sync(engine.claim(WorkerInfo("w1", slots=1_000), count=100)):
+        claimed += runs
+    return claimed
+
+
 @pytest.fixture
 def engine(app: App) -> Engine:
     app.enqueue_many([])
@@ -107,8 +115,7 @@ def test_a_creation_is_cut_into_several_sets_of_one_batch(engine: Engine) -> Non
     assert len(sizes) >= 7
     assert sorted(sizes)[-2] <= SMALL.batch * 2  # the larger one went alone; quotes in a text of JSON take two bytes
     assert len({one.id for one in made}) == 51
-    claimed = run_sync(engine.claim(WorkerInfo("w1", slots=1_000), count=100))
-    assert [run.id for run in claimed] == [one.id for one in made]  # in their order
+    assert [run.id for run in claim_all(engine)] == [one.id for one in made]  # in their order
 
 
 def test_a_creation_in_several_sets_is_all_or_none(engine: Engine) -> None:
@@ -119,7 +126,7 @@ def test_a_creation_in_several_sets_is_all_or_none(engine: Engine) -> None:
                 [*(NewRun("plain", {"text": KIB}) for _ in range(30)), NewRun("plain", after=("00000000-0000-7000-8000-000000000000",))]
             )
         )
-    assert [run.id for run in run_sync(engine.claim(WorkerInfo("w1", slots=1_000), count=100))] == [taken.id]
+    assert [run.id for run in claim_all(engine)] == [taken.id]
 
 
 def test_a_group_is_cut_in_the_same_way(engine: Engine) -> None:
@@ -127,6 +134,38 @@ def test_a_group_is_cut_in_the_same_way(engine: Engine) -> None:
     run_sync(engine.create_group(NewGroup(tuple(Member(NewRun("plain", {"text": KIB})) for _ in range(30)))))
     assert len(watched.sets["create"]) >= 4
     assert max(watched.sets["create"]) <= SMALL.batch * 2
+
+
+@pytest.mark.parametrize("uses", [(), (Use("room"),)], ids=["plain", "limited"])
+def test_a_claim_brings_so_many_bytes_and_the_next_one_the_rest(engine: Engine, uses: tuple[Use, ...]) -> None:
+    run_sync(engine.set_resource("room", capacity=100))
+    options = Options(uses=uses)
+    sizes = [1, 1, 1, 20, 1, 1, *(1 for _ in range(20))]
+    made = run_sync(engine.create([NewRun("plain", {"text": KIB * size}, options) for size in sizes]))
+    answers, worker = list[list[Run]](), WorkerInfo("w1", slots=1_000)
+    while runs := run_sync(engine.claim(worker, count=100)):
+        answers.append(runs)
+    assert [run.id for runs in answers for run in runs] == [one.id for one in made]
+    assert len(answers) >= 3
+    for runs in answers:  # what is one too many is the last of an answer, which begins with what fits
+        assert sum(len(run.payload) for run in runs[:-1]) <= 2 * SMALL.batch or len(runs[-1].payload) > SMALL.batch
+
+
+def test_claims_that_are_made_together_are_all_served_although_their_runs_are_large(engine: Engine) -> None:
+    made = run_sync(engine.create([NewRun("plain", {"text": KIB * 6}) for _ in range(12)]))
+    asks = [engine.asking(WorkerInfo(f"w{n}", slots=100), count=3) for n in range(4)]
+    answers = run_sync(engine.claim_many(asks))
+    assert [len(answer) for answer in answers if isinstance(answer, list)] == [2, 2, 2, 2]  # the second is one too many
+    left = {run.id for run in claim_all(engine)}
+    assert left | {run.id for answer in answers if isinstance(answer, list) for run in answer} == {one.id for one in made}
+
+
+def test_a_worker_that_got_its_bytes_asks_again_at_once(app: App) -> None:
+    ports = Ports()
+    handles = app.enqueue_many(NewRun("says", {"text": KIB * 4}) for _ in range(40))
+    with working(app, slots=100, prepare=ports.watch):
+        assert {ended(handle).state for handle in handles} == {State.SUCCEEDED}
+    assert ports.loop.calls["wait"] < ports.loop.calls["claim"]  # it did not wait for a hint between two claims
 
 
 def test_reports_are_cut_into_several_batches(engine: Engine) -> None:

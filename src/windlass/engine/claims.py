@@ -27,19 +27,25 @@ WIDEST = 1_024
 class Ask:
     """What a worker asks for, and what it has got of it so far."""
 
-    __slots__ = ("call", "doubt", "lease", "over", "room", "runs", "slot", "token", "worker")
+    __slots__ = ("call", "doubt", "lease", "left", "over", "room", "runs", "slot", "token", "worker")
 
-    def __init__(self, worker: WorkerInfo, count: int, lease: int, token: str, call: str | None) -> None:
+    def __init__(self, worker: WorkerInfo, count: int, lease: int, token: str, call: str | None, most: int) -> None:
         self.worker, self.lease, self.token, self.call = worker, lease, token, call
         self.slot = 0 if worker.slots == 1 else None
         self.room = 1 if worker.slots == 1 else count
+        self.left = most  # bytes that its answer may still bring
         self.runs: list[Run] = []
         self.over = False  # there is no more for it
         self.doubt: OutcomeUnknown | None = None  # it may come to hold more than is known
 
     @property
     def wants(self) -> int:
-        return 0 if self.over else self.room - len(self.runs)
+        return 0 if self.over or self.left <= 0 else self.room - len(self.runs)
+
+    def add(self, run: Run) -> None:
+        """It has got a run. One that does not fit into the answer any more is the last."""
+        self.runs.append(run)
+        self.left -= len(run.payload)
 
     def grab(self) -> Grab:
         return Grab(self.token, self.call, self.worker.name, self.slot, self.lease, self.wants)
@@ -88,10 +94,11 @@ class Claiming(Looking):
     ) -> list[Run]:
         """Take up to `count` runs in queue order, each held under a fresh token for `lease` milliseconds.
 
-        Empty means that nothing this worker may take was queued. A worker with one slot gets nothing while it holds a
-        run. With a nonce the claim can be asked again: the answer is then what this worker still holds of it. A caller that
-        chooses the token itself, 128 random bits never used before, can ask `recover` for it instead. After an OutcomeUnknown that
-        is settled it can be asked again under either; else a claim without a nonce may still come to hold runs under its token.
+        Fewer are given where nothing else that this worker may take was queued, or once their payloads are `Limits.batch` bytes together;
+        none means that nothing was queued. A worker with one slot gets nothing while it holds a run. With a nonce the claim can be
+        asked again: the answer is then what this worker still holds of it. A caller that chooses the token itself, 128 random bits
+        never used before, can ask `recover` for it instead. After an OutcomeUnknown that is settled it can be asked again under
+        either; else a claim without a nonce may still come to hold runs under its token.
         """
         (answer,) = await self.claim_many([self.asking(worker, count=count, lease=lease, nonce=nonce, token=token)])
         if isinstance(answer, WindlassError):
@@ -101,7 +108,7 @@ class Claiming(Looking):
     def asking(self, worker: WorkerInfo, *, count: int = 1, lease: int = LEASE, nonce: str | None = None, token: str | None = None) -> Ask:
         """A claim to be made together with others; see `claim`."""
         self._check_claim(worker, count, lease, nonce, token)
-        return Ask(worker, count, lease, nonce or token or self.clock.nonce(), self.clock.nonce() if nonce else None)
+        return Ask(worker, count, lease, nonce or token or self.clock.nonce(), self.clock.nonce() if nonce else None, self.limits.batch)
 
     def can_join(self, ask: Ask) -> bool:
         """Whether a claim is made together with others: what runs occupy is counted for one claim at a time."""
@@ -171,7 +178,7 @@ class Claiming(Looking):
         except Conflict:  # a worker's one slot was taken by another claim of the same name
             return await self._take_alone(asks)
         for run in taken:
-            by_token[run.token or ""].runs.append(run)
+            by_token[run.token or ""].add(run)
         doubted = [ask for ask in asks if ask.call is not None and not ask.runs]
         await self._drop(doubted, await self.records.calls_under([ask.token for ask in doubted]))
         return {run.token or "" for run in taken}
@@ -216,7 +223,8 @@ class Claiming(Looking):
             if chosen or choice.parked or choice.later:
                 sets = within(choice.taken, choice.parked, choice.later, choice.gates)
                 got = await self._take_fitting([head for head in heads if head.seq in chosen], sets, ask, rev)
-                ask.runs += got
+                for run in got:
+                    ask.add(run)
                 chosen -= {run.seq for run in got}
             if chosen:  # others were faster: what is occupied is read again, and what may only have lost its room is offered once more
                 choice.gates.clear()

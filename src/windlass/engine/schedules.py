@@ -170,7 +170,7 @@ class Scheduling(Creating, Editing):
     async def _settle_due(self, due: Schedule, now: int) -> None:
         """Make runs and skips of all that is due by a rule that is about to go, as a sweep would."""
         sweeper, seen = copy(self), due
-        sweeper.records = Records(self.records.store)  # what the clock asks for is no part of the act that edits
+        sweeper.records = Records(self.records.store, most=self.limits.batch)  # what the clock asks for is no part of the act that edits
         while seen.rev == due.rev and _is_due(seen, now):
             if await sweeper._fire_one(seen, plan(seen, now)) is None:
                 self.forget_jobs()

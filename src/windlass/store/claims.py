@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from windlass.model import Run
+from windlass.payload import slices
 from windlass.store.base import Row, Statement, Value
 from windlass.store.order import WITHIN
 from windlass.store.rows import Rows, pack, run_of, split_time
@@ -32,6 +33,7 @@ class Head(NamedTuple):
     lane: int
     due_at: int
     keys: str | None
+    size: int = 0  # of its payload, in bytes
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -111,7 +113,7 @@ class ClaimRecords(Rows):
         calls: dict[str, str] = dict(answers.pop()) if nonces else {}
         busy = frozenset(name for (name,) in answers.pop()) if singles else frozenset[str]()
         found = iter(answers)
-        views = [_view(one, *(next(found) for _ in some)) for one, some in zip(wanted, heads, strict=True)]
+        views = [_view(one, self._most, *(next(found) for _ in some)) for one, some in zip(wanted, heads, strict=True)]
         return Look(views, newest or 0, controls, busy, calls)
 
     async def claim(self, chosen: Sequence[tuple[Sequence[Head], Sequence[Grab]]], moment: Moment) -> Handed:
@@ -174,9 +176,11 @@ def _heads(wanted: Wanted) -> list[Statement]:
     return found
 
 
-def _view(wanted: Wanted, rows: Iterable[Row], shut: Iterable[Row] = ()) -> View:
-    heads = _found(rows)
-    end = heads[-1].place if len(heads) == wanted.most else None
+def _view(wanted: Wanted, most: int, rows: Iterable[Row], shut: Iterable[Row] = ()) -> View:
+    """As many of these as one answer can bring: so many bytes at most, or one that is larger."""
+    found = _found(rows)
+    heads = list(next(slices(found, [head.size for head in found], most)))
+    end = heads[-1].place if len(heads) == wanted.most or len(heads) < len(found) else None
     others = [head for head in _found(shut) if end is None or head.place < end]
     return View(sorted(heads + others, key=_PLACE) if others else heads, end)
 

@@ -307,8 +307,8 @@ class Worker:
                 self._take(run, asked_at)
             if runs:
                 self._stay_until, nothing_to_come = None, False
-            if len(runs) == asked or self._stopping:
-                continue
+            if len(runs) == asked or sum(len(run.payload) for run in runs) >= self._bytes or self._stopping:
+                continue  # there may be more
             if until_idle and not runs and self._quiet.is_set() and not self._doubts:
                 if nothing_to_come:  # and what came before that was known would have been claimed now
                     self._tell_left()

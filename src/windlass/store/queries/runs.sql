@@ -121,7 +121,7 @@ from {rows: r: scope text, key text} join job_keys k on k.scope {probe: r.scope}
 
 -- The heads of the open lanes in queue order, behind a place already looked at. Takes no lock.
 -- fragment: found sqlite
-select r.seq, r.band, r.position, r.lane, r.due_at, r.keys from json_each(:lanes) as l cross join job_runs as r
+select r.seq, r.band, r.position, r.lane, r.due_at, r.keys, octet_length(r.payload) from json_each(:lanes) as l cross join job_runs as r
 where r.seq in (
   select q.seq from job_runs q
   where q.state = 'queued' and q.lane = l.value and (q.band, q.position, q.seq) > (:band, :position, :seq)
@@ -129,16 +129,16 @@ where r.seq in (
 order by r.band, r.position, r.seq limit :count
 
 -- fragment: found postgres
-select h.seq, h.band, h.position, h.lane, h.due_at, h.keys
+select h.seq, h.band, h.position, h.lane, h.due_at, h.keys, h.size
 from json_array_elements_text(:lanes::json) as l(lane), lateral (
-  select q.seq, q.band, q.position, q.lane, q.due_at, q.keys from job_runs q
+  select q.seq, q.band, q.position, q.lane, q.due_at, q.keys, octet_length(q.payload) as size from job_runs q
   where q.state = 'queued' and q.lane = l.lane::bigint and (q.band, q.position, q.seq) > (:band, :position, :seq)
   order by q.band, q.position, q.seq limit :each) as h
 order by h.band, h.position, h.seq limit :count
 
 -- The newest lane and the controls' revision in one row, and the next runs of some lanes in others.
 -- name: heads
-select max(id), {controls}, null, null, null, null from job_lanes union all select * from ({found}) as h
+select max(id), {controls}, null, null, null, null, null from job_lanes union all select * from ({found}) as h
 
 -- name: remember_claims
 insert into job_keys (scope, key, run, unfinished, until)
