@@ -162,7 +162,7 @@ def _place(run: Run) -> tuple[int, int, int]:
 
 
 def _head(run: Run, lane: int | None = None) -> Head:
-    return Head(run.seq, run.band, run.position, run.lane if lane is None else lane, run.due_at, run.keys)
+    return Head(run.seq, run.band, run.position, run.lane if lane is None else lane, run.due_at, run.keys, len(run.payload.encode()))
 
 
 # Claim
