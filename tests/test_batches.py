@@ -269,8 +269,8 @@ def test_results_of_more_than_a_quarter_of_a_gigabyte_at_once(emptied_postgres: 
         handles = app.enqueue_many([large.new() for _ in range(280)])
         with working(app, slots=280, lease=60):
             states = [until(lambda handle=handle: run.state if (run := handle.refresh()).finished_at else None) for handle in handles]  # type: ignore[misc]
+        assert {handle.refresh().attempt for handle in handles} == {1}
     assert set(states) == {State.SUCCEEDED}
-    assert {handle.refresh().attempt for handle in handles} == {1}
 
 
 @FULL_SIZE
