@@ -106,7 +106,7 @@ class _Postgres:
         self._prepare = prepare
         # Behind a pooler that shares connections by transaction, a session's settings would reach other programs.
         self._opening = () if prepare else (_configuration(settings, local=True),)
-        self._configuring = (_configuration(settings, local=False), WHO) if prepare else ()
+        self._configuring = (_configuration(settings, local=False),) if prepare else ()
         self._unlimited = (_configuration({**(settings or {}), "statement_timeout": "0"}, local=False),) if prepare else ()
         self._idle: list[AnySession] = []
         self._checked = self._closed = False
@@ -229,13 +229,20 @@ class _Postgres:
             return session
         session = await self._connect()
         try:
-            answers = await session.say(*self._configuring)
-            for row in answers[1] if self._prepare else ():
-                session.meet(*row)
+            await session.say(*self._configuring)
+            if self._prepare:
+                await self._meet(session)
         except BaseException:
             await session.close()
             raise
         return session
+
+    async def _meet(self, session: AnySession) -> None:
+        """Learn which process serves a connection; where this user may not, a broken one leaves its outcome unsettled."""
+        with suppress(psycopg.errors.InsufficientPrivilege):
+            [rows] = await session.say(WHO)
+            for row in rows:
+                session.meet(*row)
 
     async def _give_back(self, session: AnySession) -> None:
         try:
