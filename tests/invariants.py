@@ -539,8 +539,11 @@ def no_worker_has_too_much(now: Snapshot, workers: Iterable[WorkerInfo]) -> None
             assert sum(one.weight for one in mine) <= has, f"S11: more {what} than {worker} has: {mine}"
 
 
-def leases_last(before: Snapshot, after: Snapshot, now: int) -> None:
-    """S9: a grant ends exactly one lease from now, and a beat never shortens it, except where the clock was set back."""
+def leases_last(before: Snapshot, after: Snapshot, since: int, now: int) -> None:
+    """S9: a grant ends exactly one lease from now, and a beat never shortens it, except where the clock was set back.
+
+    A beat was at `since` at the earliest, when it was looked before, unless the clock was set back between.
+    """
     for seq, run in after.runs.items():
         if run.state not in LIVE:
             continue
@@ -548,7 +551,8 @@ def leases_last(before: Snapshot, after: Snapshot, now: int) -> None:
         if old is None or old.token != run.token:
             assert run.lease_until == now + (run.lease or 0), f"S9: granted until {run.lease_until}, not now ({now}) + lease: {run}"
         else:
-            assert (run.lease_until or 0) >= min(old.lease_until or 0, now + (run.lease or 0)), f"S9: a lease was shortened: {old} -> {run}"
+            earliest = min(since, now) + (run.lease or 0)
+            assert (run.lease_until or 0) >= min(old.lease_until or 0, earliest), f"S9: a lease was shortened: {old} -> {run}"
 
 
 def only_old_ends_go(before: Snapshot, after: Snapshot, now: int, limits: Limits) -> None:
@@ -593,7 +597,7 @@ class Observer:
 
     def __init__(self, store: Store, limits: Limits | None = None) -> None:
         self.store, self.limits = store, limits or Limits()
-        self.last = EMPTY
+        self.last, self._looked_at = EMPTY, 0
         self.tokens: set[str] = set()
         self.promised: set[str] = set()
 
@@ -610,12 +614,12 @@ class Observer:
         identity_stays(before, after)
         only_appended(before, after)
         capacity_is_kept(before, after)
-        leases_last(before, after, now)
+        leases_last(before, after, self._looked_at, now)
         only_old_ends_go(before, after, now, self.limits)
         keys_change_hands_when_free(before, after, now)
         self._tokens_are_fresh(before, after)
         self._promises_are_kept(before, after)
-        self.last = after
+        self.last, self._looked_at = after, now
         return after
 
     def _tokens_are_fresh(self, before: Snapshot, after: Snapshot) -> None:

@@ -681,9 +681,9 @@ class EngineMachine(RuleBasedStateMachine):
         over = process.over if watched else lambda what, start, length, lease: start + length <= self.now
         if watched:
             process.look()
-            if process.unsettled or self.clock.monotonic() >= process.prune_at:
-                self.model.look_sooner(self.now, 1_000)
-                process.unsettled = False
+        if self.clock.monotonic() >= process.prune_at or (watched and process.unsettled):
+            self.model.look_sooner(self.now, 1_000)
+            process.unsettled = process.unsettled and not watched
         verdicts = self.model.verdicts(self.now, over)
         statement = "look_later" if isinstance(verdicts.get(subject, (0, 0, ""))[2], int) else "write_back"
         answer = self.ask(process.engine.sweep(process.watch if watched else None), "lapse", trouble, deed, statement, subject)

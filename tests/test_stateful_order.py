@@ -388,7 +388,8 @@ class OrderMachine(EngineMachine):
             self._set_resource(name, HEAVIEST, supply.rates if possible else (), supply.max_wait, None)
         self.holds()
         waits = [doc.lease_until for doc in self.model.runs.values() if doc.lease_until is not None]
-        self.clock.advance(max([1, *(at - self.now for at in (*waits, *(slot.lease_until for slot in self.model.slots.values())))]))
+        # At least a minute, after which a sweep looks for leases that seem to last for too long, because the clock was set back.
+        self.clock.advance(max([MINUTE, *(at - self.now for at in (*waits, *(slot.lease_until for slot in self.model.slots.values())))]))
         self._sweep(self.here)
         assert not self.model.slots, "Live2: kept by callers that are gone"
         assert all(doc.lease_until is None for doc in self.model.runs.values()), "Live2: held by workers that are gone"

@@ -987,7 +987,7 @@ def test_what_is_claimed_while_the_worker_is_told_to_stop_is_given_back(stored: 
         stopping.result(DEADLINE)
     for handle in handles:
         run = handle.refresh()
-        assert (run.state, run.burnt, run.returns) == (State.QUEUED, 0, 1)
+        assert (run.state, run.attempt, run.burnt, run.returns) == (State.QUEUED, 1, 0, 0)  # nothing of it has begun
 
 
 def test_the_last_reports_and_lines_are_told_although_the_store_was_away_while_stopping(app: App, ports: Ports) -> None:

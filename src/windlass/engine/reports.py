@@ -228,7 +228,8 @@ class Reporting(Core):
         outcome, answer, error = closed
         failed_so = isinstance(report, Fail) and outcome == "failed" and error == report.error
         refused_so = isinstance(report, Refuse) and outcome == "returned" and _refused_by(error, report)
-        if failed_so or refused_so or (isinstance(report, Snooze | GiveBack) and outcome == "returned"):
+        returned_so = isinstance(report, Snooze | GiveBack) and outcome == "returned" and error is None
+        if failed_so or refused_so or returned_so:
             return Receipt(run.id, answer, repeated=True)
         raise lease_lost(run)
 

@@ -12,7 +12,7 @@ from windlass.engine.core import BACK_AT_LATEST
 from windlass.engine.limiting import Limiting
 from windlass.engine.schedules import Scheduling
 from windlass.engine.stats import Counting
-from windlass.engine.watch import Watch
+from windlass.engine.watch import JUMP, Watch
 from windlass.errors import Conflict, OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
 from windlass.model import Run, State
@@ -57,8 +57,8 @@ class Sweeping(Scheduling, Counting, Limiting):
         began, minute = self.clock.now(), self.clock.monotonic() >= self._prune_at
         if watch is not None:
             watch.look()
-            if minute or watch.was_set:
-                await self._look_sooner(watch)
+        if minute or (watch is not None and watch.was_set):
+            await self._look_sooner(watch)
         lapsed = await self.lapse(watch)
         await self.open_gates(watch)
         fired, left = await self.fire_in_turn()
@@ -110,21 +110,22 @@ class Sweeping(Scheduling, Counting, Limiting):
     async def _settle_these(self, runs: list[int], ended: list[int]) -> int:
         now = self.clock.now()
         try:
-            free = await self.records.unlocked("settle", ended, ended)
+            free = await self.records.unlocked(ended, ended)
             released = await self.records.settle(runs, sorted(free), self.clock.nonce(), self.clock.nonce(), now)
         except OutcomeUnknown:
             return 0  # the next sweep looks again
         await self.wake_queues(released, now)
         return len(released)
 
-    async def _look_sooner(self, watch: Watch) -> None:
+    async def _look_sooner(self, watch: Watch | None) -> None:
         """Have those leases looked at now that seem to last for longer than they can: the clock was set back since they were given."""
         for _ in range(SLICES):
             now = self.clock.now()
-            runs = await self.records.looked_at_late(now + watch.jump, SLICE)
+            runs = await self.records.looked_at_late(now + JUMP, SLICE)
             await self._look_later([(run, now) for run in runs])
             if len(runs) < SLICE:
-                watch.was_set = False
+                if watch is not None:
+                    watch.was_set = False
                 break
 
     async def lapse(self, watch: Watch | None = None) -> int:
@@ -166,7 +167,7 @@ class Sweeping(Scheduling, Counting, Limiting):
     async def _unlocked(self, changes: list[Change]) -> list[Change]:
         """Those that can be written now. What a stranger's transaction has locked must not hold up the others."""
         ending = [change.before.seq for change in changes if change.after.state in ENDED]
-        free = await self.records.unlocked("lapse", [change.before.seq for change in changes], ending)
+        free = await self.records.unlocked([change.before.seq for change in changes], ending)
         return [change for change in changes if change.before.seq in free]
 
     def _verdict(self, run: Run, now: int, watch: Watch | None) -> Command | int | None:

@@ -10,6 +10,9 @@ from windlass.clock import Clock
 PARTS = 16
 """A gap is taken for this part of a lease at most: after so many in a row, a lease is over all the same."""
 
+JUMP = 1_000
+"""Milliseconds by which the wall clock moves against the monotonic one only when it is set."""
+
 GAPS = 256
 FORGET_AFTER, REMEMBERED = 600_000, 100_000
 
@@ -27,7 +30,7 @@ class Watch:
     living worker its run, and a dead one is found in bounded time. All is measured with the monotonic clock.
     """
 
-    def __init__(self, clock: Clock, *, pause: int = 5_000, jump: int = 1_000) -> None:
+    def __init__(self, clock: Clock, *, pause: int = 5_000, jump: int = JUMP) -> None:
         self.clock, self.pause, self.jump = clock, pause, jump
         self._wall, self._ticks = clock.now(), clock.monotonic()
         self._since = self._ticks

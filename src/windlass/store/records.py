@@ -86,10 +86,11 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "skip": ("lock_groups", "write_back", "journal_moves", *_FOLLOW),
     "patch": ("patch", "journal_moves"),
     "dispatch": ("dispatch", "journal"),
-    "settle": ("unlocked", *_FOLLOW, "drop_checks"),
-    "lapse": ("unlocked", *_WRITE_BACK, *_LET_GO),
+    "settle": (*_FOLLOW, "drop_checks"),
+    "probe": ("unlocked", "unlocked_old"),
+    "lapse": (*_WRITE_BACK, *_LET_GO),
     "look_later": ("look_later",),
-    "prune": ("unlocked_old", *_PRUNE),
+    "prune": _PRUNE,
     "drop_keys": ("drop_keys",),
     "schedule": ("add_schedule", "edit_schedule", "add_skips"),
     "unschedule": ("drop_skips", "drop_schedule"),
@@ -430,10 +431,10 @@ class Records(
         statements.append(Statement("drop_checks", {"ids": pack(runs)}))
         return _released(statements, await self._batch("settle", *statements))
 
-    async def unlocked(self, verb: str, ids: Sequence[int], ending: Sequence[int]) -> set[int]:
+    async def unlocked(self, ids: Sequence[int], ending: Sequence[int]) -> set[int]:
         """Those of these runs that can be written without waiting for anybody; what follows from an end is asked of those that end."""
         values: dict[str, Value] = {"ids": pack(sorted(ids)), "ending": pack(sorted(ending))}
-        return _seqs((await self._batch(verb, Statement("unlocked", values)))[0]) if ids else set()
+        return _seqs((await self._batch("probe", Statement("unlocked", values)))[0]) if ids else set()
 
     async def due(self, now: int, after: tuple[int, int], count: int) -> list[tuple[int, int]]:
         """When runs were due, and their seqs, from behind such a place on."""
@@ -639,7 +640,7 @@ class Records(
 
     async def unlocked_old(self, ids: Sequence[int]) -> list[int]:
         """Those of these runs that can be removed without waiting for anybody."""
-        return [seq for (seq,) in (await self._batch("prune", Statement("unlocked_old", {"ids": pack(ids)})))[0]]
+        return [seq for (seq,) in (await self._batch("probe", Statement("unlocked_old", {"ids": pack(ids)})))[0]]
 
     async def prune(self, ids: Iterable[int], now: int) -> None:
         """Remove these runs and what belongs to them; Conflict when one of them is needed again."""
