@@ -106,10 +106,10 @@ def test_a_handler_that_ends_as_soon_as_it_hears_is_not_reported(
         at_work.worker.heart.now()
         until(lambda: not at_work.worker._held)
         delayed.may_know.set()
+        assert handle.refresh().state in (State.CLAIMED, State.RUNNING)  # it is for others to say what became of it
         at_work.stop()
         assert seen == ["lost"]
         assert ports.loop.calls["report_many"] == 0
-        assert handle.refresh().state in (State.CLAIMED, State.RUNNING)  # it is for others to say what became of it
 
 
 def test_a_handler_that_the_fence_has_stopped_is_not_reported_when_another_has_its_run(app: App, ports: Ports) -> None:
@@ -204,11 +204,11 @@ def test_what_is_lost_while_its_report_waits_is_forgotten(app: App, ports: Ports
         told = ports.loop.calls["report_many"]
         ports.loop.instead("report_many", None)
         until(lambda: not at_work.worker._held)
+        assert {handle.refresh().state for handle in handles} <= {State.CLAIMED, State.RUNNING}
         at_work.stop()
         assert ports.loop.calls["report_many"] <= told + 1  # one may have been on its way
         assert not ports.loop.answers["report_many"]
         assert not spool.runs
-        assert {handle.refresh().state for handle in handles} <= {State.CLAIMED, State.RUNNING}
 
 
 def test_what_is_lost_while_the_worker_drains_is_not_given_back(app: App, ports: Ports) -> None:
