@@ -34,7 +34,7 @@ from windlass.worker.lives import is_gone
 from windlass.worker.outcomes import Stopped, failure_of, paced, returned
 from windlass.worker.port import House, Port, Spool
 from windlass.worker.processes import InProcess, Nursery
-from windlass.worker.shortage import Ability, Need, Shortage, try_process
+from windlass.worker.shortage import Ability, Need, Shortage, is_no_thread, try_process
 from windlass.worker.solvers import AsSolver, Solvers
 from windlass.worker.works import InThread, Work, report_of
 
@@ -873,7 +873,9 @@ async def aside(call: Callable[..., T], *arguments: Any) -> T:
     """Call what blocks on a thread; where the system has none, here."""
     try:
         return await asyncio.to_thread(call, *arguments)
-    except RuntimeError:
+    except RuntimeError as error:
+        if not is_no_thread(error):
+            raise  # the call's own: it is not made twice
         return call(*arguments)
 
 

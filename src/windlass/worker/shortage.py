@@ -41,9 +41,14 @@ def needed(need: Need) -> Iterator[None]:
             raise
         raise Shortage(need, error.strerror or str(error)) from error
     except RuntimeError as error:
-        if "start new thread" not in str(error):
+        if not is_no_thread(error):
             raise
         raise Shortage(need, str(error)) from error
+
+
+def is_no_thread(error: RuntimeError) -> bool:
+    """Whether the system had no thread: Python has no class of its own for that."""
+    return "start new thread" in str(error)
 
 
 def try_process() -> None:
