@@ -52,6 +52,11 @@ class ServedHub:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
 
+    @property
+    def listens(self) -> bool:
+        """Whether a new connection would be taken: no more as soon as the server ends."""
+        return self._server is not None and any(server.is_serving() for server in self._server.servers)
+
     def start(self) -> None:
         sock = listening("127.0.0.1", self.port)
         self.port = sock.getsockname()[1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,7 @@ import httpx
 import pytest
 
 from tests.served import LeapingClock, ServedHub
-from tests.workers import until
+from tests.workers import DEADLINE, until
 from windlass.engine import Swept, Watch
 from windlass.hub import HubSettings
 from windlass.machine import ENDED
@@ -620,6 +622,26 @@ def test_a_hub_that_ends_lets_those_who_wait_go_at_once(desk: Desk) -> None:
     with ThreadPoolExecutor(1) as other:
         claiming = other.submit(desk.claim, wait=30_000)
         until(lambda: desk.served.hub.waiting == 1)
+        desk.served.stop()
+        assert claiming.result(4) == []
+    desk.served.start()
+
+
+def test_a_hub_that_ends_lets_those_go_who_would_only_begin_to_wait(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    joining, asked = desk.served.hub.joining, threading.Event()
+    claim = joining.claim
+
+    async def late(ask: Any) -> Any:
+        runs = await claim(ask)
+        asked.set()
+        while desk.served.listens:  # noqa: ASYNC110 - it is told to end from another thread
+            await asyncio.sleep(0.002)
+        return runs
+
+    monkeypatch.setattr(joining, "claim", late)
+    with ThreadPoolExecutor(1) as other:
+        claiming = other.submit(desk.claim, wait=30_000)
+        assert asked.wait(DEADLINE)
         desk.served.stop()
         assert claiming.result(4) == []
     desk.served.start()

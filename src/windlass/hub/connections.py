@@ -7,12 +7,11 @@ of the end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from windlass.hub.events.pipes import ABORT, AT_SHUTDOWN, IS_WHOLE
+from windlass.hub.events.pipes import ABORT, AT_SHUTDOWN, IS_WHOLE, AtShutdown
 
 BUFFER = 32 * 1024
 """Bytes that may wait for a client before its stream does."""
@@ -74,7 +73,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._at_shutdown = set[Callable[[], None]]()
+        self._at_shutdown = AtShutdown()
         self._in_head, self._head_size = False, 0
         self._head_late: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
@@ -152,8 +151,7 @@ class Connection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         super().shutdown()
-        for end in tuple(self._at_shutdown):
-            end()
+        self._at_shutdown.tell()
 
 
 def bounded(most: int) -> type[Connection]:

@@ -18,7 +18,7 @@ from windlass.engine import Engine
 from windlass.errors import BadInput, TooLarge, TooSlow
 from windlass.hub.auth import Caller
 from windlass.hub.core import Hub
-from windlass.hub.events.pipes import AT_SHUTDOWN, IS_WHOLE
+from windlass.hub.events.pipes import AT_SHUTDOWN, IS_WHOLE, AtShutdown
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ class HubRequest(Request[Any, Any, State]):
         """What is waited for; None as soon as nobody is there any more to be told, or the server ends."""
         await self.body()
         wait, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(self._gone())
-        at_shutdown: set[Callable[[], object]] = self._extension(AT_SHUTDOWN, set())
+        at_shutdown: AtShutdown = self._extension(AT_SHUTDOWN, None) or AtShutdown()
         at_shutdown.add(gone.cancel)
         try:
             await asyncio.wait({wait, gone}, return_when=asyncio.FIRST_COMPLETED)

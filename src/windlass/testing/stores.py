@@ -532,8 +532,9 @@ async def sets_in_any_order_do_not_deadlock(stores: Stores) -> None:
         await _made(engines[0], 40)
         runs = await engines[0].claim(MANY, count=40)
         held = [Held(run.seq, _token(run)) for run in runs]
-        beats = await together(engines[0].beat(held), engines[1].beat(held[::-1]))
-        assert beats == [["ok"] * 40] * 2
+        one, other = await together(engines[0].beat(held), engines[1].beat(held[::-1]))
+        answers = {frozenset(told) for told in zip(one, other[::-1], strict=True)}
+        assert answers <= {frozenset({"ok"}), frozenset({"ok", "unknown"})}  # unknown: while the other is writing it
         await together(engines[0].report_many(_outcomes(runs)), engines[1].report_many(_outcomes(runs[::-1])))
         await _ended(engines[0], [run.id for run in runs])
 

@@ -19,11 +19,31 @@ PARTING = 1.0
 ABORT = "windlass.abort"
 """Where the server leaves a way to drop a connection with all that is still unsent. Without it, an ordinary close must do."""
 AT_SHUTDOWN = "windlass.at_shutdown"
-"""Where the server leaves a set of what is to be called when it is told to stop."""
+"""Where the server leaves its `AtShutdown`."""
 IS_WHOLE = "windlass.is_whole"
 """Where the server leaves a way to ask whether the body of a request has come to its end."""
 
 _HEADERS = [(b"content-type", MEDIA_TYPE.encode()), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+
+class AtShutdown:
+    """What is to be called when the server is told to stop; at once where it has been told already."""
+
+    def __init__(self) -> None:
+        self._ends, self._told = set[Callable[[], object]](), False
+
+    def add(self, end: Callable[[], object]) -> None:
+        self._ends.add(end)
+        if self._told:
+            end()
+
+    def discard(self, end: Callable[[], object]) -> None:
+        self._ends.discard(end)
+
+    def tell(self) -> None:
+        self._told = True
+        for end in tuple(self._ends):
+            end()
 
 
 class Pipe:
@@ -44,7 +64,7 @@ class Pipe:
     async def carry(self, work: Coroutine[Any, Any, None]) -> None:
         """Do the work that writes here, until it is done, the client has left, or the pipe is ended."""
         working, gone = asyncio.ensure_future(work), asyncio.ensure_future(self._gone())
-        at_shutdown = self._extension(AT_SHUTDOWN, set())
+        at_shutdown: AtShutdown = self._extension(AT_SHUTDOWN, None) or AtShutdown()
         at_shutdown.add(self.end)
         try:
             await asyncio.wait({working, gone, self._over}, return_when=asyncio.FIRST_COMPLETED)
