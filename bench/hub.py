@@ -127,7 +127,7 @@ def measure(figures: Figures, *, quick: bool) -> None:
     with TemporaryDirectory() as folder, served("echo") as bare:
         path = Path(folder) / "hub.db"
         with doing("filling a store"):
-            fill(path, 20_000 if quick else 60_000)
+            fill(path, 40_000 if quick else 60_000)
         with served("hub", str(path)) as hub:
             for _ in range(ROUNDS):
                 echoes.append(asyncio.run(per_second(bare, echo, seconds)))
