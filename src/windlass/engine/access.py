@@ -88,7 +88,9 @@ class Access(Core):
         expires_at = None if expires_in is None else now + expires_in
         kind: Any = "token" if prefix == TOKEN else "invitation"
         hash, chosen = hash_of(secret), _scopes(scopes)
-        return Token(self.clock.new_id(), name, hash, chosen, worker, kind, now, expires_in, expires_at, None, None, principal or name), secret
+        return Token(
+            self.clock.new_id(), name, hash, chosen, worker, kind, now, expires_in, expires_at, None, None, principal or name
+        ), secret
 
     async def _keep(self, token: Token) -> None:
         try:

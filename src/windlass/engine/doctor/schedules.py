@@ -68,7 +68,7 @@ def _since_last(schedule: Schedule, latest: Sequence[Skipped]) -> int:
 
 _WHAT_TO_DO = {
     "overlap": "Its runs take longer than the time between two: make them shorter, fire less often, or say another overlap.",
-    "duplicate_key": "Other runs hold the keys of its instants: find who asks for runs with keys of the scope 'schedule', and choose another.",
+    "duplicate_key": "Other runs hold the keys of its instants: let no program ask for runs with keys of the scope 'schedule'.",
 }
 
 
