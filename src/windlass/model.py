@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from msgspec import Struct
 
@@ -185,6 +185,7 @@ class Job(Struct, frozen=True):
     rev: int
     created_at: int
     updated_at: int
+    owner: str | None = None  # whose code made it through a hub; None: a person, or a program that works on the store itself
 
 
 class Lane(Struct, frozen=True):
@@ -450,6 +451,7 @@ class Schedule(Struct, frozen=True):
     rev: int
     created_at: int
     updated_at: int
+    owner: str | None = None  # as of a job
 
 
 class Skipped(Struct, frozen=True):
@@ -608,10 +610,18 @@ class Token(Struct, frozen=True):
     expires_at: int | None  # sooner than that when another has taken its place
     revoked_at: int | None
     used_at: int | None  # in whole minutes
+    principal: str  # to whom belongs what code defines with it; several tokens may have the same
 
     def valid(self, now: int) -> bool:
         """Whether it is neither revoked nor expired."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+class Principal(NamedTuple):
+    """On whose behalf a hub asks. What works on the store itself asks for nobody, and may do everything."""
+
+    name: str
+    trusted: bool  # with the scope admin, or where there are no tokens
 
 
 class Audited(Struct, frozen=True):

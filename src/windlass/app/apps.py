@@ -228,7 +228,10 @@ class Base:
         for name in names:
             if name in self.jobs and name not in self._defined:
                 await self._declare(engine, self.resources)
-                await engine.define(name, options=self._options(self.jobs[name].defaults))
+                try:
+                    await engine.define(name, options=self._options(self.jobs[name].defaults))
+                except Forbidden as refused:  # what is stored stands; its runs can be asked for and executed
+                    _LOG.warning("Job %r is not defined as the code says: %s %s", name, refused, refused.hint)
                 self._defined.add(name)
 
     def _options(self, own: Options) -> Options:
@@ -380,7 +383,10 @@ class Base:
         async with self._hub_ports(set_, info.name, lease, spool) if hub else self._ports(lease) as (port, parts):
             await self._define(port, handlers)
             for plan in self.planned.values():
-                await self._schedule(port, plan, by_code=True)
+                try:
+                    await self._schedule(port, plan, by_code=True)
+                except Forbidden as refused:
+                    _LOG.warning("Schedule %r is not stored as the code says: %s %s", plan.key, refused, refused.hint)
             how |= parts
             yield lambda: Worker(port, handlers, self.clock, info, **how)
 

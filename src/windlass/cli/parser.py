@@ -644,12 +644,13 @@ def _add_tokens(commands: _Commands) -> None:
         tokens.create,
         """
         windlass tokens create shop --scopes read,submit --expires 90d
-        windlass tokens create worker-7 --scopes work --worker worker-7
+        windlass tokens create worker-7 --scopes work --worker worker-7 --principal fleet
         """,
     )
     parser.add_argument("whose", metavar="NAME", help="whose it is; the audit names them so")
     parser.add_argument("--scopes", type=_words, required=True, metavar="A,B", help=f"some of {', '.join(SCOPES)}; admin may do all")
     parser.add_argument("--worker", metavar="NAME", help="good for this worker only, and for those whose names begin with it and a dot")
+    parser.add_argument("--principal", metavar="NAME", help="to whom belongs what code defines with it (default: its own name)")
     parser.add_argument("--expires", type=_duration, metavar="TIME", help="good for so long, such as 90d (default: until it is revoked)")
     parser = below.add("list", tokens.list_all, "windlass tokens list\nwindlass tokens list --json")
     parser.add_argument("--limit", type=_count, default=100, metavar="N", help="at most so many (default: 100)")

@@ -23,7 +23,9 @@ def create(shell: Shell) -> int:
     given = shell.arguments
     with shell.store_engine() as engine:
         acting = engine.by(who(), "create", f"token {given.whose:.100}")
-        token, secret = run_sync(acting.create_token(given.whose, given.scopes, worker=given.worker, expires_in=given.expires))
+        token, secret = run_sync(
+            acting.create_token(given.whose, given.scopes, worker=given.worker, principal=given.principal, expires_in=given.expires)
+        )
     return _tell_secret(shell, token, secret)
 
 

@@ -55,25 +55,42 @@ class Access(Core):
     # Tokens
 
     async def create_token(
-        self, name: str, scopes: Iterable[str], *, worker: str | None = None, expires_in: int | None = None
+        self,
+        name: str,
+        scopes: Iterable[str],
+        *,
+        worker: str | None = None,
+        principal: str | None = None,
+        expires_in: int | None = None,
     ) -> tuple[Token, str]:
-        """Make a token; its secret is in this answer and nowhere else."""
+        """Make a token; its secret is in this answer and nowhere else. Unless said otherwise, it acts on behalf of its own name."""
         checks.maybe(expires_in, "expires_in", 1, self.limits.duration)
-        token, secret = self._new_token(TOKEN, name, scopes, worker=worker, expires_in=expires_in)
+        token, secret = self._new_token(TOKEN, name, scopes, worker=worker, principal=principal, expires_in=expires_in)
         await self._keep(token)
         return token, secret
 
     def _new_token(
-        self, prefix: str, name: str, scopes: Iterable[str], *, worker: str | None = None, expires_in: int | None
+        self,
+        prefix: str,
+        name: str,
+        scopes: Iterable[str],
+        *,
+        worker: str | None = None,
+        principal: str | None = None,
+        expires_in: int | None,
     ) -> tuple[Token, str]:
         checks.name(name, "A token's name")
+        if principal is not None:
+            checks.name(principal, "A principal's name")
         if worker is not None:
             checks.name(worker, "A worker's name")
         secret, now = prefix + self.clock.nonce() + self.clock.nonce(), self.clock.now()
         expires_at = None if expires_in is None else now + expires_in
         kind: Any = "token" if prefix == TOKEN else "invitation"
         hash, chosen = hash_of(secret), _scopes(scopes)
-        return Token(self.clock.new_id(), name, hash, chosen, worker, kind, now, expires_in, expires_at, None, None), secret
+        return Token(
+            self.clock.new_id(), name, hash, chosen, worker, kind, now, expires_in, expires_at, None, None, principal or name
+        ), secret
 
     async def _keep(self, token: Token) -> None:
         try:
@@ -98,7 +115,7 @@ class Access(Core):
         checks.integer(overlap, "overlap", 0, self.limits.duration)
         now = self.clock.now()
         old = _rotatable(await self.get_token(id), now)
-        new, secret = self._new_token(TOKEN, old.name, old.scopes, worker=old.worker, expires_in=old.lasts)
+        new, secret = self._new_token(TOKEN, old.name, old.scopes, worker=old.worker, principal=old.principal, expires_in=old.lasts)
         ends = now + overlap if old.expires_at is None else min(old.expires_at, now + overlap)
         try:
             await self.records.rotate_token(old, ends, new, self.limits.tokens)

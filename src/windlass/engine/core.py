@@ -15,10 +15,10 @@ from windlass import payload as json
 from windlass.clock import Clock
 from windlass.engine import checks
 from windlass.engine.steady import Bounds, Steady
-from windlass.errors import Conflict, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob, in_doubt
+from windlass.errors import Conflict, Forbidden, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob, in_doubt
 from windlass.gates import Gate, offers, owner_of, parts_of
 from windlass.machine import Command, step
-from windlass.model import SOLVER, Job, Lane, Limits, Needs, Options, Pause, Policy, Requires, Resource, Run, State, WorkerInfo
+from windlass.model import SOLVER, Job, Lane, Limits, Needs, Options, Pause, Policy, Principal, Requires, Resource, Run, State, WorkerInfo
 from windlass.store.base import SWEEP, Hints, Joined, NoHints, Store, queue_topic, slot_topic, worker_topic
 from windlass.store.order import Settings
 from windlass.store.records import Change, Ready, Records, Written, needs_from, needs_text
@@ -86,6 +86,21 @@ def needs_of(options: Options) -> Needs:
     return Needs(tuple(sorted(tags)), requires.cores, requires.memory, tuple(uses))
 
 
+def lessened(job: Options, given: Options) -> str | None:
+    """Something that runs of a job use or require, and that a run with these options would go without."""
+    usual, own = needs_of(job), needs_of(merged(job, given))
+    weights = {(use.resource, use.per): use.weight for use in own.uses}
+    for use in usual.uses:
+        if weights.get((use.resource, use.per), 0) < use.weight:
+            return f"uses {use.resource!r}"
+    for tag in sorted(set(usual.tags) - set(own.tags)):
+        return f"requires the tag {tag!r}"
+    for name in ("cores", "memory"):
+        if getattr(own, name) < getattr(usual, name):
+            return f"requires {name}"
+    return None
+
+
 LaneKey = tuple[str, str, str]  # queue, job, and the text of its needs
 
 
@@ -109,6 +124,15 @@ def open_to(lane: Lane, worker: WorkerInfo) -> bool:
         and set(wanted.tags) <= set(worker.tags)
         and wanted.cores <= worker.cores
         and wanted.memory <= worker.memory
+    )
+
+
+def not_theirs(what: str, name: str, owner: str | None) -> Forbidden:
+    """The answer to code that defines what others have defined."""
+    whose = "a person or another program" if owner is None else f"code of {owner!r}"
+    return Forbidden(
+        f"The {what} {name!r} was made by {whose}, so it stays as it is.",
+        hint="Choose another name, change it with the scope admin, or give the tokens of one fleet the same principal.",
     )
 
 
@@ -222,6 +246,13 @@ class Controls:
         return self._ageing.get(queue)
 
 
+class Memory:
+    """What this process knows of definitions; engines that act for others share it."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, tuple[Job, Template]] = {}
+
+
 class Stamp(NamedTuple):
     """When something was written, as far as this process knew, and when that was by its monotonic clock."""
 
@@ -232,6 +263,8 @@ class Stamp(NamedTuple):
 class Core:
     """The engine's common ground. Verbs await only their store."""
 
+    principal: Principal | None = None
+
     def __init__(self, store: Store, clock: Clock, limits: Limits | None = None, hints: Hints | None = None) -> None:
         self.limits = limits or Limits()
         self.records = self.home = Records(store, most=self.limits.batch)
@@ -241,7 +274,7 @@ class Core:
         self.lanes = Lanes()
         self.controls = Controls()
         self.steady = Steady(clock)
-        self._jobs: dict[str, tuple[Job, Template]] = {}
+        self._memory = Memory()
 
     def on(self, store: Store) -> Self:
         """The same engine writing through another store, such as a caller's open transaction.
@@ -260,6 +293,27 @@ class Core:
         other, act = copy(self), Act(checks.name(who, "Who did it"), what, subject, self.clock.now())
         other.records, other.home = (Records(records.store, act, self.limits.batch) for records in (self.records, self.home))
         return other
+
+    def on_behalf_of(self, principal: Principal | None) -> Self:
+        """The same engine for what somebody asks for through a hub, who may not do everything."""
+        other = copy(self)
+        other.principal = principal
+        return other
+
+    @property
+    def trusted(self) -> bool:
+        """Whether what is asked for may be everything."""
+        return self.principal is None or self.principal.trusted
+
+    def allowed(self, options: Options) -> Options:
+        """Options that can be stored, and that whoever asks may choose."""
+        checks.options(options, self.limits)
+        if options.solver is not None and not self.trusted:
+            raise Forbidden(
+                "To name a program that workers fetch and execute needs the scope admin.",
+                hint="Let an admin define a job that has this program, and ask for runs of that.",
+            )
+        return options
 
     async def close(self) -> None:
         """Let go of the store."""
@@ -327,13 +381,18 @@ class Core:
     async def define(
         self, name: str, *, handler: str | None = None, payload: Mapping[str, Any] | None = None, options: Options | None = None
     ) -> Job:
-        """Store a definition; the same one again changes nothing. Runs already made keep what they were made with."""
+        """Store a definition; the same one again changes nothing. Runs already made keep what they were made with.
+
+        Code that asks through a hub may define what is new, and what code of the same principal has defined.
+        """
         checks.name(name, "A job's name")
         if handler is not None:
             checks.name(handler, "A handler's name")
-        chosen = checks.options(options or Options(), self.limits)
+        chosen = self.allowed(options or Options())
         text = json.encode(dict(payload or {}), most=self.limits.payload, what="The payload template")
-        job = await self.home.define(name, handler or name, text, chosen, self.clock.now())
+        job = await self.home.define(name, handler or name, text, chosen, self.principal, self.clock.now())
+        if (job.handler, job.payload, job.options) != (handler or name, dict(payload or {}), chosen) and not self.trusted:
+            raise not_theirs("job", name, job.owner)
         template = self._remember(job)
         await self.ensure_lanes({(template.queue, job.name, template.requires)})
         return job
@@ -365,9 +424,13 @@ class Core:
         for job in await self.home.jobs_named(names):
             self._remember(job)
 
+    @property
+    def _jobs(self) -> dict[str, tuple[Job, Template]]:
+        return self._memory.jobs
+
     def forget_jobs(self) -> None:
         """Somebody has changed a definition: read them again."""
-        self._jobs = {}
+        self._memory.jobs = {}
 
     async def ensure_lanes(self, wanted: set[LaneKey]) -> None:
         """Make the lanes that do not exist yet, in a batch of their own."""

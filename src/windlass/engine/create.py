@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from windlass import payload as json
 from windlass.engine import checks
-from windlass.engine.core import PATIENCE, Core, Template, merged
+from windlass.engine.core import PATIENCE, Core, Template, lessened, merged
 from windlass.engine.steady import Bounds
-from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, WrongState, in_doubt
+from windlass.errors import BadInput, Conflict, DuplicateKey, Forbidden, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.gates import keys_text, limits_by_key, own_amounts
 from windlass.machine import ENDED, rank
 from windlass.model import INDEX_STEP, Created, Job, Key, NewRun, Options, State, Use, place
@@ -160,7 +160,7 @@ class Creating(Core):
         if type(new.job) is not str or new.job not in self._jobs:
             checks.name(new.job, "A job's name")
         if new.options is not _NOTHING_SAID and new.options != _NOTHING_SAID:
-            checks.options(new.options, self.limits)
+            self.allowed(new.options)
         if new.after != ():
             checks.kind(new.after, "after", tuple)
             checks.count(new.after, "predecessors", self.limits.predecessors)
@@ -237,7 +237,11 @@ class Creating(Core):
         return made
 
     def _template(self, options: Options | None, job: Job, template: Template) -> Template:
-        return template if options is None else Template.of(merged(job.options, options))
+        if options is None:
+            return template
+        if not self.trusted and (less := lessened(job.options, options)) is not None:
+            raise Forbidden(f"The job {job.name!r} {less}; a run without needs the scope admin.", hint="Leave it out of the run's options.")
+        return Template.of(merged(job.options, options))
 
     async def _predecessors(self, wanted: set[str]) -> dict[str, int]:
         for before in wanted:

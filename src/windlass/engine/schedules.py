@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from windlass import cron
 from windlass import payload as json
 from windlass.engine import checks
-from windlass.engine.core import PATIENCE
+from windlass.engine.core import PATIENCE, not_theirs
 from windlass.engine.create import Creating
 from windlass.engine.edits import Editing
-from windlass.errors import BadInput, Conflict, DuplicateKey, NotFound, OutcomeUnknown, StoreError, WindlassError
+from windlass.errors import BadInput, Conflict, DuplicateKey, Forbidden, NotFound, OutcomeUnknown, StoreError, WindlassError
 from windlass.firing import Fire, Skip, first_from, last_instant, passed_over, plan, rule_of
 from windlass.model import Created, Key, Limits, Missed, NewRun, Options, Overlap, Schedule, Skipped, State
 from windlass.store.records import Advance, KeyRow, Records, Unfinished
@@ -85,8 +85,11 @@ class Scheduling(Creating, Editing):
         """Store a rule under a key; the same key again updates it, as `set_schedule` does, and keeps its id.
 
         `by_code` says that a program defines it: what a person has edited since stands until the program says something else.
-        `new` refuses a key that is taken; of several who ask for it at once, one gets it.
+        `new` refuses a key that is taken; of several who ask for it at once, one gets it. Code that asks through a hub may store
+        what is new, and what code of the same principal has stored; where a person has edited that, it stays as it is.
         """
+        if not (by_code or self.trusted):
+            raise Forbidden("To store a schedule needs the scope admin.", hint="A worker stores what its own code says, with by_code.")
         kind, expr = _kind(cron, every, at)
         now = self.clock.now()
         wanted = self._checked_schedule(
@@ -98,22 +101,34 @@ class Scheduling(Creating, Editing):
         said = fingerprint(wanted) if by_code else None
         for _ in range(PATIENCE):
             seen = await self.records.schedule(key)
-            if seen is None and await self.records.add_schedule(_planned(replace(wanted, said=said), now), now):
+            if seen is None and await self.records.add_schedule(_planned(replace(wanted, said=said, owner=self._owner), now), now):
                 return await self.get_schedule(key)
             if new:
                 raise DuplicateKey(f"There is a schedule {key!r} already.", hint="Use another key, or leave out `new` to update this one.")
             if seen is None:
                 continue
-            if by_code and seen.said == said:
+            if by_code and (seen.said == said or self._stands(seen)):
                 return seen
             if await self._write_edit(seen, replace(wanted, said=said or seen.said), from_now):
                 return await self.get_schedule(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not stored.", hint="Try again.")
 
+    @property
+    def _owner(self) -> str | None:
+        return None if self.principal is None or self.principal.trusted else self.principal.name
+
+    def _stands(self, schedule: Schedule) -> bool:
+        """Whether a person has edited a schedule of whoever asks, against which they may not; Forbidden where it is not theirs."""
+        if self.trusted:
+            return False
+        if schedule.said is None or schedule.owner != self._owner:
+            raise not_theirs("schedule", schedule.key, schedule.owner)
+        return edited(schedule)
+
     def _checked_schedule(self, schedule: Schedule) -> Schedule:
         checks.name(schedule.key, "A schedule's key")
         checks.name(schedule.job, "A job's name")
-        checks.options(schedule.options, self.limits)
+        self.allowed(schedule.options)
         json.encode(schedule.payload, most=self.limits.payload, what="The schedule's payload")
         checks.kind(schedule.payload, "payload", dict)
         checks.choice(schedule.missed, "missed", ("skip", "latest", "all"))
@@ -185,7 +200,8 @@ class Scheduling(Creating, Editing):
     async def trigger(self, key: str, *, once: Key | None = None) -> Created:
         """Make a run of a schedule now, or once under a key; its instants are not touched."""
         schedule = await self.get_schedule(key)
-        return (await self.create([NewRun(schedule.job, schedule.payload, schedule.options, key=once)], undefined="wait"))[0]
+        new = NewRun(schedule.job, schedule.payload, schedule.options, key=once)
+        return (await self.on_behalf_of(None).create([new], undefined="wait"))[0]  # its options were allowed when it was stored
 
     async def skips(self, key: str, *, count: int = 100) -> list[Skipped]:
         """What was due and did not become a run, latest first."""
@@ -331,7 +347,11 @@ class Scheduling(Creating, Editing):
         runs = {new.schedule: identity for identity, new, _, _ in asked}
         advances = [_advance(schedule, fire, runs.get(schedule.id)) for schedule, fire in plans]
         skips = [(schedule.id, *skip) for schedule, fire in plans for skip in fire.skips]
-        stored = await self.records.fire(made, advances, skips, self.clock.nonce())
+        try:
+            stored = await self.records.fire(made, advances, skips, self.clock.nonce())
+        except Conflict:
+            await self._refuse_other_content(made)  # a key of theirs that something else holds becomes a recorded skip
+            raise
         await self.wake_queues([*self.ready(made, stored.winners), *stored.released], made.now)
         return len(news)
 
@@ -422,7 +442,7 @@ def _overlapped(schedule: Schedule, fire: Fire, unfinished: Sequence[Unfinished]
 
 def _run_of(schedule: Schedule, due_at: int, after: tuple[str, ...]) -> NewRun:
     name = f"{schedule.id}@{due_at}"
-    key = Key(name, "time", KEEP_FIRES, scope=SCOPE)
+    key = Key(name, "time", KEEP_FIRES, scope=SCOPE, on_duplicate="compare", content=name)
     late = int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big") % (schedule.jitter + 1)  # the same in every process
     return NewRun(schedule.job, schedule.payload, schedule.options, due_at + late, key, after, "any", schedule=schedule.id, instant=due_at)
 

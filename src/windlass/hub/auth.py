@@ -15,7 +15,8 @@ from urllib.parse import parse_qs
 from windlass.clock import Clock
 from windlass.engine import Engine
 from windlass.errors import BadInput, Forbidden, LimitReached, NotJson, Unauthorized
-from windlass.model import SCOPES, Token
+from windlass.machine import LIVE
+from windlass.model import SCOPES, Principal, Run, Token
 
 if TYPE_CHECKING:
     from windlass.hub.core import HubSettings
@@ -49,6 +50,15 @@ class Caller(NamedTuple):
     scopes: frozenset[str]
     token: Token | None = None
 
+    @property
+    def principal(self) -> Principal:
+        """On whose behalf they ask."""
+        return Principal(self.who if self.token is None else self.token.principal, trusted=_may(self, "admin"))
+
+    def may(self, scope: str) -> bool:
+        """Whether they have a scope."""
+        return _may(self, scope)
+
     def check_scope(self, scope: str) -> None:
         """Refuse what only a wider scope may do."""
         if not _may(self, scope):
@@ -62,6 +72,12 @@ class Caller(NamedTuple):
                 f"This token is for the worker {own!r}, not for {name!r:.80}.",
                 hint="Start the worker under that name, or with a token of its own.",
             )
+
+    def check_holds(self, run: Run) -> None:
+        """Refuse what is only for the worker that has a run."""
+        if run.worker is None or run.state not in LIVE:
+            raise Forbidden("No worker has this run, so it is for those who may read.", hint="Use a token with the scope read.")
+        self.check_worker(run.worker)
 
     @property
     def stands_for_worker(self) -> bool:

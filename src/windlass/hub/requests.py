@@ -6,19 +6,23 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 import msgspec
 from litestar import Request
 from litestar.datastructures import State
 from litestar.exceptions import InternalServerException
+from msgspec.structs import replace
 
 from windlass import payload
-from windlass.engine import Engine
+from windlass.engine import Engine, checks
+from windlass.engine.schedules import SCOPE as SCHEDULED
 from windlass.errors import BadInput, TooLarge, TooSlow
 from windlass.hub.auth import Caller
 from windlass.hub.core import Hub
 from windlass.hub.events.pipes import AT_SHUTDOWN, IS_WHOLE, AtShutdown
+from windlass.model import Key
 
 T = TypeVar("T")
 
@@ -27,6 +31,8 @@ AT_ONCE = 32 * 1024
 """Bytes of a body that are read on the spot."""
 FOR_ANYBODY = 8 * 1024
 """Bytes of a body where no token is asked for."""
+LONGEST_SCOPE = 128
+"""Characters of the scope of a key."""
 MEMBERS = 500_000
 """Values in one body, of which a large one could have millions."""
 
@@ -63,7 +69,24 @@ class HubRequest(Request[Any, Any, State]):
 
     def act(self, what: str, subject: str) -> Engine:
         """The engine for one act of this caller, which the audit will remember."""
-        return self.hub.engine.by(self.caller.who, what, subject)
+        return self.engine.by(self.caller.who, what, subject)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine on behalf of this caller, for what not everybody may ask for."""
+        return self.hub.engine.on_behalf_of(self.caller.principal)
+
+    def own(self, key: Key) -> Key:
+        """A key that comes from outside, in a scope of its principal, so that nobody takes the keys of others, or of schedules.
+
+        Whoever may do everything uses the same keys as programs on the store itself.
+        """
+        name, trusted = self.caller.principal
+        if not trusted:
+            return replace(key, scope=fitting(f"by:{name}:{checks.key(key, self.hub.engine.limits).scope}"))
+        if key.scope == SCHEDULED or str(key.scope).startswith(("by:", "http:")):
+            raise BadInput(f"The scope {key.scope!r:.80} is windlass's own.", hint="Choose another scope for the key.")
+        return key
 
     @property
     def id(self) -> str:
@@ -136,6 +159,11 @@ class HubRequest(Request[Any, Any, State]):
     async def _gone(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+def fitting(scope: str) -> str:
+    """A scope of a key, short enough to be stored."""
+    return scope if len(scope) <= LONGEST_SCOPE else f"{scope.partition(':')[0]}:{blake2b(scope.encode(), digest_size=32).hexdigest()}"
 
 
 def _unknown() -> bool:

@@ -88,7 +88,7 @@ class AccessRecords(Rows):
 
 def _add(token: Token, most: int) -> tuple[Statement, Statement]:
     values = asdict(token) | {"scopes": pack(token.scopes), "now": token.created_at, "most": most}
-    wanted = ("id", "name", "hash", "scopes", "worker", "kind", "now", "lasts", "expires_at", "most")
+    wanted = ("id", "name", "hash", "scopes", "worker", "kind", "now", "lasts", "expires_at", "principal", "most")
     return Statement("add_token", {name: values[name] for name in wanted}), Statement("refuse_token", {"id": token.id})
 
 

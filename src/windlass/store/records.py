@@ -19,6 +19,7 @@ from windlass.model import (
     LogLine,
     Needs,
     Options,
+    Principal,
     Run,
     Schedule,
     Skipped,
@@ -311,8 +312,11 @@ class Records(
 
     # Definitions and lanes
 
-    async def define(self, name: str, handler: str | None, payload: str, options: Options, now: int) -> Job:
-        values = {"name": name, "handler": handler, "payload": payload, "options": pack(options), "now": now}
+    async def define(self, name: str, handler: str, payload: str, options: Options, by: Principal | None, now: int) -> Job:
+        """The definition as it is then: another one where it belongs to somebody else."""
+        trusted = by is None or by.trusted
+        whose = {"owner": None if by is None or by.trusted else by.name, "trusted": int(trusted), "takes": int(by is not None and trusted)}
+        values = {"name": name, "handler": handler, "payload": payload, "options": pack(options), "now": now, **whose}
         found = await self._batch("define", Statement("define", values), Statement("jobs_named", {"names": pack([name])}))
         return _job_of(found[1][0])
 
@@ -552,7 +556,8 @@ class Records(
 
     async def add_schedule(self, schedule: Schedule, now: int) -> bool:
         """Whether the key was free."""
-        return bool((await self._batch("schedule", Statement("add_schedule", _schedule_values(schedule) | {"now": now})))[0])
+        values = _schedule_values(schedule) | {"owner": schedule.owner, "now": now}
+        return bool((await self._batch("schedule", Statement("add_schedule", values)))[0])
 
     async def edit_schedule(
         self, schedule: Schedule, seen: Schedule, now: int, *, skips: Sequence[tuple[Any, ...]] = (), mark: str | None = None

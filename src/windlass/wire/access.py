@@ -19,6 +19,7 @@ class TokenView(Struct, frozen=True):
     name: str
     scopes: tuple[Scope, ...]
     worker: str | None
+    principal: str
     kind: Literal["token", "session", "invitation"]
     created_at: str
     expires_at: str | None
@@ -32,6 +33,7 @@ def token_view(token: Token) -> TokenView:
         token.name,
         token.scopes,
         token.worker,
+        token.principal,
         token.kind,
         told(token.created_at),
         maybe_told(token.expires_at),
@@ -48,11 +50,12 @@ class Tokens(Struct, frozen=True):
 
 
 class CreateToken(Struct, frozen=True, forbid_unknown_fields=True):
-    """A token that is asked for; with `worker`, it is good for that worker only."""
+    """A token that is asked for; with `worker`, it is good for that worker only. Its principal is its own name unless it says another."""
 
     name: str
     scopes: tuple[Scope, ...]
     worker: str | None = None
+    principal: str | None = None
     expires_in: int | None = None  # milliseconds; None: never
 
 

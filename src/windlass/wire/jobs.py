@@ -20,6 +20,7 @@ class JobView(Struct, frozen=True):
     rev: int
     created_at: str
     updated_at: str
+    owner: str | None = None
 
 
 class Jobs(Struct, frozen=True):
@@ -30,12 +31,12 @@ class Jobs(Struct, frozen=True):
 
 
 def job_view(job: Job) -> JobView:
-    return JobView(job.name, job.handler, job.payload, job.options, job.rev, told(job.created_at), told(job.updated_at))
+    return JobView(job.name, job.handler, job.payload, job.options, job.rev, told(job.created_at), told(job.updated_at), job.owner)
 
 
 def job_of(view: JobView) -> Job:
     created_at, updated_at = heard(view.created_at, "created_at"), heard(view.updated_at, "updated_at")
-    return Job(0, view.name, view.handler, view.payload, view.options, view.rev, created_at, updated_at)
+    return Job(0, view.name, view.handler, view.payload, view.options, view.rev, created_at, updated_at, view.owner)
 
 
 class DefineJob(Struct, frozen=True, forbid_unknown_fields=True):

@@ -42,6 +42,7 @@ class ScheduleView(Struct, frozen=True):
     created_at: str
     updated_at: str
     in_words: str
+    owner: str | None = None
 
 
 class Schedules(Struct, frozen=True):

@@ -66,14 +66,20 @@ def _since_last(schedule: Schedule, latest: Sequence[Skipped]) -> int:
     return sum(skip.number for skip in latest if skip.first_at > (schedule.last_at or 0))
 
 
+_WHAT_TO_DO = {
+    "overlap": "Its runs take longer than the time between two: make them shorter, fire less often, or say another overlap.",
+    "duplicate_key": "Other runs hold the keys of its instants: let no program ask for runs with keys of the scope 'schedule'.",
+}
+
+
 def _skips_only(schedule: Schedule, latest: Sequence[Skipped]) -> Finding:
     number, reason = _since_last(schedule, latest), latest[0].reason
     return warning(
         "schedule_skips",
         f"The last {number:,} instants or more of schedule {schedule.key!r} were skipped; the reason was {reason!r}.",
-        "Its runs take longer than the time between two: make them shorter, fire less often, or say another overlap."
-        if reason == "overlap"
-        else "Nothing ran at those times, and what is missed is skipped: keep a worker or a hub running, or say another missed.",
+        _WHAT_TO_DO.get(
+            reason, "Nothing ran at those times, and what is missed is skipped: keep a worker or a hub running, or say another missed."
+        ),
         schedule=schedule.key,
         skipped=number,
         reason=reason,

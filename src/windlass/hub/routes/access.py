@@ -23,7 +23,9 @@ async def list_tokens(request: HubRequest, after: FromQuery[str] = "", count: Co
 @post("/api/v1/tokens", opt={"scope": "admin"}, summary="Make a token; its secret is told once")
 async def create_token(request: HubRequest, data: JSONBody[wire.CreateToken]) -> wire.MadeToken:
     engine = request.act("create", f"token {data.name:.100}")
-    token, secret = await engine.create_token(data.name, data.scopes, worker=data.worker, expires_in=data.expires_in)
+    token, secret = await engine.create_token(
+        data.name, data.scopes, worker=data.worker, principal=data.principal, expires_in=data.expires_in
+    )
     request.hub.gate.forget()
     return wire.MadeToken(wire.token_view(token), secret)
 

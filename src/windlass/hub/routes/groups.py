@@ -17,7 +17,7 @@ from windlass.store.groups import RESULTS
 @post("/api/v1/groups", status_code=202, opt={"scope": "submit"}, summary="Ask for a group of runs, all or none")
 async def create_group(request: HubRequest, data: JSONBody[wire.CreateGroup], idempotency_key: IdempotencyKey = None) -> wire.GroupView:
     new = data.new_group(request.hub.clock.now(), request_key(request, idempotency_key, data))
-    return wire.group_view(await request.hub.engine.create_group(new, undefined=data.undefined))
+    return wire.group_view(await request.engine.create_group(new, undefined=data.undefined))
 
 
 @get("/api/v1/groups", opt={"scope": "read"}, summary="Groups, newest first")
@@ -58,6 +58,8 @@ async def rerun_group(request: HubRequest, group_id: FromPath[str], idempotency_
 async def list_results(
     request: HubRequest, run_id: FromPath[str], cursor: FromQuery[str | None] = None, count: Count = 100
 ) -> wire.Results:
+    if not request.caller.may("read"):
+        request.caller.check_holds(await request.hub.engine.get(run_id))
     found = await request.hub.engine.results(run_id, after=cursor, count=count)
     full = len(found) == count or sum(len((result.output or "").encode()) for result in found) >= RESULTS
     return wire.Results([wire.result_view(result) for result in found], found[-1].id if full else None)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from windlass import wire
 from windlass.errors import BadInput, WindlassError
-from windlass.hub.requests import HubRequest
+from windlass.hub.requests import HubRequest, fitting
 from windlass.model import Created, Key, NewRun, State
 
 Count = Annotated[int, QueryParameter(ge=1, le=1_000, description="How many at most.")]
@@ -21,9 +21,13 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 async def answer_of(request: HubRequest, created: Created) -> wire.CreatedRun:
-    """What was made, with the run where it can be read: it is made in any case, and must not be asked for again."""
+    """What was made, with the run where it can be read: it is made in any case, and must not be asked for again.
+
+    A run that another call made is for those who may read.
+    """
+    shown = created.created or (request.caller.may("read") and not created.pruned)
     try:
-        return wire.created_view(created, None if created.pruned else await request.hub.engine.get(created.id))
+        return wire.created_view(created, await request.hub.engine.get(created.id) if shown else None)
     except WindlassError:
         return wire.created_view(created, None)
 
@@ -33,19 +37,21 @@ def request_key(request: HubRequest, name: str | None, asked: Any) -> Key | None
     if name is None:
         return None
     content = blake2b(_canonical(asked), digest_size=16).hexdigest()
-    period, scope = request.hub.settings.idempotency, f"http:{request.caller.who}"[:128]
+    period, scope = request.hub.settings.idempotency, fitting(f"http:{request.caller.principal.name}")
     return Key(name, lasts="time", period=period, scope=scope, on_duplicate="compare", content=content)
 
 
 def _keyed(request: HubRequest, new: NewRun, asked: wire.CreateRun, name: str | None) -> NewRun:
-    if name is not None and new.key is not None:
+    if new.key is None:
+        return replace(new, key=request_key(request, name, asked))
+    if name is not None:
         raise BadInput("Both a key and the header Idempotency-Key are given.", hint="The run's own key is enough; leave the header out.")
-    return replace(new, key=new.key or request_key(request, name, asked))
+    return replace(new, key=request.own(new.key))
 
 
 @post("/api/v1/runs", status_code=202, opt={"scope": "submit"}, summary="Ask for a run")
 async def create_run(request: HubRequest, data: JSONBody[wire.CreateRun], idempotency_key: IdempotencyKey = None) -> wire.CreatedRun:
-    engine = request.hub.engine
+    engine = request.engine
     new = _keyed(request, data.new_run(request.hub.clock.now()), data, idempotency_key)
     (created,) = await engine.create([new], undefined=data.undefined)
     return await answer_of(request, created)
@@ -59,7 +65,7 @@ async def create_runs(request: HubRequest, data: JSONBody[wire.CreateRuns], idem
     waits = {asked.undefined for asked in data.runs}
     if len(waits) > 1:
         raise BadInput("Some runs may wait for an undefined job and some may not.", hint="Send them in two calls.")
-    created: list[Created] = await request.hub.engine.create(news, undefined=waits.pop() if waits else "refuse")
+    created: list[Created] = await request.engine.create(news, undefined=waits.pop() if waits else "refuse")
     return wire.CreatedRuns([wire.created_view(item, None) for item in created])
 
 

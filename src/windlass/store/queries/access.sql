@@ -1,11 +1,11 @@
 -- Who may do what, and who did what ------------------------------------------------------------------------------
 
 -- fragment: token
-id, name, hash, scopes, worker, kind, created_at, lasts, expires_at, revoked_at, used_at
+id, name, hash, scopes, worker, kind, created_at, lasts, expires_at, revoked_at, used_at, coalesce(principal, name)
 
 -- name: add_token
-insert into job_tokens (id, name, hash, scopes, worker, kind, created_at, lasts, expires_at)
-select :id, :name, :hash, :scopes, :worker, :kind, :now, :lasts, :expires_at
+insert into job_tokens (id, name, hash, scopes, worker, kind, created_at, lasts, expires_at, principal)
+select :id, :name, :hash, :scopes, :worker, :kind, :now, :lasts, :expires_at, :principal
 where (select count(*) from job_tokens) < :most
 
 -- As refuse_create: there were too many, so the batch has done nothing.

@@ -10,12 +10,15 @@
 
 -- Definitions and lanes ------------------------------------------------------------------------------------------
 
+-- A definition that belongs to others is left as it is, unless whoever defines it is trusted; one that nobody has defined belongs to the first.
 -- name: define
-insert into jobs (name, handler, payload, options, rev, created_at, updated_at)
-values (:name, :handler, :payload, :options, 1, :now, :now)
+insert into jobs (name, handler, payload, options, owner, rev, created_at, updated_at)
+values (:name, :handler, :payload, :options, :owner, 1, :now, :now)
 on conflict (name) do update
-  set handler = excluded.handler, payload = excluded.payload, options = excluded.options, rev = jobs.rev + 1, updated_at = :now
-  where jobs.handler is distinct from excluded.handler or jobs.payload <> excluded.payload or jobs.options <> excluded.options
+  set handler = excluded.handler, payload = excluded.payload, options = excluded.options, rev = jobs.rev + 1, updated_at = :now,
+    owner = case when :takes = 1 or jobs.handler is null then excluded.owner else jobs.owner end
+  where (jobs.handler is distinct from excluded.handler or jobs.payload <> excluded.payload or jobs.options <> excluded.options)
+    and (:trusted = 1 or jobs.handler is null or jobs.owner = excluded.owner)
 
 -- name: define_placeholder
 insert into jobs (name, handler, payload, options, rev, created_at, updated_at)
@@ -23,10 +26,10 @@ values (:name, null, '{}', '{}', 1, :now, :now)
 on conflict (name) do nothing
 
 -- name: jobs_named
-select id, name, handler, payload, options, rev, created_at, updated_at from jobs where name {in_texts: names} order by name
+select id, name, handler, payload, options, rev, created_at, updated_at, owner from jobs where name {in_texts: names} order by name
 
 -- name: jobs_all
-select id, name, handler, payload, options, rev, created_at, updated_at from jobs where name > :after order by name limit :count
+select id, name, handler, payload, options, rev, created_at, updated_at, owner from jobs where name > :after order by name limit :count
 
 -- Lanes are committed in the order of their ids, so that "everything after the last one I know" misses none.
 -- name: lock_lanes postgres
@@ -611,8 +614,8 @@ where job_keys.scope {probe: r.scope} and job_keys.key {probe: r.key} returning 
 -- Schedules ------------------------------------------------------------------------------------------------------
 
 -- name: add_schedule
-insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options, missed, most, max_age, overlap, jitter, enabled, said, next_at, rev, created_at, updated_at)
-values (:key, :job, :kind, :expr, :zone, :anchor, :payload, :options, :missed, :most, :max_age, :overlap, :jitter, :enabled, :said, :next_at, 1, :now, :now)
+insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options, missed, most, max_age, overlap, jitter, enabled, said, owner, next_at, rev, created_at, updated_at)
+values (:key, :job, :kind, :expr, :zone, :anchor, :payload, :options, :missed, :most, :max_age, :overlap, :jitter, :enabled, :said, :owner, :next_at, 1, :now, :now)
 on conflict (key) do nothing
 returning id
 
