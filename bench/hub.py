@@ -153,7 +153,7 @@ def main() -> None:
     """Serve what is asked for until told to stop."""
     from litestar import Litestar, post
 
-    from windlass.hub import Hub, HubApp
+    from windlass.hub import Hub, HubApp, HubSettings
 
     if sys.argv[1] == "echo":
 
@@ -166,7 +166,7 @@ def main() -> None:
         from windlass.store.sqlite import AsyncSqlite
 
         clock = SystemClock()
-        _serve(HubApp(Hub(Engine(AsyncSqlite(sys.argv[2], clock), clock), clock)))
+        _serve(HubApp(Hub(Engine(AsyncSqlite(sys.argv[2], clock), clock), clock, HubSettings(open=True))))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from windlass.hub.serving import listening, server
 async def main(address: str, port: int) -> None:
     clock = SystemClock()
     store = config.open_store(address, clock, blocking=False)
-    hub = Hub(Engine(store, clock), clock, HubSettings())
+    hub = Hub(Engine(store, clock), clock, HubSettings(open=True))
     sock = listening("127.0.0.1", port)
     print(sock.getsockname()[1], flush=True)
     await server(HubApp(hub)).serve(sockets=[sock])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -42,9 +43,16 @@ class ServedHub:
     """A hub over a store that can be stopped and started again at the same address; by itself, or mounted in another app."""
 
     def __init__(
-        self, store: Path | str, settings: HubSettings | None = None, clock: SystemClock | None = None, *, mounted: str = ""
+        self,
+        store: Path | str,
+        settings: HubSettings | None = None,
+        clock: SystemClock | None = None,
+        *,
+        mounted: str = "",
+        open: bool = True,
     ) -> None:
-        self._store, self._settings, self.clock, self._mounted = str(store), settings, clock or SystemClock(), mounted
+        self._store, self.clock, self._mounted = str(store), clock or SystemClock(), mounted
+        self._settings = replace(settings or HubSettings(), open=open)
         self.port = 0
         self.start()
 

@@ -35,7 +35,6 @@ from windlass.errors import (
     Unauthorized,
     WindlassError,
 )
-from windlass.hub import HubSettings
 from windlass.machine import Fail, Succeed
 from windlass.model import Failure, Key, NewRun, Options, Run, Schedule, State, WorkerInfo
 from windlass.store.base import run_sync
@@ -554,7 +553,7 @@ def test_N7_a_certificate_for_another_host_is_refused(hub: ServedHub, tmp_path: 
 def test_the_token_comes_from_the_environment_and_appears_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    served = ServedHub(tmp_path / "hub.db", HubSettings(tokens_required=True))
+    served = ServedHub(tmp_path / "hub.db", open=False)
     engine = Engine(open_store(str(tmp_path / "hub.db"), SystemClock(), blocking=True), SystemClock())
     _, secret = run_sync(engine.create_token("ann", ("admin",)))
     run_sync(engine.close())

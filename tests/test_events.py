@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from tests.harness import BOOM, Harness, token
 from tests.workers import DEADLINE, until
@@ -149,7 +150,7 @@ class ServedHub:
     async def _serve(self) -> None:
         clock = SystemClock()
         store = config.open_store(self._where, clock, blocking=False)
-        hub = Hub(Engine(store, clock, self._limits), clock, self._settings)
+        hub = Hub(Engine(store, clock, self._limits), clock, replace(self._settings or HubSettings(), open=True))
         self.events = hub.events
         with listening("127.0.0.1", 0) as sock:
             self.port = sock.getsockname()[1]

@@ -62,7 +62,7 @@ class World:
         self.path, self.clock = path, clock or MovedClock()
         self.store = AsyncSqlite(path, self.clock)
         self.engine = Engine(self.store, self.clock)
-        self.hub = Hub(self.engine, self.clock, HubSettings(**settings))
+        self.hub = Hub(self.engine, self.clock, HubSettings(**{"open": True, **settings}))
         self.hub.start = lambda: None  # type: ignore[method-assign]
         self.app = HubApp(self.hub)
 
@@ -653,7 +653,7 @@ def test_an_open_hub_is_open_on_this_machine_only(world: Callable[..., World], h
     run(check())
 
 
-@pytest.mark.parametrize("settings", [{"host": "0.0.0.0"}, {"host": "::"}, {"host": "hub.example.com"}, {"tokens_required": True}], ids=str)
+@pytest.mark.parametrize("settings", [{"host": "0.0.0.0"}, {"host": "::"}, {"host": "hub.example.com"}, {"open": False}], ids=str)
 def test_elsewhere_a_hub_is_never_open(world: Callable[..., World], settings: dict[str, Any]) -> None:
     async def check() -> None:
         assert (await world(**settings).ask("GET", "/api/v1/me")).status == 401

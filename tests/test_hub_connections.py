@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from windlass.hub import connections
 from windlass.hub.connections import BUFFER, Whole
+from windlass.hub.events.pipes import PORTION
 
 
 class Wire:
@@ -19,6 +21,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.done: list[Any] = []
+        self.unsent = 0
 
     def write(self, data: bytes) -> None:
         self.done.append(data)
@@ -28,6 +31,15 @@ class Wire:
 
     def abort(self) -> None:
         self.done.append("aborted")
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def pause_reading(self) -> None:
+        self.done.append("paused")
+
+    def resume_reading(self) -> None:
+        self.done.append("resumed")
 
     def is_closing(self) -> bool:
         return "closed" in self.done
@@ -97,6 +109,49 @@ def test_all_else_is_the_transports_own() -> None:
         whole.abort()
 
     assert done(writing) == ["aborted"]
+
+
+def test_reading_goes_on_when_nobody_has_a_reason_against_it() -> None:
+    def writing(whole: Whole) -> None:
+        whole.fill(True)
+        whole.pause_reading()
+        whole.resume_reading()  # there is still no room
+        whole.pause_reading()
+        whole.fill(False)  # there is, and somebody else has a reason
+        whole.resume_reading()
+
+    assert done(writing) == ["paused", "paused", "paused", "resumed"]
+
+
+@pytest.mark.parametrize(
+    ("unsent", "end"),
+    [
+        ([100_000, 100_000], "aborted"),
+        ([100_000, 100_000 - PORTION + 1], "aborted"),
+        ([100_000, 100_000 - PORTION, 100_000 - PORTION], "aborted"),
+        ([10, 10], "aborted"),
+        ([100_000, 100_000 - PORTION, 50_000, 10, 0], "sent"),
+        ([0], "sent"),
+    ],
+    ids=str,
+)
+def test_a_client_must_read_what_waits_for_it(unsent: list[int], end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "STALLED", 0.0)
+
+    class Slow(Wire):
+        def get_write_buffer_size(self) -> int:
+            return unsent.pop(0) if len(unsent) > 1 else unsent[0]
+
+    async def run() -> list[Any]:
+        wire = Slow()
+        Whole(wire, asyncio.get_running_loop()).close()  # type: ignore[arg-type]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return wire.done
+
+    doubled = [size for size in unsent for _ in range(2)][1:]  # it looks, and then looks from where it begins to wait again
+    unsent[:] = doubled
+    assert asyncio.run(run()) == (["closed", "aborted"] if end == "aborted" else ["closed"])
 
 
 # How many

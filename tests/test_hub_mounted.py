@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.served import ServedHub
 from windlass.clock import SystemClock
 from windlass.engine import Engine
-from windlass.hub import Hub, HubApp
+from windlass.hub import Hub, HubApp, HubSettings
 from windlass.store.sqlite import AsyncSqlite
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -66,10 +67,10 @@ urlpatterns: list[Any] = []
 
 
 @asynccontextmanager
-async def mounted(file: Path, mount: Callable[[HubApp], Application]) -> Any:
+async def mounted(file: Path, mount: Callable[[HubApp], Application], settings: HubSettings | None = None) -> Any:
     clock = SystemClock()
     store = AsyncSqlite(file, clock)
-    hub = Hub(Engine(store, clock), clock)
+    hub = Hub(Engine(store, clock), clock, settings)
     transport = httpx.ASGITransport(app=mount(HubApp(hub)))
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1/ops/jobs/", timeout=60) as http:
@@ -82,7 +83,7 @@ async def mounted(file: Path, mount: Callable[[HubApp], Application]) -> Any:
 @pytest.mark.parametrize("mount", [in_starlette, in_fastapi, in_litestar, in_django])
 def test_a_mounted_hub_serves_its_page_its_api_and_its_loops(tmp_path: Path, mount: Callable[[HubApp], Application]) -> None:
     async def go() -> None:
-        async with mounted(tmp_path / "hub.db", mount) as http:
+        async with mounted(tmp_path / "hub.db", mount, HubSettings(open=True)) as http:
             page = await http.get("")
             assert page.status_code == 200, page.text
             assert "text/html" in page.headers["content-type"]
@@ -101,3 +102,27 @@ def test_a_mounted_hub_serves_its_page_its_api_and_its_loops(tmp_path: Path, mou
             assert (await http.get("api/v1/nothing")).json()["code"] == "not_found"
 
     asyncio.run(asyncio.wait_for(go(), 60))
+
+
+@pytest.mark.parametrize("mount", [in_starlette, in_fastapi, in_litestar, in_django])
+def test_a_mounted_hub_asks_for_tokens_unless_it_is_told_to_be_open(tmp_path: Path, mount: Callable[[HubApp], Application]) -> None:
+    async def go() -> None:
+        async with mounted(tmp_path / "hub.db", mount) as http:
+            for method, path in (("GET", "runs"), ("PUT", "jobs/mail"), ("POST", "tokens"), ("POST", "worker/claim")):
+                refused = await http.request(method, f"api/v1/{path}", json={})
+                assert (refused.status_code, refused.json()["code"]) == (401, "unauthorized")
+                assert "windlass tokens create" in refused.json()["hint"]
+            assert (await http.get("")).status_code == 200  # the page, which asks for a token
+            engine = Engine(AsyncSqlite(tmp_path / "hub.db", SystemClock()), SystemClock())
+            _, secret = await engine.create_token("ops", ["read"])
+            assert (await http.get("api/v1/runs", headers={"Authorization": f"Bearer {secret}"})).status_code == 200
+            await engine.close()
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+@pytest.mark.parametrize("open", [False, True])
+def test_a_mounted_hub_that_is_reached_through_a_socket_is_open_only_when_it_is_told_so(tmp_path: Path, open: bool) -> None:
+    served = ServedHub(tmp_path / "hub.db", mounted="/ops/jobs", open=open)
+    assert httpx.get(served.url + "ops/jobs/api/v1/runs", timeout=60).status_code == (200 if open else 401)
+    served.stop()

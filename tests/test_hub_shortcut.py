@@ -34,7 +34,7 @@ def opened() -> HubApp:
     engine = Engine(BlockingSqlite(":memory:", clock), clock)
     run_sync(engine.define("mail"))
     run_sync(engine.create([NewRun("mail", {"n": n}) for n in range(3)]))
-    hub = Hub(engine, clock, HubSettings(body=4_000))
+    hub = Hub(engine, clock, HubSettings(body=4_000, open=True))
     hub.over = True  # no loop may draw an id in between
     return HubApp(hub)
 

@@ -548,6 +548,10 @@ def test_a_link_signs_in_once_and_leaves_the_address_at_once(app: App, hub: Serv
     assert other.page.url == f"{hub.url}#/runs"
     other.check()
     other.page.context.close()
+    (session,) = (token for token in run_sync(app.engine.tokens()) if token.kind == "session")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+    assert run_sync(app.engine.get_token(session.id)).revoked_at is not None
 
 
 def test_a_token_that_is_revoked_leads_to_the_sign_in(app: App, hub: ServedHub, page: Page) -> None:

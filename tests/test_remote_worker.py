@@ -30,7 +30,6 @@ from windlass.clock import SystemClock
 from windlass.config import open_store
 from windlass.engine import Engine, Outcome
 from windlass.errors import Cancelled, Conflict, HubUnreachable, LeaseLost, StoreBusy, StoreError, Unauthorized, WrongState
-from windlass.hub import HubSettings
 from windlass.machine import Fail, Succeed
 from windlass.model import Failure, NewRun, Options, Receipt, Run, WorkerInfo
 from windlass.store.base import run_sync
@@ -378,7 +377,7 @@ def test_a_worker_tells_who_it_is_and_how_its_host_is_doing(app: App, hub: Serve
 
 
 def test_a_worker_whom_the_hub_does_not_know_ends_and_says_so(tmp_path: Path) -> None:
-    served = ServedHub(tmp_path / "hub.db", HubSettings(tokens_required=True))
+    served = ServedHub(tmp_path / "hub.db", open=False)
     with App(served.url) as app:
 
         @app.job(name="quick")

@@ -35,7 +35,7 @@ from windlass.egress import Egress
 from windlass.engine import Engine
 from windlass.engine.webhooks import SECRET_OVERLAP
 from windlass.faults import FAULTS
-from windlass.hub import Hub, HubApp
+from windlass.hub import Hub, HubApp, HubSettings
 from windlass.machine import ENDED
 from windlass.model import NewRun, State, Webhook
 from windlass.store.base import run_sync
@@ -554,7 +554,7 @@ def test_what_comes_through_the_hub_is_told_at_once(tmp_path: Path, monkeypatch:
     async def scenario() -> None:
         clock = SystemClock()
         store = AsyncSqlite(tmp_path / "hub.db", clock)
-        hub = Hub(Engine(store, clock), clock)
+        hub = Hub(Engine(store, clock), clock, HubSettings(open=True))
         hub.sender = Sender(hub.engine, clock, Egress(allow=["127.0.0.0/8"], plain_http=True))
         app: Any = HubApp(hub)
         async with (
@@ -577,7 +577,7 @@ def test_the_hub_makes_tells_and_removes(tmp_path: Path) -> None:
         clock = SystemClock()
         store = AsyncSqlite(tmp_path / "hub.db", clock)
         engine = Engine(store, clock)
-        hub = Hub(engine, clock)
+        hub = Hub(engine, clock, HubSettings(open=True))
         app: Any = HubApp(hub)
         hub.sender = Sender(engine, clock, Egress(allow=["127.0.0.0/8"], plain_http=True))
         async with (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
@@ -20,43 +20,57 @@ _dump = msgspec.json.Encoder().encode
 _load = msgspec.json.Decoder().decode
 
 
-def _refuse(path: str, what: str, hint: str) -> NoReturn:
-    raise BadInput(f"{path} {what}.", hint=hint)
+SHOWN, NAME_SHOWN = 300, 80
+"""Characters of a place, and of one name in it, that an error shows."""
 
 
-def _check_text(text: str, path: str) -> None:
+class _Wrong(Exception):
+    """What is wrong with a value. The way to it is put together from the inside out, so it costs nothing where all is well."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        self.what, self.hint = what, hint
+        self.way: list[str | int] = []
+
+    def place(self) -> str:
+        parts = (f"[{part}]" if isinstance(part, int) else f".{part:.{NAME_SHOWN}}" for part in reversed(self.way))
+        return "".join(parts)[:SHOWN]
+
+
+def _check_text(text: str) -> None:
     if "\0" in text:
-        _refuse(path, "contains the character NUL", "Remove it; databases cannot keep it in text.")
+        raise _Wrong("contains the character NUL", "Remove it; databases cannot keep it in text.")
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        _refuse(path, "contains half of a surrogate pair", "Send text that can be encoded as UTF-8.")
+        raise _Wrong("contains half of a surrogate pair", "Send text that can be encoded as UTF-8.")
 
 
-def _check_number(number: int | float, path: str) -> None:
+def _check_number(number: int | float) -> None:
     if isinstance(number, float):
         if not isfinite(number):
-            _refuse(path, f"is {number}, which JSON does not have", "Send null or a text instead.")
+            raise _Wrong(f"is {number}, which JSON does not have", "Send null or a text instead.")
     elif not -LARGEST - 1 <= number <= LARGEST:
-        _refuse(path, "is an integer of more than 64 bits", "Send it as a text.")
+        raise _Wrong("is an integer of more than 64 bits", "Send it as a text.")
 
 
 class _Budget:
     """How much of a value may be looked at: a value can hold the same list twice, and that one another twice, and so on."""
 
-    def __init__(self, nodes: int) -> None:
-        self.nodes = nodes
+    def __init__(self, nodes: int, what: str) -> None:
+        self.nodes, self.what = nodes, what
 
-    def spend(self, nodes: int, path: str) -> None:
+    def spend(self, nodes: int) -> None:
         self.nodes -= nodes
         if self.nodes < 0:
-            raise TooLarge(
-                f"{path.split('.')[0].split('[')[0]} has too many members.", hint="Keep large data elsewhere and send a reference to it."
-            )
+            raise TooLarge(f"{self.what} has too many members.", hint="Keep large data elsewhere and send a reference to it.")
 
 
 def check(value: Any, what: str = "The payload", *, most: int = 2**20) -> None:
     """Raise BadInput, naming the place, unless every store can keep the value and give it back equal."""
-    if not _plain(value):
-        _check(value, what, DEPTH, _Budget(most))
+    if _plain(value):
+        return
+    try:
+        _check(value, DEPTH, _Budget(most, what))
+    except _Wrong as wrong:
+        raise BadInput(f"{what}{wrong.place()} {wrong.what}.", hint=wrong.hint) from None
 
 
 def _plain(value: Any) -> bool:
@@ -75,29 +89,37 @@ def _plain(value: Any) -> bool:
     return True
 
 
-def _check(value: Any, path: str, depth: int, budget: _Budget) -> None:
+def _check(value: Any, depth: int, budget: _Budget) -> None:
     kind = type(value)
     if kind is str:
-        _check_text(value, path)
+        _check_text(value)
     elif kind is int or kind is float:
-        _check_number(value, path)
+        _check_number(value)
     elif value is None or kind is bool:
         pass
     elif depth == 0:
-        _refuse(path, f"is nested more than {DEPTH} deep", "Flatten it, or keep it elsewhere and send a reference.")
+        raise _Wrong(f"is nested more than {DEPTH} deep", "Flatten it, or keep it elsewhere and send a reference.")
     elif kind is dict:
-        budget.spend(len(value), path)
-        for name, item in value.items():
+        budget.spend(len(value))
+        for name in value:
             if type(name) is not str:
-                _refuse(path, f"has the key {name!r:.80}, which is not a text", "JSON objects have only texts as keys.")
-            _check_text(name, path)
-            _check(item, f"{path}.{name}", depth - 1, budget)
+                raise _Wrong(f"has the key {name!r:.80}, which is not a text", "JSON objects have only texts as keys.")
+            _check_text(name)
+        _check_all(value.items(), depth - 1, budget)
     elif kind is list or kind is tuple:
-        budget.spend(len(value), path)
-        for index, item in enumerate(value):
-            _check(item, f"{path}[{index}]", depth - 1, budget)
+        budget.spend(len(value))
+        _check_all(enumerate(value), depth - 1, budget)
     else:
-        _refuse(path, f"is a {kind.__name__}, which is not JSON", "Use dict, list, str, int, float, bool and None.")
+        raise _Wrong(f"is a {kind.__name__}, which is not JSON", "Use dict, list, str, int, float, bool and None.")
+
+
+def _check_all(members: Iterable[tuple[str | int, Any]], depth: int, budget: _Budget) -> None:
+    for name, item in members:
+        try:
+            _check(item, depth, budget)
+        except _Wrong as wrong:
+            wrong.way.append(name)
+            raise
 
 
 def dump(value: Any, *, most: int, what: str = "The payload") -> str:
@@ -112,8 +134,7 @@ def dump(value: Any, *, most: int, what: str = "The payload") -> str:
 
 def encode(value: Any, *, most: int, what: str = "The payload") -> str:
     """The JSON text of a value, refused when it is not JSON or larger than `most` bytes."""
-    if not _plain(value):
-        _check(value, what, DEPTH, _Budget(most))
+    check(value, what, most=most)
     return dump(value, most=most, what=what)
 
 
@@ -139,12 +160,12 @@ def slices(items: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[Sequ
 def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        _refuse("The text", "has an object with the same key twice", "Keep one of them; which one counts would be a guess.")
+        raise BadInput("The text has an object with the same key twice.", hint="Keep one of them; which one counts would be a guess.")
     return members
 
 
 def _no_constant(name: str) -> NoReturn:
-    _refuse("The text", f"contains {name}, which JSON does not have", "Send null or a text instead.")
+    raise BadInput(f"The text contains {name}, which JSON does not have.", hint="Send null or a text instead.")
 
 
 _strict = json.JSONDecoder(object_pairs_hook=_no_twice, parse_constant=_no_constant).decode

@@ -59,7 +59,7 @@ def _run(shell: Shell, *, link: bool) -> int:
         connections=_connections(said.connections),
         allow=said.allow or (),
         plain_http=said.plain_http or False,
-        tokens_required=link,
+        open=not link,
     )
     say_log(said.log_level or "info")
     sys.setswitchinterval(SWITCH_INTERVAL)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from windlass.engine import checks
 from windlass.engine.controls import KEYS, Controlling
 from windlass.engine.core import PATIENCE
@@ -85,8 +87,19 @@ class Limiting(Controlling):
                 return slot
         raise Conflict("The resources kept changing.", hint="Try again.")
 
-    async def turn(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE, wait: float | None = None) -> Slot:
-        """Keep a slot that waits until its turn has come, for so many seconds at most; it is renewed last of all."""
+    async def turn(
+        self,
+        slot_id: str,
+        token: str,
+        *,
+        lease: int = SLOT_LEASE,
+        wait: float | None = None,
+        may: Callable[[], Awaitable[object]] | None = None,
+    ) -> Slot:
+        """Keep a slot that waits until its turn has come, for so many seconds at most; it is renewed last of all.
+
+        Before it is renewed again, `may` raises where whoever waits must not have it any more.
+        """
         slot, watch = await self.renew(slot_id, token, lease=lease), Watch(self.clock)
         ends = None if wait is None else self.clock.monotonic() + round(wait * 1000)
         # With a name of its own among the topics, what is said while it renews is kept for it, whoever else waits here.
@@ -98,6 +111,8 @@ class Limiting(Controlling):
             await self.wait(topics, min(left, LOOK, max(1, lease // 3)) / 1000)
             watch.look()
             await self._lapse_slots(watch)  # nobody else may be there to sweep
+            if may is not None:
+                await may()
             slot = await self.renew(slot_id, token, lease=lease)
         return slot
 

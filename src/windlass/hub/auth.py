@@ -102,7 +102,7 @@ class Gate:
     def __init__(self, engine: Engine, clock: Clock, settings: HubSettings) -> None:
         self.engine, self.clock = engine, clock
         self.failures = Failures(clock)
-        self._may_be_open = is_loopback(settings.host) and not settings.tokens_required
+        self._may_be_open = settings.open and is_loopback(settings.host)
         self._open_until = 0
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._changes = 0
@@ -197,7 +197,7 @@ class Gate:
         return Caller(token.name, _scopes(token) & {"read"}, token)
 
     async def _is_open(self, scope: Scope, headers: Headers) -> bool:
-        """Whether everybody may do everything: only before the first token, and only on this machine."""
+        """Whether everybody may do everything: only where the hub was told so, before the first token, and on this machine."""
         if not self._may_be_open or not _is_local(scope, headers):
             return False
         if self.clock.monotonic() >= self._open_until:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -13,12 +12,12 @@ from msgspec import Struct
 from windlass.clock import Clock
 from windlass.egress import Egress
 from windlass.engine import Engine
-from windlass.errors import LimitReached
 from windlass.hub.auth import Gate
 from windlass.hub.events import Events
 from windlass.hub.joining import Joining
 from windlass.hub.metrics import Requests
 from windlass.hub.rollups import RollUps
+from windlass.hub.shares import Room
 from windlass.webhooks import Sender
 from windlass.worker.housekeeping import Housekeeping
 from windlass.worker.lag import Lag
@@ -40,9 +39,10 @@ class HubSettings(Struct, frozen=True):
     waits: int = 5_000  # requests that wait for something to do
     longest_wait: int = 30_000
     streams: int = 2_000
+    share: int = 50  # percent of the waits, and of the streams, that one token may take
     idempotency: int = 24 * 3600 * 1000  # how long an Idempotency-Key is known
     ticket: int = 60_000  # for how long a browser may open a stream with one
-    tokens_required: bool = False  # also on loopback, and before there is any
+    open: bool = False  # on loopback, and before there is any token, everybody may do everything
     allow: tuple[str, ...] = ()  # addresses and hosts inside the network that webhooks may go to
     plain_http: bool = False  # webhooks may go out without encryption
 
@@ -58,12 +58,13 @@ class Hub:
     def __init__(self, engine: Engine, clock: Clock, settings: HubSettings | None = None) -> None:
         self.engine, self.clock, self.settings = engine, clock, settings or HubSettings()
         self.gate = Gate(engine, clock, self.settings)
-        self.events = Events(engine, clock, self.settings.streams, self.gate.still)
+        self.events = Events(engine, clock, Room("streams are open", self.settings.streams, self.settings.share), self.gate.still)
         self.house = Housekeeping(engine, clock)
         self.rollups, self.lag = RollUps(engine, clock), Lag()
         self.sender = Sender(engine, clock, Egress(allow=self.settings.allow, plain_http=self.settings.plain_http))
         self.joining = Joining(engine)
-        self.waiting, self.requests = 0, Requests()
+        self.waits = Room("requests wait", self.settings.waits, self.settings.share)
+        self.requests = Requests()
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: str | None = None
         self.over = False  # it was stopped: a late request does not begin its loops again
@@ -115,13 +116,12 @@ class Hub:
             self.failed = None
             self.start()
 
-    @contextmanager
-    def wait(self) -> Iterator[None]:
-        """Room for one more request that waits."""
-        if self.waiting >= self.settings.waits:
-            raise LimitReached(f"{self.waiting:,} requests wait already.", hint="Ask again in a few seconds, or add another hub.")
-        self.waiting += 1
-        try:
-            yield
-        finally:
-            self.waiting -= 1
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for something."""
+        return self.waits.taken
+
+    def forget_tokens(self) -> None:
+        """A token was made or ended here: that counts from now on, for what is open as well."""
+        self.gate.forget()
+        self.events.recheck()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from litestar import Request
@@ -27,8 +28,10 @@ from windlass.model import Key
 T = TypeVar("T")
 
 
-AT_ONCE = 32 * 1024
+AT_ONCE = 64 * 1024
 """Bytes of a body that are read on the spot."""
+_READER = ThreadPoolExecutor(1, "windlass-bodies")
+"""Where larger ones are read. One thread: several would share one interpreter with the loop, and take its turns away."""
 FOR_ANYBODY = 8 * 1024
 """Bytes of a body where no token is asked for."""
 LONGEST_SCOPE = 128
@@ -101,23 +104,29 @@ class HubRequest(Request[Any, Any, State]):
         handler, body = self.route_handler, await self.body()
         try:
             if handler.opt.get("plain"):
-                return _decoder(_wanted(handler))(body)
-            if len(body) <= AT_ONCE:
-                return _read(body, handler)
-            return await asyncio.to_thread(_read, body, handler)  # others are answered meanwhile
+                return await self.read(_decoder(_wanted(handler)), body)
+            return await self.read(_read, body, handler)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadInput(f"The body cannot be read: {error}.", hint="Correct it; /api/v1/openapi.json describes it.") from None
+
+    async def read(self, call: Callable[..., T], *arguments: Any) -> T:
+        """What a call makes of the body or of a part of it. While a large one is read, others are answered."""
+        if len(await self.body()) <= AT_ONCE:
+            return call(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(_READER, call, *arguments)
 
     async def body(self) -> bytes:
         """The body, refused as soon as it is over the limit."""
         if not isinstance(self._body, bytes):
-            is_whole: Callable[[], bool] = self._extension(IS_WHOLE, _unknown)
+            is_whole: bool = self._extension(IS_WHOLE, _unknown)()
             try:
                 # To wait under a timeout costs more than anything else here, and most bodies have come by now.
-                async with nullcontext() if is_whole() else asyncio.timeout(self.hub.settings.body_within / 1000):
+                async with nullcontext() if is_whole else asyncio.timeout(self.hub.settings.body_within / 1000):
                     self._body = await self._whole(self._most())
             except TimeoutError:
                 raise TooSlow("The body did not come to its end in time.", hint="Send less at once, or over a better line.") from None
+            if not is_whole:
+                await self.admit_again()
         return self._body
 
     async def _whole(self, most: int) -> bytes:
@@ -142,19 +151,30 @@ class HubRequest(Request[Any, Any, State]):
         """Bytes of the body: little where anybody may ask."""
         return self.hub.settings.body if self.route_handler.opt.get("scope") is not None else FOR_ANYBODY
 
+    async def admit_again(self) -> None:
+        """Refuse a request that has taken a while if it would not be let in now: its token may have ended meanwhile."""
+        await self.hub.gate.admit(cast(dict[str, Any], self.scope), self.route_handler.opt)
+
     async def unless_gone(self, waiting: Coroutine[Any, Any, T]) -> T | None:
-        """What is waited for; None as soon as nobody is there any more to be told, or the server ends."""
+        """What is waited for; None as soon as nobody is there any more to be told, or the server ends.
+
+        Whoever would not be let in any more when it comes is refused.
+        """
         await self.body()
         wait, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(self._gone())
         at_shutdown: AtShutdown = self._extension(AT_SHUTDOWN, None) or AtShutdown()
         at_shutdown.add(gone.cancel)
         try:
             await asyncio.wait({wait, gone}, return_when=asyncio.FIRST_COMPLETED)
-            return wait.result() if wait.done() else None
+            if not wait.done():
+                return None
+            result = wait.result()
         finally:
             at_shutdown.discard(gone.cancel)
             wait.cancel()
             gone.cancel()
+        await self.admit_again()
+        return result
 
     async def _gone(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":

@@ -29,6 +29,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 HEAD, HEADERS = 32 * 1024, 100
 """Bytes of an address with its headers, and how many of these."""
+ONCE = {
+    b"host", b"authorization", b"content-type", b"content-length", b"idempotency-key", b"last-event-id", b"origin", b"sec-fetch-site",
+}  # fmt: skip
+"""Headers that a request has once at most: of two, the hub and a proxy before it could believe different ones."""
 
 ROUTES = (
     "jobs", "runs", "groups", "moves", "controls", "slots", "schedules", "worker", "events", "access", "webhooks", "stats", "doctor", "page"
@@ -150,11 +154,14 @@ class Answering:
         scope = self._scope
         if scope["http_version"] == "0.9":
             return BadInput("The request names no version of HTTP.", hint="Speak HTTP/1.1.")
+        names = [name for name, _ in scope["headers"]]
         size = len(scope["query_string"]) + len(scope["path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
-        if size > HEAD or len(scope["headers"]) > HEADERS:
+        if size > HEAD or len(names) > HEADERS:
             return HeadTooLarge(
                 f"The address and the headers have {size:,} bytes.", hint=f"Send at most {HEAD:,} bytes and {HEADERS} headers."
             )
+        if len(set(names)) < len(names) and (twice := sorted(name for name in ONCE if names.count(name) > 1)):
+            return BadInput(f"The request has the header {twice[0].decode().title()} more than once.", hint="Send it once.")
         return None
 
     async def send(self, message: MutableMapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 // Where the page begins: who looks, what is looked at, and whether the hub answers.
 
-import { get, post, token } from "./api.js";
+import { call, get, post, token } from "./api.js";
 import { h, show } from "./dom.js";
 import { tellTimes } from "./format.js";
 import { jobs } from "./jobs.js";
@@ -126,7 +126,14 @@ function signIn(error) {
   document.getElementById("token").focus();
 }
 
-function signOut() {
+/** A session ends on the hub too; a token that was typed in is only forgotten. */
+async function signOut() {
+  leave.abort();
+  try {
+    await call("session", { method: "DELETE" });
+  } catch (error) {
+    if (error.status !== 401) notice(error);
+  }
   token.forget();
   enter();
 }

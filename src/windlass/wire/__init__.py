@@ -6,6 +6,7 @@ from windlass.wire.access import CreateToken as CreateToken
 from windlass.wire.access import MadeToken as MadeToken
 from windlass.wire.access import Me as Me
 from windlass.wire.access import RotateToken as RotateToken
+from windlass.wire.access import SignedOut as SignedOut
 from windlass.wire.access import SignIn as SignIn
 from windlass.wire.access import TicketView as TicketView
 from windlass.wire.access import Tokens as Tokens

@@ -94,6 +94,12 @@ class SignIn(Struct, frozen=True, forbid_unknown_fields=True):
     ticket: str
 
 
+class SignedOut(Struct, frozen=True):
+    """Whether a session was ended. A token is none: who has signed in with one only forgets it."""
+
+    ended: bool
+
+
 class AuditView(Struct, frozen=True):
     """What somebody did."""
 

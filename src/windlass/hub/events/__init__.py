@@ -11,10 +11,11 @@ from typing import TypeVar
 
 from windlass.clock import Clock
 from windlass.engine import Engine, Tail
-from windlass.errors import AWAY, LimitReached, NotFound
+from windlass.errors import AWAY, NotFound
 from windlass.hub.auth import Caller
 from windlass.hub.events.frames import Place, Wanted, entry_frame, passed_by
 from windlass.hub.events.pipes import Pipe
+from windlass.hub.shares import Room
 from windlass.loops import Loop
 
 K = TypeVar("K")
@@ -31,7 +32,7 @@ LOOK_EVERY = 0.2
 GATHER, GATHER_EACH = 0.02, 0.0004
 """Seconds between two looks at least: the more listen, the more is gathered for one write to each."""
 CHECK_EVERY = 10.0
-"""Seconds for which a stream may outlive its token."""
+"""Seconds for which a stream may outlive its token, if that was ended elsewhere."""
 
 
 class Follower:
@@ -73,7 +74,7 @@ class Events(Loop):
 
     log, complaint = logging.getLogger("windlass.events"), "The journal could not be read"
 
-    def __init__(self, engine: Engine, clock: Clock, streams: int, still: Callable[[Caller], Awaitable[bool]]) -> None:
+    def __init__(self, engine: Engine, clock: Clock, streams: Room, still: Callable[[Caller], Awaitable[bool]]) -> None:
         super().__init__(clock)
         self.engine, self._still = engine, still
         self.reads = asyncio.Semaphore(READS)
@@ -85,7 +86,7 @@ class Events(Loop):
         self._followers = defaultdict[Wanted, set[Follower]](set)
         self._watchers = defaultdict[str, set[asyncio.Event]](set)
         self._joining: list[Follower] = []
-        self._bell = asyncio.Event()
+        self._bell, self._tokens_changed = asyncio.Event(), asyncio.Event()
         self._idle = self._ended = True
 
     # Those who listen
@@ -98,15 +99,12 @@ class Events(Loop):
     @contextmanager
     def room(self, pipe: Pipe, caller: Caller) -> Iterator[None]:
         """Room for one more stream."""
-        if self.open >= self._streams:
-            raise LimitReached(
-                f"{self.open:,} streams are open already.", hint="Close some, come back in a few seconds, or add another hub."
-            )
-        self._pipes[pipe] = caller
-        try:
-            yield
-        finally:
-            del self._pipes[pipe]
+        with self._streams.for_one(caller):
+            self._pipes[pipe] = caller
+            try:
+                yield
+            finally:
+                del self._pipes[pipe]
 
     def join(self, follower: Follower) -> None:
         """From the place in its `joined` on, it is told everything. That place is later than any that is known when this is called."""
@@ -140,6 +138,10 @@ class Events(Loop):
             if caller in (None, own):
                 pipe.end()
 
+    def recheck(self) -> None:
+        """Tokens have changed: ask for each whether its streams may stay."""
+        self._tokens_changed.set()
+
     # The reader
 
     async def run(self) -> None:
@@ -157,9 +159,12 @@ class Events(Loop):
         return 0.0
 
     async def _check(self) -> None:
-        """Let those go, now and then, whose token has ended meanwhile."""
+        """Let those go whose token has ended meanwhile: at once where it was ended here, else now and then."""
         while True:
-            await asyncio.sleep(CHECK_EVERY)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_EVERY):
+                    await self._tokens_changed.wait()
+            self._tokens_changed.clear()
             for caller in set(self._pipes.values()):
                 if not await self._may_stay(caller):
                     self.close(caller)

@@ -26,7 +26,7 @@ async def create_token(request: HubRequest, data: JSONBody[wire.CreateToken]) ->
     token, secret = await engine.create_token(
         data.name, data.scopes, worker=data.worker, principal=data.principal, expires_in=data.expires_in
     )
-    request.hub.gate.forget()
+    request.hub.forget_tokens()
     return wire.MadeToken(wire.token_view(token), secret)
 
 
@@ -38,7 +38,7 @@ async def get_token(request: HubRequest, token_id: FromPath[str]) -> wire.TokenV
 @delete("/api/v1/tokens/{token_id:str}", status_code=200, opt={"scope": "admin"}, summary="End a token now")
 async def revoke_token(request: HubRequest, token_id: FromPath[str]) -> wire.TokenView:
     token = await request.act("revoke", f"token {token_id:.100}").revoke_token(token_id)
-    request.hub.gate.forget()
+    request.hub.forget_tokens()
     return wire.token_view(token)
 
 
@@ -46,7 +46,7 @@ async def revoke_token(request: HubRequest, token_id: FromPath[str]) -> wire.Tok
 async def rotate_token(request: HubRequest, token_id: FromPath[str], data: JSONBody[wire.RotateToken | None] = None) -> wire.MadeToken:
     engine = request.act("rotate", f"token {token_id:.100}")
     token, secret = await engine.rotate_token(token_id, overlap=(data or wire.RotateToken()).overlap)
-    request.hub.gate.forget()
+    request.hub.forget_tokens()
     return wire.MadeToken(wire.token_view(token), secret)
 
 
@@ -72,11 +72,21 @@ async def sign_in(request: HubRequest, data: JSONBody[wire.SignIn]) -> wire.Made
     return wire.MadeToken(wire.token_view(token), secret)
 
 
+@delete("/api/v1/session", status_code=200, opt={"scope": ANY}, summary="Sign out: end the session that this is asked with")
+async def sign_out(request: HubRequest) -> wire.SignedOut:
+    token = request.caller.token
+    if token is None or token.kind != "session":
+        return wire.SignedOut(ended=False)
+    await request.act("sign out", f"session {token.id}").revoke_token(token.id)
+    request.hub.forget_tokens()
+    return wire.SignedOut(ended=True)
+
+
 @get("/api/v1/audit", opt={"scope": "admin"}, summary="What people did, newest first")
 async def list_audit(request: HubRequest, cursor: FromQuery[str | None] = None, count: Count = 100) -> wire.Audit:
     return wire.audit_view(await request.hub.engine.audit(cursor=cursor, count=count))
 
 
 HANDLERS: list[Any] = [
-    list_tokens, create_token, get_token, revoke_token, rotate_token, get_me, create_ticket, sign_in, list_audit,
+    list_tokens, create_token, get_token, revoke_token, rotate_token, get_me, create_ticket, sign_in, sign_out, list_audit,
 ]  # fmt: skip

@@ -36,7 +36,7 @@ def _waiting(request: HubRequest, wait: int) -> Iterator[float]:
     """The seconds for which a request may wait, once there is room for one more that does."""
     hub = request.hub
     seconds = min(checks.integer(wait, "wait", 0, hub.engine.limits.duration), hub.settings.longest_wait) / 1000
-    with hub.wait() if seconds else nullcontext():
+    with hub.waits.for_one(request.caller) if seconds else nullcontext():
         yield seconds
 
 
@@ -44,7 +44,8 @@ async def _turn(request: HubRequest, slot: Slot, lease: int, wait: float) -> Slo
     """The slot when its turn has come, or so many seconds have passed. It is not kept for one who is gone."""
     if slot.state == "held" or not wait:
         return slot
-    return await request.unless_gone(request.hub.engine.turn(slot.id, slot.token, lease=lease, wait=wait)) or slot
+    turn = request.hub.engine.turn(slot.id, slot.token, lease=lease, wait=wait, may=request.admit_again)
+    return await request.unless_gone(turn) or slot
 
 
 @post("/api/v1/slots/{slot_id:str}/release", status_code=200, opt={"scope": "submit"}, summary="Give a slot back, or leave the line")

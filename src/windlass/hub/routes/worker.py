@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from litestar import post
@@ -51,7 +52,7 @@ async def claim(request: HubRequest, data: JSONBody[wire.ClaimRuns]) -> wire.Cla
     hub = request.hub
     ends = hub.clock.monotonic() + min(checks.integer(data.wait, "wait", 0, hub.engine.limits.duration), hub.settings.longest_wait)
     while not (runs := await hub.joining.claim(_ask(hub.engine, data))) and (left := ends - hub.clock.monotonic()) > 0:
-        with hub.wait():
+        with hub.waits.for_one(request.caller):
             heard = await request.unless_gone(hub.engine.wait(_topics(data.worker), left / 1000))
         if heard is None:
             break  # whoever asked is gone: what would be claimed now would be lost until its lease ends
@@ -83,9 +84,13 @@ async def start(request: HubRequest, data: JSONBody[wire.StartRuns]) -> wire.Sta
 async def beat(request: HubRequest, data: JSONBody[wire.BeatRuns]) -> wire.Beaten:
     held = [Held(hold.seq, hold.token) for hold in data.held]
     progress = {held[index]: text for index, text in data.progress.items() if 0 <= index < len(held)}
-    for text in progress.values():
-        payload.parse(text, most=request.hub.engine.limits.progress, what="The progress")
+    await request.read(_check_progress, progress.values(), request.hub.engine.limits.progress)
     return wire.Beaten(await request.hub.engine.beat(held, lease=data.lease, progress=progress))
+
+
+def _check_progress(texts: Iterable[str], most: int) -> None:
+    for text in texts:
+        payload.parse(text, most=most, what="The progress")
 
 
 @post("/api/v1/worker/log", status_code=200, opt=_WORK, summary="Add log lines")
@@ -96,11 +101,14 @@ async def log(request: HubRequest, data: JSONBody[wire.AddLines]) -> wire.Done:
 
 @post("/api/v1/worker/report", status_code=200, opt=_WORK, summary="Say how runs ended")
 async def report(request: HubRequest, data: JSONBody[wire.ReportRuns]) -> wire.Receipts:
-    most = request.hub.engine.limits.output
-    read = [_read(view, most) for view in data.outcomes]
+    read = await request.read(_read_all, data.outcomes, request.hub.engine.limits.output)
     answers = iter(await request.hub.joining.report_many([outcome for outcome in read if isinstance(outcome, Outcome)]))
     settled = [next(answers) if isinstance(outcome, Outcome) else outcome for outcome in read]
     return wire.Receipts([_receipt(view.run, answer) for view, answer in zip(data.outcomes, settled, strict=True)])
+
+
+def _read_all(views: Sequence[wire.ReportView], most: int) -> list[Outcome | WindlassError]:
+    return [_read(view, most) for view in views]
 
 
 def _read(view: wire.ReportView, most: int) -> Outcome | WindlassError:
@@ -126,7 +134,7 @@ async def wait(request: HubRequest, data: JSONBody[wire.WaitFor]) -> wire.Heard:
     for topic in data.topics:
         checks.name(topic, "A topic")
     timeout = min(checks.integer(data.timeout, "timeout", 0, hub.engine.limits.duration), hub.settings.longest_wait) / 1000
-    with hub.wait():
+    with hub.waits.for_one(request.caller):
         heard = await request.unless_gone(hub.engine.wait(frozenset(data.topics), timeout))
     return wire.Heard(sorted(heard or ()))
 
