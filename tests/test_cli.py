@@ -427,7 +427,7 @@ def test_a_line_written_just_before_the_end_is_not_missed(w: World, monkeypatch:
 
 def test_why(w: World) -> None:
     run_id = w.create()
-    assert "None of the 0 live workers" in w("why", run_id)
+    assert "No worker is running. Start one: windlass work" in w("why", run_id)
     assert [reason["code"] for reason in w.json("why", run_id)["reasons"]] == ["no_worker"]
     run_sync(w.engine.register(WorkerInfo("w1")))
     assert "can take it now" in w("why", run_id)

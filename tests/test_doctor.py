@@ -969,7 +969,7 @@ def test_the_hub_is_asked_by_command_and_client(tmp_path: Path, capsys: pytest.C
             finding = client.doctor()[0]
             assert (finding.code, finding.severity, finding.data["runs"]) == ("no_workers", "problem", 1)
             assert cli.main(["doctor", "--hub", served.url]) == 1
-            assert "no worker is alive" in capsys.readouterr().out
+            assert "no worker is running" in capsys.readouterr().out
             assert cli.main(["doctor", "--hub", served.url, "--deep"]) == 2
             assert "--store" in capsys.readouterr().err
             served.loop.call_soon_threadsafe(block_for, 1.6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 from collections import Counter
@@ -645,3 +646,52 @@ def test_a_hub_that_ends_lets_those_go_who_would_only_begin_to_wait(desk: Desk, 
         desk.served.stop()
         assert claiming.result(4) == []
     desk.served.start()
+
+
+# What stands behind the ? of an address
+
+
+def _routes(desk: Desk) -> list[tuple[str, str, list[str]]]:
+    document = desk.ask("GET", "/openapi.json")
+    return [
+        (method.upper(), path.removeprefix("/api/v1"), [one["name"] for one in operation.get("parameters", []) if one["in"] == "query"])
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if path.startswith("/api/v1")
+    ]
+
+
+def test_no_route_ignores_a_parameter_that_it_does_not_have(desk: Desk) -> None:
+    routes = _routes(desk)
+    assert len(routes) > 50
+    for method, path, known in routes:
+        address = re.sub(r"\{[^}]*\}", "x", path)
+        problem = desk.refused(method, f"{address}?none_of_these=1", None, 400, "bad_input")
+        assert "'none_of_these'" in problem["detail"], (method, path)
+        for name in known:
+            assert name in problem["hint"], (method, path)
+
+
+def test_the_parameter_that_was_meant_is_named(desk: Desk) -> None:
+    for address, meant in (
+        ("/runs?stat=failed", "Did you mean state?"),
+        ("/runs?state=failed&Count=3", "Did you mean count?"),
+        ("/runs?jobs=", "Did you mean job?"),
+        ("/events?ques=mail", "Did you mean queue?"),
+        ("/runs/x/events?last-event-id=3", "Did you mean last_event_id?"),
+        ("/workers?limit=3", "There are: after, count."),
+        ("/jobs/mail?%00%ff=1", "This address takes none; leave it out."),
+    ):
+        assert desk.refused("GET", address, None, 400, "bad_input")["hint"] == meant
+
+
+def test_what_workers_ask_has_no_parameters_either(desk: Desk) -> None:
+    desk.create()
+    asked = {"worker": {"name": "w1"}, "count": 1, "lease": 60_000}
+    desk.refused("POST", "/worker/claim?wait=1", asked, 400, "bad_input")
+    assert len(desk.claim()) == 1  # nothing was taken before
+
+
+def test_files_of_the_page_and_health_are_there_whatever_stands_behind_them(desk: Desk) -> None:
+    for place in ("", "page/style.css", "healthz", "metrics"):
+        assert httpx.get(f"{desk.served.url}{place}?v=2").status_code == 200

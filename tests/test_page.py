@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.browsers import PATIENCE, Watched, chromium
 from tests.harness import token
-from tests.served import ServedHub
+from tests.served import LeapingClock, ServedHub
 from tests.workers import Gate, ended, until, working
 from windlass import App, Context, Handle, State
 from windlass.machine import Fail, Succeed
@@ -240,9 +240,9 @@ def test_a_run_that_waits_says_why(app: App, hub: ServedHub, page: Page) -> None
     before = app.enqueue("transcode", {"video": "intro.mov"})
     after = app.enqueue("transcode", {"video": "end.mov"}, after=before)
     page.goto(hub.url)
-    expect(page.get_by_text("No worker is alive")).to_be_visible()
+    expect(page.get_by_text("No worker is running")).to_be_visible()
     page.goto(f"{hub.url}#/runs/{before.id}")
-    expect(page.locator(".callout")).to_contain_text("None of the 0 live workers takes job 'transcode' in queue 'video'")
+    expect(page.locator(".callout")).to_contain_text("No worker is running. Start one: windlass work MODULE:APP")
     expect(page.locator(".callout code")).to_have_text("windlass work shop:app --queue=video --tag=gpu")
     page.goto(f"{hub.url}#/runs/{after.id}")
     expect(page.locator(".callout")).to_contain_text(f"It waits for run {before.id}")
@@ -872,3 +872,126 @@ def test_a_page_under_a_path_of_another_app_works_the_same(app: App, tmp_path: P
         page.get_by_role("button", name="Cancel").click()
         page.get_by_role("button", name="Cancel the run").click()
         state(page, "cancelled")
+
+
+# What it looks like
+
+OVERLAPS = """(list) => {
+  const parts = [...list.querySelectorAll("li > *")].flatMap((part) => {
+    const range = document.createRange();
+    range.selectNodeContents(part);
+    return [...range.getClientRects(), part.getBoundingClientRect()].filter((box) => box.width).map((box) => [part, box]);
+  });
+  return parts.flatMap(([one, a], index) => parts.slice(index + 1)
+    .filter(([other, b]) => one !== other
+      && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 0.5 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 0.5)
+    .map(([other]) => `${one.textContent} | ${other.textContent}`));
+}"""
+GAPS = """(list) => [...list.querySelectorAll("li")].flatMap((line) => {
+  const boxes = [...line.children].filter((part) => part.textContent && part.offsetWidth).map((part) => {
+    const range = document.createRange();
+    range.selectNodeContents(part);
+    return range.getBoundingClientRect();
+  });
+  return boxes.slice(1).map((box, index) => (box.top < boxes[index].bottom - 2 ? box.left - boxes[index].right : 99));
+})"""
+ALL_PILLS = """() => {
+  const states = ["waiting", "scheduled", "queued", "claimed", "running", "cancelling", "succeeded", "failed", "quarantined",
+    "cancelled", "skipped", "returned", "lapsed"];
+  for (const place of document.querySelectorAll("body, main, tbody tr:first-child td:last-child, .card, .attempt, .facts")) {
+    for (const state of states) {
+      const pill = document.createElement("span");
+      [pill.className, pill.dataset.state, pill.textContent] = ["pill", state, state];
+      place.append(pill);
+    }
+  }
+}"""
+FAINT = """(least) => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const light = (colours) => {
+    canvas.globalAlpha = 1;
+    canvas.clearRect(0, 0, 1, 1);
+    for (const [colour, alpha] of colours) {
+      canvas.globalAlpha = alpha;
+      canvas.fillStyle = colour;
+      canvas.fillRect(0, 0, 1, 1);
+    }
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((value) => value / 255)
+      .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (!walker.currentNode.nodeValue.trim() || !node.checkVisibility() || node.closest(":disabled, script, style")) continue;
+    const around = [];
+    for (let one = node; one; one = one.parentElement) around.unshift(one);
+    let opacity = 1;
+    const grounds = around.map((one) => {
+      const style = getComputedStyle(one);
+      opacity *= Number(style.opacity);
+      return [style.backgroundColor, opacity];
+    });
+    const ink = [getComputedStyle(node).color, opacity];
+    const [dark, bright] = [light(grounds), light([...grounds, ink])].sort((a, b) => a - b);
+    const contrast = (bright + 0.05) / (dark + 0.05);
+    const what = `${node.className || node.tagName} ${node.dataset.state ?? ""} ${walker.currentNode.nodeValue}`;
+    if (contrast < least) found.push(`${contrast.toFixed(2)}: ${what}`);
+  }
+  return [...new Set(found)];
+}"""
+
+
+def test_nothing_in_a_timeline_overlaps(app: App, hub: ServedHub, page: Page) -> None:
+    app.clock = clock = LeapingClock()
+    run_sync(app.engine.define("quarterly-report"))
+    run = app.enqueue("quarterly-report", {}, delay=80)
+    report = Fail(token="", error=Failure("Timeout", "no answer " * 20), delay=200_000_000)
+    for leap in (80_000, 200_000_000):
+        clock.leap(leap)
+        run_sync(app.engine.sweep())
+        clock.leap(80_000)
+        (held,) = run_sync(app.engine.claim(WorkerInfo("a-worker-with-a-rather-long-name.example.com"), count=1, lease=80_000_000))
+        clock.leap(80_000)
+        run_sync(app.engine.start(run.id, token(held)))
+        clock.leap(550_000)
+        run_sync(app.engine.report(run.id, replace(report, token=token(held))))
+    page.goto(f"{hub.url}#/runs/{run.id}")
+    timeline = page.locator(".timeline")
+    expect(timeline.locator("li")).to_have_count(9)
+    expect(timeline.get_by_text("+1 m 20 s").first).to_be_visible()
+    for width in (1280, 840, 380):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert timeline.evaluate(OVERLAPS) == [], width
+        assert min(timeline.evaluate(GAPS)) >= 5, width  # "+1 m 20 s dispatch", and not "+1 m 20 sdispatch"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_stands_out_from_its_ground(scheme: Any, app: App, hub: ServedHub, page: Page) -> None:
+    page.emulate_media(color_scheme=scheme)
+    for name in ("mail", "broken", "poison"):
+        run_sync(app.engine.define(name, options=Options(max_attempts=1, exhausted="quarantined" if name == "poison" else "failed")))
+    run_sync(app.engine.register(WorkerInfo("gone", tags=("gpu",)), about={"host": "far"}))
+    run_sync(app.engine.leave("gone", 0))
+    run_sync(app.engine.register(WorkerInfo("alive"), about={"host": "near"}))
+    ids = [app.enqueue(name, {"to": "ann"}, queue=name).id for name in ("mail", "broken", "poison") for _ in range(3)]
+    for run in [held for _ in ids for held in run_sync(app.engine.claim(WorkerInfo("w", slots=99, queues=("broken", "poison"))))][:-2]:
+        run_sync(app.engine.report(run.id, Fail(token=token(run), error=Failure("Boom", "broken", "trace"))))
+    app.enqueue("mail", {}, delay=60)
+    app.enqueue("mail", {}, after=ids[0])
+    app.enqueue("mail", {}, delay=60).cancel()
+    app.schedule("mail", key="nightly", cron="0 3 * * *", zone="Europe/Paris")
+    app.schedule("mail", key="off", every="1h", enabled=False)
+    faint: dict[str, str] = {}
+    failed = run_sync(app.engine.runs(state="failed")).runs[0].id
+    for place in ("runs", "runs?state=failed", f"runs/{failed}", f"runs/{ids[0]}", "workers", "schedules", "schedules/nightly", "jobs"):
+        page.goto(f"{hub.url}#/{place}")
+        expect(page.locator(".connection")).to_have_text(re.compile("live|ended"))
+        expect(page.locator("main :is(tr, .card, .facts)").first).to_be_visible()
+        page.evaluate(ALL_PILLS)
+        faint |= dict.fromkeys(page.evaluate(FAINT, 4.5), place)
+        if page.locator("tbody tr").count():
+            page.locator("tbody tr").first.hover()
+            faint |= dict.fromkeys(page.evaluate(FAINT, 4.5), f"{place}, below the pointer")
+    assert faint == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
 from contextvars import ContextVar
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from windlass import App, AsyncApp, Context, Fail, Job, Snooze, State, current
+from windlass import App, AsyncApp, Context, Fail, Job, Snooze, State, Use, current
 from windlass.clock import ManualClock
 from windlass.errors import BadInput, LimitReached, UnknownJob
+from windlass.store.base import run_sync
 from windlass.testing import InMemory, fixture, in_memory
+from windlass.testing.apps import AsyncInMemory
 
 pytest_plugins = ["pytester"]
 
@@ -528,3 +531,130 @@ def test_the_fixture_is_named_as_the_variable(pytester: pytest.Pytester) -> None
 def test_importing_the_testing_module_does_not_import_pytest(pytester: pytest.Pytester) -> None:
     done = pytester.runpython_c("import sys, windlass.testing; assert 'pytest' not in sys.modules")
     assert done.ret == 0
+
+
+# Limits and schedules
+
+
+@pytest.fixture
+def shop() -> App:
+    return App("this/folder/does/not/exist/windlass.db")
+
+
+def test_the_clock_moves_on_to_the_next_opening_of_a_rate(shop: App) -> None:
+    shop.resource("api", rates="5/second")
+
+    @shop.job(name="call", uses="api")
+    def call() -> None: ...
+
+    with in_memory(shop) as queue:
+        began = queue.clock.now()
+        shop.enqueue_many(call.new() for _ in range(20))
+        assert len(queue.drain(scheduled=True)) == 20
+        assert 3_000 <= queue.clock.now() - began <= 3_100
+
+
+def test_the_clock_moves_on_to_the_next_opening_of_a_rate_by_key(shop: App) -> None:
+    shop.resource("bank", rates="1/minute")
+
+    @shop.job(name="pay", uses=Use("bank", per="customer"))
+    def pay(customer: str) -> None: ...
+
+    with in_memory(shop) as queue:
+        began = queue.clock.now()
+        shop.enqueue_many(pay.new(name) for name in ("ann", "ann", "bob", "ann"))
+        assert len(queue.drain(scheduled=True)) == 4
+        assert 120_000 <= queue.clock.now() - began <= 120_100
+
+
+def test_the_clock_moves_on_to_the_end_of_a_direct_call_that_nobody_renews(shop: App) -> None:
+    shop.resource("gpu", capacity=1)
+
+    @shop.job(name="train", uses="gpu")
+    def train() -> None: ...
+
+    with in_memory(shop) as queue:
+        began = queue.clock.now()
+        train.enqueue()
+        assert run_sync(shop.engine.reserve("gpu", lease=45_000)).token
+        assert len(queue.drain(scheduled=True)) == 1
+        assert queue.clock.now() - began >= 45_000
+
+
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_a_drain_that_stops_says_what_holds_each_run_back(scheduled: bool, shop: App) -> None:
+    @shop.job(name="mail", queue="slow")
+    def mail() -> None: ...
+
+    @shop.cron("* * * * *")
+    @shop.job(name="tick")
+    def tick() -> None: ...
+
+    with in_memory(shop) as queue:
+        run_sync(shop.engine.pause("queue", "slow", reason="the server moves"))
+        runs = [mail.enqueue(), mail.enqueue()]
+        began = queue.clock.now()
+        with pytest.raises(LimitReached) as caught:
+            queue.drain(scheduled=scheduled)
+        assert queue.clock.now() == began  # no clock opens it, and a schedule is not waited for
+        for run in runs:
+            assert re.search(rf"mail {run.id}: .*'slow' is paused: the server moves\.", caught.value.message)
+        assert "worker" not in str(caught.value)
+        assert "never ends" not in caught.value.hint
+
+
+def test_a_rate_that_a_drain_does_not_wait_for_is_named(shop: App) -> None:
+    shop.resource("api", rates="5/second")
+
+    @shop.job(name="call", uses="api")
+    def call() -> None: ...
+
+    with in_memory(shop) as queue:
+        shop.enqueue_many(call.new() for _ in range(7))
+        with pytest.raises(LimitReached, match=r"(?s)after 5 executions; still enqueued: 2 of call\..*The rate of 'api'.*scheduled=True"):
+            queue.drain()
+
+
+@pytest.mark.parametrize("kind", [App, AsyncApp])
+def test_schedules_of_the_code_fire_when_the_clock_comes_to_their_instants(kind: Any) -> None:
+    made = kind("this/folder/does/not/exist/windlass.db")
+
+    async def nightly() -> None: ...
+
+    async def often() -> None: ...
+
+    made.cron("0 3 * * *")(made.job(name="nightly")(nightly))
+    made.every("10m")(made.job(name="often")(often))
+    with in_memory(made) as queue:
+        assert _drained(queue) == []
+        queue.clock.advance(10 * 60_000)
+        assert _drained(queue) == ["often"]
+        queue.clock.advance(int(2.9 * 3_600_000))
+        assert sorted(_drained(queue)) == ["nightly", "often"]  # one for all that were missed, as its schedule says
+    with in_memory(made) as queue:
+        assert _drained(queue) == []
+
+
+def test_schedules_fire_on_the_way_to_what_a_drain_waits_for(shop: App) -> None:
+    @shop.every("10m")
+    @shop.job(name="often")
+    def often() -> None: ...
+
+    with in_memory(shop) as queue:
+        often.options(delay=35 * 60).enqueue()
+        ended = queue.drain(scheduled=True)
+        assert [run.instant is not None for run in ended] == [True, True, True, False]
+        assert queue.drain(scheduled=True) == []  # schedules have no end, so they alone are not waited for
+
+        @shop.every("1h", key="late")
+        @shop.job(name="late")
+        def late() -> None: ...
+
+        queue.drain()
+        queue.clock.advance(3_600_000)
+        assert "late" in _drained(queue)
+
+
+def _drained(queue: Any, **how: Any) -> list[str]:
+    ended = asyncio.run(queue.drain(**how)) if isinstance(queue, AsyncInMemory) else queue.drain(**how)
+    return [run.job for run in ended]

@@ -21,6 +21,7 @@ from windlass.durations import spelled as spelled
 from windlass.egress import Egress
 from windlass.engine import Engine
 from windlass.errors import BadInput, StoreError, StoreUnreachable
+from windlass.extras import install
 from windlass.model import Limits
 from windlass.store.base import Store
 from windlass.worker.solvers import MEMORY as MEMORY_OF_SOLVERS
@@ -37,6 +38,7 @@ PASSED_DOWN = (
     "WINDLASS_RUN_ID", "WINDLASS_JOB", "WINDLASS_ATTEMPT", "WINDLASS_TOKEN", "WINDLASS_SCHEDULED_FOR", "WINDLASS_SUPERVISED",
 )  # fmt: skip
 LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
 MEMORY = ":memory:"
 
 
@@ -58,6 +60,7 @@ class Settings(Struct, frozen=True):
     cores: int | None = None
     memory: int | None = None  # MiB
     log_level: str | None = None
+    log_format: str | None = None
     spool: str | None = None
     host: str | None = None
     port: int | None = None
@@ -76,7 +79,9 @@ class Settings(Struct, frozen=True):
         return Settings(**asdict(DEFAULTS) | _known(asdict(self)))
 
 
-DEFAULTS = Settings(store="windlass.db", slots=1, lease=30_000, grace=30_000, log_level="info", host="127.0.0.1", port=8080)
+DEFAULTS = Settings(
+    store="windlass.db", slots=1, lease=30_000, grace=30_000, log_level="info", log_format="text", host="127.0.0.1", port=8080
+)
 
 
 def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,10 +145,13 @@ def _yes_or_no(value: Any) -> bool:
     return value
 
 
-def _level(value: Any) -> str:
-    if value not in LEVELS:
-        raise ValueError(f"one of {', '.join(LEVELS)}")
-    return str(value)
+def _one_of(words: tuple[str, ...]) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"one of {', '.join(words)}")
+        return str(value)
+
+    return read
 
 
 # From the text of a variable to what TOML would have said.
@@ -188,7 +196,8 @@ FIELDS: Mapping[str, Field] = {
     "grace": Field(_same, _between(0, Limits().duration), "how long a stopping worker waits for what runs"),
     "cores": Field(_whole, _count(0, 2**20), "cores the worker offers to jobs that require them"),
     "memory": Field(_whole, _memory, "memory (MiB) the worker offers to jobs that require it"),
-    "log_level": Field(_same, _level, "how much the worker says"),
+    "log_level": Field(_same, _one_of(LEVELS), "how much the worker says"),
+    "log_format": Field(_same, _one_of(FORMATS), "how it says it: as text, or as one JSON object a line"),
     "host": Field(_same, _text, "the address a hub listens on"),
     "port": Field(_whole, _count(0, 65_535), "the port a hub listens on; 0: any free one"),
     "connections": Field(_whole, _count(1, 2**20), "how many connections a hub has at most"),
@@ -405,7 +414,7 @@ def open_hub(settings: Settings, address: str, clock: Clock, *, blocking: bool, 
     except ImportError as error:
         if (error.name or "").startswith("windlass"):
             raise
-        raise StoreError("A hub is asked through httpx, which is not installed.", hint="pip install 'windlass[remote]'") from error
+        raise StoreError("A hub is asked through httpx, which is not installed.", hint=install("remote")) from error
     kind = BlockingTransport if blocking else AsyncTransport
     return RemotePort(kind(address, token=settings.hub_token, ca_file=settings.hub_ca), clock, **how)
 
@@ -447,4 +456,4 @@ def _needing_psycopg() -> Iterator[None]:
     except ImportError as error:
         if (error.name or "").startswith("windlass"):
             raise
-        raise StoreError("PostgreSQL needs the driver psycopg, which is not installed.", hint="pip install 'windlass[postgres]'") from error
+        raise StoreError("PostgreSQL needs the driver psycopg, which is not installed.", hint=install("postgres")) from error

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from windlass.errors import BadInput, EgressFailed, EgressRefused, EgressTimeout, EgressTooLarge
+from windlass.extras import install
 
 if TYPE_CHECKING:
     import ssl
@@ -318,7 +319,7 @@ class Egress:
 
 def _need_httpcore() -> None:
     if find_spec("httpcore") is None:
-        raise BadInput("Speaking HTTP to others needs httpcore.", hint="Install it: pip install 'windlass[remote]'.")
+        raise BadInput("Speaking HTTP to others needs httpcore.", hint=install("remote"))
 
 
 def _allowed(texts: Iterable[str]) -> tuple[tuple[IPv4Network | IPv6Network, ...], frozenset[str]]:

@@ -493,19 +493,46 @@ def cancelled(run: Run) -> Cancelled:
     )
 
 
+_HOW_IT_IS = {
+    State.WAITING: "still waits for other runs",
+    State.SCHEDULED: "is scheduled for later",
+    State.QUEUED: "is queued, and no worker has it",
+    State.CLAIMED: "is in the hands of a worker",
+    State.RUNNING: "is running",
+    State.CANCELLING: "is being cancelled already",
+    State.SUCCEEDED: "has already succeeded",
+    State.FAILED: "has already failed",
+    State.QUARANTINED: "has already failed, and is quarantined",
+    State.CANCELLED: "has already been cancelled",
+    State.SKIPPED: "has already been skipped",
+}
+_WHAT_IS_ASKED = {
+    "dispatch": "be queued", "release": "be released", "claim": "be claimed", "start": "be started", "beat": "have its lease renewed",
+    "lapse": "lose its lease", "expire": "run out of time", "cancel": "be cancelled", "abandon": "be given up", "skip": "be skipped",
+    "rerun": "be rerun before its end",
+}  # fmt: skip
+
+
+def refusal(run: Run, move: str) -> str:
+    """What is said of a run from whose state a move does not exist; a report is the only move that is not named."""
+    any_more = " any more" if run.state in ENDED else ""
+    return f"Run {run.id} {_HOW_IT_IS[run.state]}; it cannot {_WHAT_IS_ASKED.get(move, 'be reported on')}{any_more}."
+
+
 _EDITED = ("payload", "priority", "due_at", "max_attempts", "queue", "position")
 
 
 def wrong_state(run: Run, cmd: Command) -> WrongState:
     """The error for a move that does not exist from where the run is."""
-    moves = ", ".join(allowed(run.state)) or "nothing; it is final, but it can be rerun as a new run"
     if isinstance(cmd, Patch | Reorder):
         fields = [name for name in _EDITED if getattr(cmd, name, None) is not None]
         return Frozen(
-            f"Cannot modify {', '.join(fields)} of run {run.id}: it is {run.state}.",
+            f"Cannot modify {', '.join(fields)} of run {run.id}: it {_HOW_IT_IS[run.state]}.",
             hint="Only a run that still waits can be edited. Cancel it and create another one.",
         )
-    return WrongState(f"Run {run.id} is {run.state}, so it cannot {cmd.name}.", hint=f"Allowed from here: {moves}.")
+    moves = allowed(run.state)
+    hint = f"Allowed from here: {', '.join(moves)}." if moves else "Its end is final. To have it executed again, rerun it as a new run."
+    return WrongState(refusal(run, cmd.name), hint=hint)
 
 
 def step(run: Run, cmd: Command, now: int) -> Run:

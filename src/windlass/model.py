@@ -563,6 +563,7 @@ class Worker(Struct, frozen=True):
     alive: bool
     held: int  # runs it holds now
     runs: tuple[str, ...]  # the ids of those it has held for longest
+    stopped_at: int | None = None  # as it should; None: it works, or it was never heard of again
 
 
 class Counts(Struct, frozen=True):

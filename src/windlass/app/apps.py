@@ -61,6 +61,15 @@ RECYCLE = 100  # after so many a handler's process is replaced
 SWITCH_INTERVAL = 0.0001
 """Seconds after which Python lets another thread run: the writer gives up its turn with every statement, and must get it back soon."""
 
+_SHARING = {
+    "postgres": "Give a psycopg 3 connection to this very database; SQLAlchemy, with postgresql+psycopg, has it as "
+    "connection.connection.driver_connection. Or enqueue after your own commit.",
+    "sqlite": "No connection to a SQLite file can be shared: two SQLite libraries on one file break each other's locks. "
+    "Use app.transaction(), or enqueue after your own commit.",
+    "hub": "Through a hub no run can be part of a transaction of yours. Enqueue after your own commit.",
+}
+"""What to do instead, where runs are to be enqueued on a connection that cannot be shared."""
+
 _CARRIED: list[Engine] = []  # opened before a fork: never used here, and never closed, because they are the parent's
 
 
@@ -309,8 +318,7 @@ class Base:
         if located(self.address).kind != "postgres" or not _of_psycopg(connection):
             raise BadInput(
                 f"Runs in {shown(self.address)} cannot be enqueued on a {type(connection).__module__}.{type(connection).__qualname__}.",
-                hint="Only a psycopg 3 connection to the app's own PostgreSQL database can be shared: two SQLite libraries on one file "
-                "break each other's locks. For SQLite use app.transaction(), or enqueue after your own commit.",
+                hint=_SHARING[located(self.address).kind],
             )
         if self._blocking and hasattr(connection, "__aenter__"):
             raise BadInput("An async connection cannot be used by App.", hint="Use AsyncApp, or a blocking connection.")

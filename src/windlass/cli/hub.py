@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from windlass import config
 from windlass.app.apps import SWITCH_INTERVAL
 from windlass.cli.codes import FAILED, OK
+from windlass.cli.logs import say_log
 from windlass.cli.shell import Shell, who
-from windlass.cli.work import again, say_log
+from windlass.cli.work import again
 from windlass.engine import Engine
 from windlass.errors import BadInput
+from windlass.extras import install
 
 if TYPE_CHECKING:
     from windlass.hub import HubSettings
@@ -35,7 +37,7 @@ def _needing_extra() -> Iterator[None]:
     except ImportError as error:
         if (error.name or "").startswith("windlass"):
             raise
-        raise BadInput("A hub needs packages that are not installed.", hint="pip install 'windlass[hub]'") from error
+        raise BadInput("A hub needs packages that are not installed.", hint=install("hub")) from error
 
 
 def hub(shell: Shell) -> int:
@@ -61,7 +63,7 @@ def _run(shell: Shell, *, link: bool) -> int:
         plain_http=said.plain_http or False,
         open=not link,
     )
-    say_log(said.log_level or "info")
+    say_log(said)
     sys.setswitchinterval(SWITCH_INTERVAL)
     sock = listening(settings.host, settings.port)
     with sock, _worker(shell) as worker:
@@ -91,7 +93,7 @@ def _worker(shell: Shell) -> Iterator[subprocess.Popen[bytes] | None]:
         yield None
         return
     said = shell.settings.filled()
-    words = ["work", target, "--slots", str(said.slots), "--log-level", str(said.log_level)]
+    words = ["work", target, "--slots", str(said.slots), "--log-level", str(said.log_level), "--log-format", str(said.log_format)]
     words += ["--reload"] if shell.arguments.reload else []
     environment = os.environ | {"WINDLASS_STORE": shell.store}  # not on the command line, where everybody could read a password
     with subprocess.Popen(again(words), env=environment, start_new_session=True) as process:  # a Ctrl-C is passed on once, by us

@@ -11,7 +11,7 @@ from windlass import __version__, config
 from windlass.cli import about, controls, doctor, groups, hub, moves, runs, schedules, slots, stats, stores, tokens, webhooks, work
 from windlass.cli.codes import MEANINGS
 from windlass.cli.shell import Shell
-from windlass.config import LEVELS
+from windlass.config import FORMATS, LEVELS
 from windlass.engine.access import OVERLAP
 from windlass.engine.moves import DEEPEST
 from windlass.engine.webhooks import SECRET_OVERLAP
@@ -166,6 +166,7 @@ def _add_work(commands: _Commands) -> None:
     parser.add_argument("--lease", metavar="TIME", help="how long a run stays with a worker that is not heard of, such as 30s")
     parser.add_argument("--grace", metavar="TIME", help="how long to wait for what runs when told to stop")
     parser.add_argument("--log-level", choices=LEVELS, help="how much to say")
+    parser.add_argument("--log-format", choices=FORMATS, help="as text, or as one JSON object a line")
     parser.add_argument("--spool", metavar="FOLDER", help="with --hub: where reports are kept that the hub has not taken yet")
     _add_solvers(parser)
     parser.add_argument("--burst", action="store_true", help="stop when nothing is left to do")
@@ -208,6 +209,7 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--plain-http", action="store_true", default=None, help="let webhooks go out without encryption, too")
     parser.add_argument("--log-level", choices=LEVELS, help="how much to say")
+    parser.add_argument("--log-format", choices=FORMATS, help="as text, or as one JSON object a line")
 
 
 def _add_solvers(parser: argparse.ArgumentParser) -> None:

@@ -48,6 +48,8 @@ def _workers(found: list[Worker], now: int) -> Table:
     for worker in found:
         info = worker.info
         seen = Text(views.ago(worker.seen_at, now), style="green" if worker.alive else "red")
+        if worker.stopped_at is not None:
+            seen = Text(f"stopped {views.ago(worker.stopped_at, now)}", style="dim")
         queues, jobs = (", ".join(names) if names is not None else "all" for names in (info.queues, info.jobs))
         machine = [f"{info.cores} cores", *([f"{info.memory:,} MiB"] if info.memory else []), *info.tags]
         holds = f"{worker.held} of {info.slots}" + (", cannot execute" if worker.alive and worker.metrics.get("unable_ms") else "")

@@ -170,7 +170,8 @@ def _facts(run: Run, now: int) -> Iterable[tuple[str, str | None]]:
     yield "started", _moment_and_ago(run.started_at, now) if run.started_at is not None else None
     yield "finished", _moment_and_ago(run.finished_at, now) if run.finished_at is not None else None
     yield "worker", line(run.worker) if run.worker else None
-    yield "retry of", line(run.retry_of) if run.retry_of else None
+    # Of a later attempt it is the one before, of this very run.
+    yield "rerun of", line(run.retry_of) if run.retry_of and run.attempt == 1 else None
     yield "reason", line(run.reason) if run.reason else None
     yield "payload", as_json(opened(run.payload))
     yield "output", as_json(opened(run.output)) if run.output is not None else None

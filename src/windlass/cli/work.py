@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec.structs import asdict
 
@@ -14,7 +12,7 @@ from windlass import config
 from windlass.app import App, AsyncApp
 from windlass.app.apps import drive
 from windlass.cli.codes import OK
-from windlass.cli.output import clean, line
+from windlass.cli.logs import say_log
 from windlass.cli.reload import SUPERVISED, Supervisor
 from windlass.cli.shell import Shell
 from windlass.cli.targets import find_target
@@ -28,6 +26,7 @@ NOT_THE_WORKERS = (
     "hub_ca",
     "app",
     "log_level",
+    "log_format",
     "host",
     "port",
     "connections",
@@ -47,7 +46,7 @@ def work(shell: Shell) -> int:
         )
     if shell.arguments.reload and SUPERVISED not in os.environ:
         return Supervisor(again(shell.arguments.words), shell.arguments.reload_folder or ["."], shell.output.note).run()
-    say_log(shell.settings.filled().log_level or "info")
+    say_log(shell.settings)
     hub = shell.hub
     app = find_app(target, hub or getattr(shell.arguments, "store", None), "WINDLASS_HUB" if hub else "WINDLASS_STORE")
     if run_worker(app, shell.settings, burst=shell.arguments.burst):
@@ -92,22 +91,3 @@ def run_worker(app: App | AsyncApp, settings: Settings, *, burst: bool) -> bool:
     if isinstance(app, AsyncApp):
         return drive(app.work(burst=burst, **said))
     return app.work(burst=burst, **said)
-
-
-class _Format(logging.Formatter):
-    """One line for each record, whatever is in it; a traceback below it."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = line(record.message)
-        return super().formatMessage(record)
-
-    def formatException(self, ei: Any) -> str:
-        return clean(super().formatException(ei))
-
-
-def say_log(level: str) -> None:
-    """Let the worker and the handlers say what they log on standard error, unless the app arranges that itself later."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Format("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # else it tells of every request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from windlass import wire
@@ -33,6 +34,7 @@ from windlass.wire import (
     ClaimRuns,
     EndLives,
     Hold,
+    LeaveWorker,
     ReceiptView,
     RecoverRuns,
     RegisterWorker,
@@ -71,6 +73,11 @@ class RemotePort(GroupVerbs, ControlVerbs):
     async def end_lives(self, worker: str, tags: Sequence[str]) -> int:
         """Lapse what these processes hold, which the caller knows to have ended; how many runs."""
         return (await self._tell("lapse", EndLives(worker, list(tags)), wire.Lapsed)).runs
+
+    async def leave(self, worker: str, incarnation: int) -> None:
+        """Say that a process of a worker has ended and holds nothing."""
+        with suppress(NotFound):  # a hub that is older than this verb
+            await self._tell("leave", LeaveWorker(worker, incarnation), wire.Done)
 
     async def worker_metrics(self, worker: str, metrics: Mapping[str, float]) -> None:
         """Tell how its host is doing."""

@@ -13,12 +13,13 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from windlass.errors import BadInput, HubFailed, HubUnreachable, OutcomeUnknown
+from windlass.extras import install
 from windlass.store.base import check_process
 
 try:
     import httpx
 except ImportError as error:
-    raise ImportError("Speaking to a hub needs httpx: pip install 'windlass[remote]'", name="httpx") from error
+    raise ImportError(f"Speaking to a hub needs httpx. {install('remote')}", name="httpx") from error
 
 CONNECT = 10.0  # seconds until a hub that does not take the connection counts as unreachable
 SILENCE, PROBES = 5, 3

@@ -17,7 +17,7 @@ from windlass.engine.core import PATIENCE, Core, Template, lessened, merged
 from windlass.engine.steady import Bounds
 from windlass.errors import BadInput, Conflict, DuplicateKey, Forbidden, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.gates import keys_text, limits_by_key, own_amounts
-from windlass.machine import ENDED, rank
+from windlass.machine import ENDED, rank, refusal
 from windlass.model import INDEX_STEP, Created, Job, Key, NewRun, Options, State, Use, place
 from windlass.store.records import Creation, KeyRow, Kind, Ready, Winner
 from windlass.store.rows import policy_of, policy_text
@@ -100,7 +100,7 @@ class Creating(Core):
         """
         old = await self.get(run_id)
         if old.state not in ENDED:
-            raise WrongState(f"Run {old.id} is {old.state}, so it cannot rerun.", hint="Wait for its end, or cancel it first.")
+            raise WrongState(refusal(old, "rerun"), hint="Wait for its end, or cancel it first.")
         now, new_id = self.clock.now(), self.clock.new_id()
         rules = old.max_attempts, old.max_runtime, policy_text(old.policy)
         kind = Kind(_QUEUED, old.job, old.queue, old.lane, old.band, *rules, retry_of=old.current_attempt, aged=old.aged)

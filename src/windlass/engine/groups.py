@@ -137,7 +137,7 @@ class Grouping(Creating):
         """Make a new group from one that has ended: the same runs with fresh limits, waiting for each other in the same way."""
         old = await self.get_group(group_id)
         if old.finished_at is None:
-            raise WrongState(f"Group {old.id} is running, so it cannot rerun.", hint="Wait for its end, or cancel it first.")
+            raise WrongState(f"Group {old.id} is running; it cannot be rerun before its end.", hint="Wait for its end, or cancel it first.")
         runs = await self._all_members(old)
         called = [] if old.callback is None else [await self.get(old.callback)]
         ids = sorted(self.clock.new_ids(len(runs) + len(called)))

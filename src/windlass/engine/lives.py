@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from windlass.engine import checks
 from windlass.engine.core import Core
@@ -45,6 +48,19 @@ class Living(Core):
             lapsed += len(written.seqs)
         await self.records.end_lives(worker, tags)
         return lapsed
+
+    async def leave(self, worker: str, incarnation: int) -> None:
+        """A process of a worker has ended and holds nothing: the worker counts as stopped at once, unless another goes by its name.
+
+        `incarnation` is what it told about itself when it registered, 0 for one that told nothing. It has ended its own life before.
+        """
+        about = await self.records.worker_about(checks.name(worker, "A worker's name"))
+        if about is not None and _incarnation(about) in (0, checks.integer(incarnation, "incarnation", 0, 2**31)):
+            await self.records.stop_worker(worker, about, self.clock.now())
+
+
+def _incarnation(about: str) -> Any:
+    return msgspec.json.decode(about or "{}", type=dict[str, Any]).get("incarnation", 0)
 
 
 def _check(worker: str, tags: Sequence[str]) -> None:

@@ -430,6 +430,9 @@ def _paused(pause: Pause) -> Reason:
 
 
 def _no_worker(lane: Lane, alive: Sequence[WorkerInfo]) -> Reason:
+    data = {"job": lane.job, "queue": lane.queue, "tags": lane.requires.tags, "cores": lane.requires.cores, "memory": lane.requires.memory}
+    if not alive:
+        return Reason("no_worker", "No worker is running. Start one: windlass work MODULE:APP", data)
     wanted = f"job {lane.job!r} in queue {lane.queue!r}"
     text = f"None of the {len(alive)} live workers takes {wanted} with what it requires"
     light = replace(lane, requires=replace(lane.requires, cores=0, memory=0))
@@ -437,7 +440,6 @@ def _no_worker(lane: Lane, alive: Sequence[WorkerInfo]) -> Reason:
     for what in ("cores", "memory") if others else ():
         number, most = getattr(lane.requires, what), max(getattr(worker, what) for worker in others)
         text += f"; it needs {_amount(what, number)}, and none has more than {most:,}" if number > most else ""
-    data = {"job": lane.job, "queue": lane.queue, "tags": lane.requires.tags, "cores": lane.requires.cores, "memory": lane.requires.memory}
     return Reason("no_worker", f"{text}.", data)
 
 

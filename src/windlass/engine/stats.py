@@ -78,7 +78,7 @@ class Counting(Reading):
         seen = await self.records.workers_after(after, count)
         held = await self.records.held_by([one.info.name for one in seen], FEW) if seen else {}
         since = self.clock.now() - self.limits.worker_silence
-        return [Worker(*one, one.seen_at >= since, *held.get(one.info.name, (0, ()))) for one in seen]
+        return [Worker(*one[:-1], one.alive(since), *held.get(one.info.name, (0, ())), one.stopped_at) for one in seen]
 
     async def living(self) -> list[WorkerInfo]:
         """The workers that are alive."""

@@ -73,7 +73,7 @@ class Sweeping(Scheduling, Counting, Limiting):
     async def _back_in(self, began: int) -> int:
         """When there is something to do again. What was due when the sweep began and still is, it may not touch yet."""
         now = self.clock.now()
-        waits = [max(0, at - now) for at in await self.records.next_times(began) if at > began]
+        waits = [max(0, at - now) for at in (await self.records.next_times(began)).values() if at > began]
         return min([BACK_AT_LATEST, *waits])
 
     async def dispatch(self, count: int = SLICE * SLICES) -> int:

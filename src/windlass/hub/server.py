@@ -18,6 +18,7 @@ from windlass.errors import BadInput, HeadTooLarge, WindlassError
 from windlass.hub import auth, problems
 from windlass.hub.core import Hub
 from windlass.hub.description import describe
+from windlass.hub.queries import known_queries
 from windlass.hub.requests import HubRequest
 from windlass.hub.shortcut import Shortcut
 
@@ -49,7 +50,7 @@ def make_app(hub: Hub, routes: Sequence[Any] | None = None) -> Litestar:
     bearer = SecurityScheme(type="http", scheme="bearer", description="A token made by `windlass tokens create`.")
     return Litestar(
         list(handlers() if routes is None else routes),
-        middleware=[whole_names, hub.gate.middleware],
+        middleware=[whole_names, hub.gate.middleware, known_queries],
         request_class=HubRequest,
         request_max_body_size=None,  # HubRequest has its own limit
         exception_handlers=problems.HANDLERS,

@@ -46,9 +46,9 @@ class Shortcut:
 
 
 def _is_ordinary(scope: Any) -> bool:
-    """Whether it is sent to a plain name, with a body that says how long it is, and says nothing twice."""
+    """Whether it is sent to a plain name and address, with a body that says how long it is, and says nothing twice."""
     headers = dict(scope["headers"])
-    if scope["method"] != "POST" or scope.get("root_path") or len(headers) < len(scope["headers"]):
+    if scope["method"] != "POST" or scope["query_string"] or scope.get("root_path") or len(headers) < len(scope["headers"]):
         return False
     length = headers.get(b"content-length", b"")
     return length.isdigit() and int(length) > 0 and _PLAIN_HOST.fullmatch(headers.get(b"host", b"")) is not None

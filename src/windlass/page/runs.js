@@ -132,7 +132,7 @@ function chart(minutes) {
 
 function warning({ workers, stats }) {
   if (!stats.states.queued || workers.some((worker) => worker.alive)) return null;
-  const words = h("p", {}, "No worker is alive, so nothing that is queued will run. Start one:");
+  const words = h("p", {}, "No worker is running, so nothing that is queued will be executed. Start one:");
   return h("div", { class: "callout", key: "warning" }, words, command("windlass work shop:app"));
 }
 

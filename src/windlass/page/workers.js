@@ -32,7 +32,7 @@ function card(worker) {
   const more = held - runs.length;
   return h("section", { class: "card", key: worker.name, "data-alive": String(worker.alive) },
     h("h2", {}, worker.name),
-    h("p", { class: "faint" }, worker.alive ? "alive, seen " : "gone, last seen ", when(worker.seen_at)),
+    h("p", { class: "faint" }, worker.alive ? "alive, seen " : worker.stopped_at ? "stopped " : "gone, last seen ", when(worker.stopped_at ?? worker.seen_at)),
     worker.alive && h("div", { class: "gauges" },
       gauge("Slots", held, slots, `${held} of ${slots}`),
       gauge("CPU", metrics.cpu, 100, `${Math.round(metrics.cpu)} %`),

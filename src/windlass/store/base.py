@@ -143,5 +143,6 @@ def refuse_newer(found: int, known: int, where: str) -> None:
     """Refuse a schema that has steps this version does not know."""
     if found > known:
         raise SchemaMismatch(
-            f"{where} has schema version {found}; this windlass knows only {known}.", hint="Upgrade windlass: pip install -U windlass."
+            f"{where} has schema version {found}; this windlass knows only {known}.",
+            hint="Upgrade this windlass to the version that has migrated the store.",
         )

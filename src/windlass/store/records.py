@@ -489,12 +489,12 @@ class Records(
         packed = pack(rows)
         await self._batch("look_later", Statement("look_later", {"r": packed}))
 
-    async def next_times(self, now: int) -> list[int]:
+    async def next_times(self, now: int) -> dict[str, int]:
         """When the next run is due, a lease wants a look, a gate opens, a direct call ends, a schedule fires: as far as there are any."""
         asked = [Statement(name) for name in ("next_due", "next_gate")]
-        later = [Statement(name, {"now": now}) for name in ("next_look", "next_slot_end", "next_schedule")]  # an overdue one hides none
-        found = await self._batch("read", *asked, *later)
-        return [rows[0][0] for rows in found if rows[0][0] is not None]
+        asked += [Statement(name, {"now": now}) for name in ("next_look", "next_slot_end", "next_schedule")]  # an overdue one hides none
+        found = await self._batch("read", *asked)
+        return {one.name: rows[0][0] for one, rows in zip(asked, found, strict=True) if rows[0][0] is not None}
 
     # Reading
 

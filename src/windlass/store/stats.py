@@ -17,6 +17,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "drop_workers": ("drop_workers", "drop_lives"),
     "begin_life": ("begin_life",),
     "end_lives": ("end_lives",),
+    "stop_worker": ("stop_worker",),
     "roll_up": (*ADVANCE, "add_minutes", "add_totals", "drop_minutes"),
 }
 
@@ -38,6 +39,11 @@ class Seen(NamedTuple):
     metrics_at: int | None
     registered_at: int
     seen_at: int
+    stopped_at: int | None
+
+    def alive(self, since: int) -> bool:
+        """Whether it was heard of since, and has not said that it stops."""
+        return self.seen_at >= since and self.stopped_at is None
 
 
 class Total(NamedTuple):
@@ -122,6 +128,14 @@ class StatRecords(Tails):
 
     async def end_lives(self, worker: str, tags: Sequence[str]) -> None:
         await self._batch("end_lives", Statement("end_lives", {"worker": worker, "tags": pack(sorted(tags))}))
+
+    async def worker_about(self, worker: str) -> str | None:
+        """What a worker has told of itself, as it is kept; None where there is none, "" where it has told nothing."""
+        return next((about or "" for (about,) in await self._read("worker_about", name=worker)), None)
+
+    async def stop_worker(self, worker: str, about: str, now: int) -> None:
+        """Keep that a worker has stopped, if this is still what it tells of itself; where another of its name is left, forget only that."""
+        await self._batch("stop_worker", Statement("stop_worker", {"name": worker, "about": about, "now": now}))
 
     # How much there was
 

@@ -44,6 +44,10 @@ PATIENCE = 5.0  # seconds for a worker to end after the test itself was interrup
 CORES, MEMORY = 2**20, 2**40
 FOR_EVER = Limits().duration
 SHOWN = 20
+OPENS = ("next_gate", "next_slot_end", "next_look")
+"""What time brings to queued runs: a rate lets the next one in, a direct call or a lease is over."""
+ENDLESS = "A job that fails, snoozes or enqueues itself again and again never ends; if there is so much to do, say drain(most=...)."
+HELD = "Let the clock move on with drain(scheduled=True), or do away with what holds them back."
 
 AnyJob = Definition[..., Any] | str
 
@@ -66,6 +70,7 @@ class Base:
     def __init__(self, app: App | AsyncApp, clock: ManualClock) -> None:
         self._app, self.clock = app, clock
         self._cursor: str | None = None
+        self._planned: set[str] = set()
 
     @property
     def _engine(self) -> Engine:
@@ -131,17 +136,39 @@ class Base:
 
     async def _work(self, scheduled: bool, bounds: Bounds, handlers: dict[str, Handler]) -> list[Run]:
         await self._ended()  # what ended before is not what this drain has done
+        await self._plan()
         while True:
             await self._engine.sweep()
-            if await self._first(State.QUEUED):
-                claimed = bounds.claimed
+            queued, claimed = await self._first(State.QUEUED), bounds.claimed
+            if queued:
                 await self._round(bounds, handlers)
-                if bounds.claimed == claimed:
-                    return await self._left_over(bounds)
-            elif scheduled and (run := await self._first(State.SCHEDULED)):
-                self.clock.advance(max(0, run.due_at - self.clock.now()))
-            else:
-                return await self._ended()
+            if bounds.claimed > claimed:
+                continue
+            if queued and bounds.claimed >= bounds.most:
+                return await self._left_over(bounds)
+            if scheduled and await self._move_on():
+                continue
+            return await self._left_over(bounds) if queued else await self._ended()
+
+    async def _plan(self) -> None:
+        """Have the schedules that the code defines fire from now on; those there are already stay as they are."""
+        for key in self._app.planned.keys() - self._planned:
+            await self._app._schedule(self._engine, self._app.planned[key], by_code=True)
+            self._planned.add(key)
+
+    async def _move_on(self) -> bool:
+        """Let time pass until a run is due, or something opens for those that are queued; False when time brings neither.
+
+        Schedules have no end, so they are not waited for; those that fire on the way do.
+        """
+        now = self.clock.now()
+        times = {name: at for name, at in (await self._engine.records.next_times(now)).items() if at > now}
+        waited = [times[name] for name in OPENS if name in times] if await self._first(State.QUEUED) else []
+        if run := await self._first(State.SCHEDULED):
+            waited.append(run.due_at)
+        if waited:
+            self.clock.advance(max(0, min(*waited, times.get("next_schedule", waited[0])) - now))
+        return bool(waited)
 
     async def _round(self, bounds: Bounds, handlers: dict[str, Handler]) -> None:
         """Let a worker with one slot, which can take anything, do what is there."""
@@ -153,15 +180,20 @@ class Base:
         await Worker(port, handlers, self.clock, info, lease=engine.limits.lease).run(until_idle=True)
 
     async def _left_over(self, bounds: Bounds) -> list[Run]:
-        """Why a round did nothing although there is something to do."""
+        """Why a round did nothing although there is something to do: as many executions as allowed, or what holds each run back."""
         if bounds.interrupt is not None:
             return []
-        left = Counter(run.job for run in await _listed(self._engine, *NOT_HANDED_OUT))
+        runs = await _listed(self._engine, *NOT_HANDED_OUT)
+        left = Counter(run.job for run in runs)
         rest = ", ".join(f"{number} of {job}" for job, number in sorted(left.items()))
-        raise LimitReached(
-            f"drain() stopped after {bounds.claimed:,} executions; still enqueued: {rest}.",
-            hint="A job that fails, snoozes or enqueues itself again and again never ends; if there is so much to do, say drain(most=...).",
-        )
+        reasons = [f"  {run.job} {run.id}: {why}" for run in runs[:SHOWN] if (why := await self._why(run))]
+        more = [f"  and {len(runs) - SHOWN} more"] if len(runs) > SHOWN else []
+        said = f"drain() stopped after {bounds.claimed:,} executions; still enqueued: {rest}."
+        raise LimitReached("\n".join([said, *reasons, *more]), hint=ENDLESS if bounds.claimed >= bounds.most else HELD)
+
+    async def _why(self, run: Run) -> str:
+        """What holds a run back, but for the want of a worker: this drain has had one that takes anything."""
+        return " ".join(reason.text for reason in await self._engine.why(run.id) if reason.code != "no_worker")
 
     async def _first(self, state: State) -> Run | None:
         async for run in _pages(self._engine, state):
@@ -184,7 +216,8 @@ class InMemory(Base):
     def drain(self, *, scheduled: bool = False, most: int = MOST) -> list[Run]:
         """Do what is due, one run after the other, until nothing is left; the runs that have ended, in that order.
 
-        With `scheduled`, the clock moves on to whatever is due next, retries included. Plain functions run on this thread.
+        With `scheduled`, the clock moves on to whatever is due next, retries included, and to when a limit lets the next one in.
+        Plain functions run on this thread.
         """
         bounds, desk = Bounds(most), Desk()
         handlers = {
@@ -199,7 +232,8 @@ class AsyncInMemory(Base):
     async def drain(self, *, scheduled: bool = False, most: int = MOST) -> list[Run]:
         """Do what is due, one run after the other, until nothing is left; the runs that have ended, in that order.
 
-        With `scheduled`, the clock moves on to whatever is due next, retries included. Coroutine functions run in this event loop.
+        With `scheduled`, the clock moves on to whatever is due next, retries included, and to when a limit lets the next one in.
+        Coroutine functions run in this event loop.
         """
         bounds = Bounds(most)
         handlers = {name: bounds.watching(handler) if handler.kind == "async" else handler for name, handler in self._handlers().items()}
@@ -386,7 +420,9 @@ def in_memory(app: App | AsyncApp, *, clock: ManualClock | None = None) -> Itera
     clock = clock or ManualClock()
     # Nothing is pruned, so that a test may move the clock by a year and still look at everything.
     with app.in_memory(clock, replace(app.limits, keep_succeeded=FOR_EVER, keep_others=FOR_EVER)):
-        yield InMemory(app, clock) if isinstance(app, App) else AsyncInMemory(app, clock)
+        queue = InMemory(app, clock) if isinstance(app, App) else AsyncInMemory(app, clock)
+        run_sync(queue._plan())
+        yield queue
 
 
 def fixture(app: App | AsyncApp) -> Any:

@@ -136,6 +136,7 @@ from windlass.wire.worker import EndLives as EndLives
 from windlass.wire.worker import Heard as Heard
 from windlass.wire.worker import Hold as Hold
 from windlass.wire.worker import Lapsed as Lapsed
+from windlass.wire.worker import LeaveWorker as LeaveWorker
 from windlass.wire.worker import Lives as Lives
 from windlass.wire.worker import Receipts as Receipts
 from windlass.wire.worker import ReceiptView as ReceiptView

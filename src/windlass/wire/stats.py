@@ -30,6 +30,7 @@ class WorkerView(Struct, frozen=True):
     alive: bool
     held: int
     runs: tuple[str, ...]
+    stopped_at: str | None = None
 
 
 class Workers(Struct, frozen=True):
@@ -50,13 +51,15 @@ def worker_view(worker: Worker) -> WorkerView:
         alive=worker.alive,
         held=worker.held,
         runs=worker.runs,
+        stopped_at=maybe_told(worker.stopped_at),
     )
 
 
 def worker_of(view: WorkerView) -> Worker:
     info = WorkerInfo(**{name: getattr(view, name) for name in WorkerInfo.__struct_fields__})
     times = maybe_heard(view.metrics_at, "metrics_at"), heard(view.registered_at, "registered_at"), heard(view.seen_at, "seen_at")
-    return Worker(info, view.about, view.metrics, *times, view.alive, view.held, view.runs)
+    stopped_at = maybe_heard(view.stopped_at, "stopped_at")
+    return Worker(info, view.about, view.metrics, *times, view.alive, view.held, view.runs, stopped_at)
 
 
 class TellMetrics(Struct, frozen=True, forbid_unknown_fields=True):

@@ -43,6 +43,13 @@ class Lapsed(Struct, frozen=True):
     runs: int
 
 
+class LeaveWorker(Struct, frozen=True, forbid_unknown_fields=True):
+    """A process of a worker has ended and holds nothing; by its incarnation it is told from others of its name."""
+
+    worker: str
+    incarnation: int
+
+
 class Claimed(Struct, frozen=True):
     runs: list[Run]
 

@@ -9,16 +9,19 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Protocol
+from functools import cache, wraps
+from typing import Any, Protocol
 
 import msgspec
 
 from windlass.errors import BadInput
-from windlass.model import Limits, Progress, Result
+from windlass.model import Failure, Limits, Progress, Result
 from windlass.worker.outcomes import Stopped
 
 _current: ContextVar[Context] = ContextVar("windlass_context")
 LOGGERS = "windlass.job"
+MARKS = ("run", "job", "attempt", "queue", "worker")
+"""What every record that is logged below a handler has as attributes."""
 MOST = Limits().progress
 RESULTS = 100  # are asked for at once
 
@@ -34,6 +37,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     max_attempts: int
     burnt: int
     scheduled_for: int
+    queue: str = ""
+    worker: str = ""
 
 
 class Sink(Protocol):
@@ -105,6 +110,7 @@ class Context:
         self._stop: str | None = None
         self._stopping: threading.Event | None = None
         self.saw_stop = False  # whether the handler has looked since, and so may have left its work undone
+        self.failed_with: tuple[Failure, BaseException] | None = None  # how the attempt is kept, and what the handler raised
 
     @property
     def run(self) -> str:
@@ -182,6 +188,7 @@ class Context:
     def close(self) -> None:
         """Called by the worker when the attempt is over: whoever still has the context talks to nobody."""
         self._sink = NOWHERE
+        self.failed_with = None  # whose traceback holds everything that the handler had
 
     def ask_to_stop(self, why: str) -> None:
         """Called by the worker, from any thread."""
@@ -224,7 +231,8 @@ class RunLog(logging.Handler):
 
 
 def capture_logs() -> None:
-    """Have the runs' loggers write into the runs' logs; once per process."""
+    """Have the runs' loggers write into the runs' logs, and every record name the run it belongs to; once per process."""
+    _mark_records()
     logger = logging.getLogger(LOGGERS)
     if not any(isinstance(handler, RunLog) for handler in logger.handlers):
         handler = RunLog()
@@ -232,3 +240,23 @@ def capture_logs() -> None:
         logger.addHandler(handler)
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
+
+
+@cache
+def _mark_records() -> None:
+    """Have all loggers give what is logged below a handler the run's own words as attributes.
+
+    Not by a record factory: a program may set its own, and attributes that are there before `extra` would make `extra` raise.
+    """
+    make = logging.Logger.makeRecord
+
+    @wraps(make)
+    def make_record(*arguments: Any, **named: Any) -> logging.LogRecord:
+        record = make(*arguments, **named)
+        context = _current.get(None)
+        if context is not None:
+            for name in MARKS:
+                record.__dict__.setdefault(name, getattr(context.call, name))
+        return record
+
+    logging.Logger.makeRecord = make_record  # type: ignore[method-assign]

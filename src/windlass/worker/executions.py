@@ -23,7 +23,7 @@ class Execution:
     """One attempt: what holds it, what it says, and why it should stop, if it should."""
 
     __slots__ = (
-        "began", "begun", "context", "dropped", "finished", "handler", "held", "lease_ends", "lines", "logging", "lost", "n",
+        "began", "begun", "context", "dropped", "duration", "finished", "handler", "held", "lease_ends", "lines", "logging", "lost", "n",
         "progress_text", "refused", "run", "task", "timers", "why", "work", "worker",
     )  # fmt: skip
 
@@ -31,8 +31,9 @@ class Execution:
         self.worker, self.run, self.handler = worker, run, handler
         self.held = Held(run.seq, run.token or "")
         self.began, self.lease_ends = now, lease_ends
-        tries = run.max_attempts, run.burnt
-        self.context = Context(Call(run.id, run.job, run.attempt, self.held.token, run.payload, *tries, run.scheduled_for), self)
+        self.duration: int | None = None  # milliseconds, of one that did not succeed
+        said = run.payload, run.max_attempts, run.burnt, run.scheduled_for, run.queue, worker.info.name
+        self.context = Context(Call(run.id, run.job, run.attempt, self.held.token, *said), self)
         self.task: asyncio.Task[None] | None = None
         self.work: Work | None = None
         self.why: Why | None = None

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
@@ -26,6 +27,7 @@ from windlass.worker.beats import OFTEN, Heart
 from windlass.worker.commands import AsCommand, Guard
 from windlass.worker.context import capture_logs, enter
 from windlass.worker.crew import Crew
+from windlass.worker.endings import tell_end
 from windlass.worker.executions import Execution, Why
 from windlass.worker.handlers import Handler, UnknownHandler
 from windlass.worker.housekeeping import Housekeeping, Sweeper
@@ -113,7 +115,7 @@ class Worker:
         self._chatty: dict[Execution, None] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
-        self._running = self._stopping = self._heard = False
+        self._running = self._stopping = self._heard = self._registered = False
         self._fatal: BaseException | None = None
         self._room, self._work_done, self._quiet = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._wound_up, self._over = asyncio.Event(), asyncio.Event()
@@ -132,10 +134,11 @@ class Worker:
         if self._running:
             await self._over.wait()
             return
-        self._running, self._loop = True, asyncio.get_running_loop()
+        self._running, self._loop, self._own = True, asyncio.get_running_loop(), copy_context()
         capture_logs()
         try:
             await self._insist(lambda: self.port.register(self.info, about=self._about, schemas=self._schemas))
+            self._registered = True
             if self._spool is not None:
                 await self._insist(partial(self._spool.deliver, self.port))
             await self._begin_life()  # only now: what a former process of this name has kept for it is good while the leases last
@@ -171,12 +174,17 @@ class Worker:
         if gone and (number := await self._insist(partial(self.port.end_lives, self.info.name, gone))):
             _LOG.warning("A process of worker %s was gone without a word; what it held is recovered: %d runs.", self.info.name, number)
 
-    async def _end_life(self) -> None:
-        """Say that nothing is held any more; where that is not known or cannot be said, the next process of this name finds it out."""
+    async def _say_goodbye(self) -> None:
+        """Say that nothing is held any more; where that is not known or cannot be said, its silence or the next process tells it."""
         unanswered = self._doubts or (self._serving is not None and self._serving.cancelled())
-        if self._life is not None and not self._held and not unanswered:
+        if self._registered and not self._held and not unanswered:
             with suppress(WindlassError, TimeoutError):
-                await asyncio.wait_for(self.port.end_lives(self.info.name, [self._life.tag]), LAST_WORD / 5_000)
+                await asyncio.wait_for(self._end_life(), LAST_WORD / 5_000)
+
+    async def _end_life(self) -> None:
+        if self._life is not None:
+            await self.port.end_lives(self.info.name, [self._life.tag])
+        await self.port.leave(self.info.name, self._incarnation)
 
     def new_token(self) -> str:
         """For one claim. By how it begins, the leases of this process are told from those of others of its name."""
@@ -281,7 +289,7 @@ class Worker:
         await aside(self.heart.join, 5.0)
         if self._sweeper is not None:
             await aside(self._sweeper.join, 5.0)
-        await self._end_life()
+        await self._say_goodbye()
 
     # Claiming
 
@@ -523,9 +531,9 @@ class Worker:
         return asyncio.run_coroutine_threadsafe(question, self._loop)
 
     def call_soon(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Have something done on the loop's thread; from any thread."""
+        """Have something done on the loop's thread, and not in the name of the handler that asks for it; from any thread."""
         with suppress(RuntimeError):  # the loop is closed: the process ends
-            self._loop.call_soon_threadsafe(call, *arguments)
+            self._loop.call_soon_threadsafe(call, *arguments, context=self._own)
 
     def _after(self, execution: Execution, ms: int, why: Why) -> None:
         execution.timers.append(self._loop.call_later(ms / 1000, self._stop, execution, why))
@@ -625,6 +633,8 @@ class Worker:
     def _end(self, execution: Execution, report: Report | None) -> None:
         execution.settle()
         self._busy.discard(execution)
+        if type(report) is not Succeed:
+            execution.duration = self.clock.monotonic() - execution.began
         if report is None:
             self._forget(execution)
             return
@@ -688,6 +698,7 @@ class Worker:
         for execution, report in batch:
             answer = answers.get(execution)
             if answer is None:  # it is known as lost
+                tell_end(execution, report, None)
                 self._forget(execution)
                 continue
             if isinstance(answer, Conflict):
@@ -703,7 +714,7 @@ class Worker:
             elif isinstance(answer, WindlassError):
                 _LOG.warning("The report of run %s was refused: %s", execution.run.id, answer.message)
             else:
-                _LOG.debug("Run %s of %s: %s.", answer.run, execution.run.job, answer.state)
+                tell_end(execution, report, answer.state)
             self._forget(execution)
 
     async def _last_words(self, batch: Sequence[tuple[Execution, Report]]) -> None:

@@ -56,7 +56,14 @@ def attempt(handler: Handler, context: Context) -> Report:
 
 
 def report_of(error: BaseException, handler: Handler, context: Context) -> Report:
-    """The report for an attempt that raised."""
+    """The report for an attempt that raised. The exception itself stays with the context, for the worker's own log."""
+    report = _judged(error, handler, context)
+    if isinstance(report, Fail | Refuse):
+        context.failed_with = (report.error, error)
+    return report
+
+
+def _judged(error: BaseException, handler: Handler, context: Context) -> Report:
     if isinstance(error, BadPayload) and error.schema is not None:
         return Refuse(error=Failure(code=error.code, message=str(error)), schema=error.schema)
     if isinstance(error, Unfit):

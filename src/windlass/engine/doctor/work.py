@@ -53,7 +53,7 @@ def _no_workers(waiting: Sequence[tuple[Lane, Waiting]], now: int) -> Finding:
     since = min((one.since for _, one in waiting if one.since is not None), default=now)
     return problem(
         "no_workers",
-        f"Waiting for {span(now - since)}: {runs(number, COUNTED)}, and no worker is alive.",
+        f"Waiting for {span(now - since)}: {runs(number, COUNTED)}, and no worker is running.",
         "Start one: windlass work MODULE:APP",
         runs=number,
         jobs=sorted({lane.job for lane, _ in waiting})[:COUNTED],

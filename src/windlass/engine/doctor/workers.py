@@ -17,7 +17,7 @@ SKEW = 10_000
 
 async def _seen(core: Core, *, alive: bool) -> list[Seen]:
     since = core.clock.now() - core.limits.worker_silence
-    return [one for one in await core.records.workers_after("", core.limits.page) if (one.seen_at >= since) is alive]
+    return [one for one in await core.records.workers_after("", core.limits.page) if one.alive(since) is alive]
 
 
 async def silent(core: Core) -> list[Finding]:

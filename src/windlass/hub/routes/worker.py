@@ -46,6 +46,13 @@ async def end_lives(request: HubRequest, data: JSONBody[wire.EndLives]) -> wire.
     return wire.Lapsed(await request.hub.engine.end_lives(data.worker, data.tags))
 
 
+@post("/api/v1/worker/leave", status_code=200, opt=_WORK, summary="A process of a worker has ended and holds nothing")
+async def leave(request: HubRequest, data: JSONBody[wire.LeaveWorker]) -> wire.Done:
+    request.caller.check_worker(data.worker)
+    await request.hub.engine.leave(data.worker, data.incarnation)
+    return wire.DONE
+
+
 @post("/api/v1/worker/claim", status_code=200, opt=_WORK, summary="Take runs, or wait for some")
 async def claim(request: HubRequest, data: JSONBody[wire.ClaimRuns]) -> wire.Claimed:
     request.caller.check_worker(data.worker.name)
@@ -139,4 +146,4 @@ async def wait(request: HubRequest, data: JSONBody[wire.WaitFor]) -> wire.Heard:
     return wire.Heard(sorted(heard or ()))
 
 
-HANDLERS: list[Any] = [register, begin_life, end_lives, claim, recover, start, beat, log, report, wait]
+HANDLERS: list[Any] = [register, begin_life, end_lives, leave, claim, recover, start, beat, log, report, wait]

@@ -518,14 +518,14 @@ insert into workers (name, queues, jobs, tags, cores, memory, slots, about, sche
 values (:name, :queues, :jobs, :tags, :cores, :memory, :slots, :about, :schemas, :now, :now)
 on conflict (name) do update
   set queues = excluded.queues, jobs = excluded.jobs, tags = excluded.tags, cores = excluded.cores, memory = excluded.memory,
-    slots = excluded.slots, about = coalesce(excluded.about, workers.about), seen_at = excluded.seen_at,
+    slots = excluded.slots, about = coalesce(excluded.about, workers.about), seen_at = excluded.seen_at, stopped_at = null,
     schemas = case when excluded.about is null and excluded.schemas is null then workers.schemas else excluded.schemas end
 
 -- name: workers_seen
-select name, queues, jobs, tags, cores, memory, slots, seen_at from workers where seen_at >= :since order by name
+select name, queues, jobs, tags, cores, memory, slots, seen_at from workers where seen_at >= :since and stopped_at is null order by name
 
 -- name: schemas_seen
-select name, queues, jobs, tags, cores, memory, slots, schemas from workers where seen_at >= :since order by name
+select name, queues, jobs, tags, cores, memory, slots, schemas from workers where seen_at >= :since and stopped_at is null order by name
 
 -- Retention ------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ update workers set metrics = :metrics, metrics_at = :now, seen_at = {greatest}(s
 select count(*) from workers where name <> :name
 
 -- name: workers_after
-select name, queues, jobs, tags, cores, memory, slots, about, metrics, metrics_at, registered_at, seen_at
+select name, queues, jobs, tags, cores, memory, slots, about, metrics, metrics_at, registered_at, seen_at, stopped_at
 from workers where name > :after order by name limit :count
 
 -- What these workers hold now: how much it is, and the first few of it. Live leases only, so it is short.
@@ -29,6 +29,16 @@ group by worker, lease order by worker, lease limit :count
 -- name: recovered_due
 select r.due_at from job_runs r join job_attempts a on a.run {probe: r.seq} and a.n = r.attempt - 1 and a.outcome = 'lapsed'
 where r.state = 'scheduled' and r.due_at <= :until order by r.due_at, r.seq limit 1
+
+-- name: worker_about
+select about from workers where name = :name
+
+-- Where another process of its name is not known to have ended, only what this one told of itself goes. One that began meanwhile has told more.
+-- name: stop_worker
+update workers set
+  stopped_at = case when exists (select 1 from worker_lives l where l.worker = workers.name) then stopped_at else :now end,
+  about = case when exists (select 1 from worker_lives l where l.worker = workers.name) then null else about end
+where name = :name and coalesce(about, '') = :about
 
 -- name: silent_workers
 select name from workers where seen_at < :before order by name limit :count
