@@ -164,19 +164,17 @@ def test_without_the_setting_the_error_names_it(postgres_server: PostgresServer,
         assert way in caught.value.hint
 
 
-def test_without_the_setting_no_statement_is_taken_for_another(postgres_server: PostgresServer, pooled: str) -> None:
-    """Both have prepared as many statements, and each would find the other's under a number."""
-    with PgBouncer(postgres_server, size=1) as own:
-        first = BlockingPostgres(own.url("home"), ManualClock())
-        run_sync(first.batch("read", [Statement("jobs_named", {"names": "[]"})]))
-        [session] = first._idle
-        with psycopg.connect(own.url("home"), autocommit=True, prepare_threshold=None) as stranger:
-            names = {name for (name,) in stranger.execute("select name from pg_prepared_statements").fetchall()}
-            stranger.execute("deallocate all")
-            assert names == {name.decode() for name in session._prepared.values()}
-            with pytest.raises(StoreError, match="does not exist"):
-                run_sync(first.batch("read", [Statement("jobs_named", {"names": "[]"})]))
-        run_sync(first.close())
+def test_without_the_setting_no_statement_is_taken_for_another(emptied_postgres: str) -> None:
+    """By numbers, two processes whose connections a pooler confuses would execute each other's statements."""
+    named, all_jobs = Statement("jobs_named", {"names": "[]"}), Statement("jobs_all", {"after": "", "count": 1})
+    prepared = []
+    for statements in ([named, all_jobs], [all_jobs, named]):
+        store = BlockingPostgres(emptied_postgres, ManualClock())
+        run_sync(store.batch("read", [*statements, *statements]))
+        prepared.append(dict(store._idle[0]._prepared))
+        run_sync(store.close())
+    assert prepared[0] == prepared[1]
+    assert len(set(prepared[0].values())) == len(prepared[0])
 
 
 def test_the_doctor_tells_of_a_pooler_that_nobody_has_told_of(postgres_server: PostgresServer, pooled: str) -> None:

@@ -356,13 +356,14 @@ class _Session:
 
     def _send(self, steps: Sequence[Step]) -> list[_Expected]:
         expected = []
+        preparing: dict[_Key, bytes] = {}
         for place, step in enumerate(steps):
             if self._pooled:
                 self.pgconn.send_query_params(step.text, step.values, step.types)
             else:
                 key = step.text, step.types
-                if (name := self._prepared.get(key)) is None:
-                    name = _named(key)
+                if (name := self._prepared.get(key) or preparing.get(key)) is None:
+                    name = preparing[key] = _named(key)
                     self.pgconn.send_prepare(name, step.text, step.types)
                     expected.append(_Expected(place, key, name))
                 self.pgconn.send_query_prepared(name, step.values)
