@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ from windlass.clock import SystemClock
 from windlass.store.base import Store, run_sync
 from windlass.store.postgres import BlockingPostgres
 from windlass.store.sqlite import BlockingSqlite
-from windlass.testing.servers import PostgresServer
+from windlass.testing.servers import PgBouncer, PostgresServer
 
 # As PostgreSQL comes: fsync on, and the memory it takes unless told otherwise.
 _SERVER = {"shared_buffers": "128MB"}
@@ -111,6 +111,12 @@ class PostgresPlace:
 
     def store(self, address: str) -> BlockingPostgres:
         return BlockingPostgres(address, SystemClock())
+
+    @contextmanager
+    def pooler(self) -> Iterator[Callable[[str], str]]:
+        """A pooler that shares by transaction, as many connections as it does by itself; how an address is reached through it."""
+        with PgBouncer(self._server, size=20) as pooler:
+            yield lambda address: f"{pooler.url(_database(address))}&pooled=true"
 
     def raw(self, address: str) -> Raw:
         return RawPostgres(address, SystemClock())

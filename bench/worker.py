@@ -14,14 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
-from bench.figures import Figures, doing
+from bench.figures import Figures, doing, say
 from bench.noop import SLOTS
-from bench.places import Place, SqlitePlace, open_postgres, open_sqlite
+from bench.places import Place, PostgresPlace, SqlitePlace, open_postgres, open_sqlite
 from bench.raw import LANE, PAYLOAD_VALUE, Raw
 from windlass import App
 from windlass.app.apps import SWITCH_INTERVAL
 from windlass.clock import SystemClock
 from windlass.store.base import run_sync
+from windlass.testing.servers import has_pgbouncer
 
 CALL = 10_000
 HERE = Path(__file__).parent.parent
@@ -52,6 +53,7 @@ def measure(figures: Figures, *, quick: bool) -> None:
         drained(figures, postgres, sizes)
         enqueued(figures, postgres, sizes)
         other_process(figures, postgres, sizes)
+        pooled(figures, postgres, sizes)
 
 
 def shop(address: str) -> App:
@@ -125,6 +127,28 @@ def drained(figures: Figures, place: Place, sizes: Sizes) -> None:
             fill(address, sizes.backlog)
             worker.append(sizes.backlog / drain(address)[0])
     _ratio(figures, f"{place.name}.drain", worker, raw, at_least=0.4)
+
+
+def pooled(figures: Figures, place: PostgresPlace, sizes: Sizes) -> None:
+    """A backlog by the worker, through a pooler that shares by transaction and directly, in turn."""
+    if not has_pgbouncer():
+        say("postgres.pooled.ratio: there is no pgbouncer on this machine")
+        return
+    through, direct = list[float](), list[float]()
+    with (
+        place.pooler() as by_pooler,
+        doing(f"postgres: {sizes.backlog:,} runs drained through a pooler and directly, {sizes.rounds} rounds"),
+    ):
+        for turn in range(2 * sizes.rounds):
+            address = place.make()
+            fill(address, sizes.backlog)
+            speeds, reached = (direct, address) if turn % 2 else (through, by_pooler(address))
+            speeds.append(sizes.backlog / drain(reached)[0])
+    ratios = [a / b for a, b in zip(through, direct, strict=True)]
+    figures.note("postgres.pooled.ratio", statistics.median(ratios), at_least=0.7)
+    figures.note("postgres.pooled.ratio_spread", f"{min(ratios):.2f} to {max(ratios):.2f}")
+    figures.note("postgres.pooled.per_s", statistics.median(through))
+    figures.note("postgres.pooled.direct_per_s", statistics.median(direct))
 
 
 def enqueued(figures: Figures, place: Place, sizes: Sizes) -> None:

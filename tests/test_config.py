@@ -92,7 +92,7 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
         "host": '"::1"', "port": "81", "connections": "9", "allow": '["10.0.0.0/8"]', "plain_http": "true",
         "hub": '"https://hub"', "hub_token": '"wl_x"', "hub_ca": '"/ca.pem"', "spool": '"/spool"',
         "solvers": "true", "solver_hosts": '["a"]', "solver_allow": '["10.0.0.0/8"]', "solver_plain_http": "true", "solver_cache": '"/c"',
-        "solver_memory": '"1GiB"',
+        "solver_memory": '"1GiB"', "pooled": "true", "listen_store": '"postgresql://h/d"', "pool_size": "5",
     }  # fmt: skip
     texts = {
         "store": "/shop.db", "app": "shop:app", "name": "w", "queues": "a", "jobs": "a,", "tags": " a ", "slots": "2",
@@ -100,7 +100,7 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
         "host": "::1", "port": "81", "connections": "9", "allow": "10.0.0.0/8", "plain_http": "1",
         "hub": "https://hub", "hub_token": "wl_x", "hub_ca": "/ca.pem", "spool": "/spool",
         "solvers": "1", "solver_hosts": "a", "solver_allow": "10.0.0.0/8", "solver_plain_http": "true", "solver_cache": "/c",
-        "solver_memory": "1024",
+        "solver_memory": "1024", "pooled": "1", "listen_store": "postgresql://h/d", "pool_size": "5",
     }  # fmt: skip
     assert lines.keys() == texts.keys() == FIELDS.keys() == set(Settings.__struct_fields__)
     _write(tmp_path, "\n".join(f"{name} = {value}" for name, value in lines.items()))
@@ -258,6 +258,11 @@ def test_an_unknown_kind_of_store_is_refused() -> None:
         ("postgresql://db/shop?sslPassword=secret", "postgresql://db/shop?sslPassword=***"),
         ("postgresql://db/shop?password=sec@ret", "postgresql://db/shop?password=***"),
         ("postgresql:///shop?host=/run&user=ann", "postgresql:///shop?host=/run&user=ann"),
+        (
+            "postgresql://db/shop?pooled=true&listen_store=postgresql%3A%2F%2Fu%3Asecret%40h%2Fd",
+            "postgresql://db/shop?pooled=true&listen_store=***",
+        ),
+        ("postgresql://db/shop?listen_store=postgresql://u:secret@h/d", "postgresql://db/shop?listen_store=***"),
     ],
 )
 def test_an_address_is_shown_without_its_password(address: str, safe: str) -> None:
@@ -291,6 +296,45 @@ def test_a_store_on_postgresql(postgres_url: str) -> None:
     store = open_store(postgres_url, clock, blocking=True)
     run_sync(Engine(store, clock).define("mail"))
     run_sync(store.close())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "settings", "pooled", "size", "listens"),
+    [
+        ("", Settings(), False, 10, True),
+        ("", Settings(pooled=True, pool_size=3), True, 3, False),
+        ("&pooled=true&pool_size=2", Settings(), True, 2, False),
+        ("&pool_size=2&pooled=0", Settings(pooled=True, pool_size=3), False, 2, True),
+        ("&pooled=1&listen_store=postgresql%3A%2F%2Fu%40h%2Fd", Settings(), True, 10, True),
+        ("&pooled=true", Settings(listen_store="postgresql://u@h/d"), True, 10, True),
+    ],
+)
+def test_what_an_address_says_of_its_use_comes_before_the_settings(
+    postgres_url: str, parameters: str, settings: Settings, pooled: bool, size: int, listens: bool
+) -> None:
+    store: Any = open_store(postgres_url + parameters, ManualClock(), blocking=True, settings=settings)
+    assert (store._pooled, store._size, store._listening is not None) == (pooled, size, listens)
+    run_sync(store.close())
+    assert config.migrate_store(postgres_url + parameters, ManualClock(), settings=settings)[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("parameter", "wanted"),
+    [("pooled=maybe", "true or false"), ("pooled", "true or false"), ("pool_size=0", "from 1 to 1,000"),
+     ("pool_size=1001", "from 1 to 1,000"), ("pool_size=-1", "from 1 to 1,000"), ("pool_size=ten", "a whole number"),
+     ("listen_store=", "a text")],
+)  # fmt: skip
+def test_a_bad_value_in_an_address_is_named(parameter: str, wanted: str) -> None:
+    with pytest.raises(BadInput, match=wanted) as caught:
+        open_store(f"postgresql://ann:s?cret@db/shop?{parameter}", ManualClock(), blocking=True)
+    assert f"{parameter.partition('=')[0]} in the store's address" in caught.value.message
+    assert "cret" not in str(caught.value)
+
+
+def test_an_address_to_listen_at_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(BadInput, match="listen") as caught:
+        open_store("postgresql://db/shop", ManualClock(), blocking=True, settings=Settings(listen_store="postgresql://u:sec%ret@h/d"))
+    assert "sec" not in str(caught.value)
 
 
 def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,8 +44,8 @@ class Engines:
     def __init__(self, address: str, kind: str = "async", *, pooled: bool = False) -> None:
         self._clock = SystemClock()
         store = AsyncPostgres if kind == "async" else BlockingPostgres
-        self.loop = Engine(store(address, self._clock, prepare=not pooled), self._clock)
-        self.heart = Engine(BlockingPostgres(address, self._clock, prepare=not pooled, patience=2.0), self._clock)
+        self.loop = Engine(store(address, self._clock, pooled=pooled), self._clock)
+        self.heart = Engine(BlockingPostgres(address, self._clock, pooled=pooled, patience=2.0), self._clock)
 
     def __enter__(self) -> Engines:
         return self

@@ -68,6 +68,7 @@ WALKS = {
     "list_waiting": {"job_runs_waiting": "seq"},
     "list_live": {"job_runs_look": "look_at"},
     "tail": {"job_journal_xid": "xid", "job_journal_pkey": "entry"},
+    "news": {"job_journal_xid": "xid"},
     "drop_minutes": {"job_minutes_pkey": "minute"},
     "copied_upto": {"job_journal_xid": "xid"},
     "settle_journal": {"job_journal_xid": "xid"},

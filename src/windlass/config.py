@@ -46,6 +46,9 @@ class Settings(Struct, frozen=True):
     """What was said; None is what nobody said. Durations are milliseconds."""
 
     store: str | None = None
+    pooled: bool | None = None
+    listen_store: str | None = None
+    pool_size: int | None = None
     hub: str | None = None
     hub_token: str | None = None
     hub_ca: str | None = None
@@ -183,6 +186,9 @@ class Field(NamedTuple):
 
 FIELDS: Mapping[str, Field] = {
     "store": Field(_same, _text, "where the runs are: a file, or postgresql://..."),
+    "pooled": Field(_flag, _yes_or_no, "whether a pooler that shares connections by transaction is before PostgreSQL"),
+    "listen_store": Field(_same, _text, "where PostgreSQL itself is reached, past the pooler, to hear of work: postgresql://..."),
+    "pool_size": Field(_whole, _count(1, 1_000), "how many connections to PostgreSQL a store has at once"),
     "hub": Field(_same, _text, "a hub to ask instead of a store: https://..."),
     "hub_token": Field(_same, _text, "who one is to the hub"),
     "hub_ca": Field(_same, _text, "a file with the certificates by which the hub's is checked"),
@@ -231,13 +237,14 @@ def _read(name: str, raw: Any, source: str) -> Said:
 
 
 SECRETS = ("hub_token",)
+ADDRESSES = ("store", "listen_store")
 PATHS = ("hub_ca", "spool", "solver_cache")
 
 
 def _shown_value(name: str, raw: Any) -> str:
     if name in SECRETS:
         return "***"
-    return f"{shown(raw) if name == 'store' and isinstance(raw, str) else raw!r:.80}"
+    return f"{shown(raw) if name in ADDRESSES and isinstance(raw, str) else raw!r:.80}"
 
 
 def _unknown(what: str, given: str, known: Iterable[str], otherwise: str = "") -> BadInput:
@@ -380,11 +387,34 @@ def shown(address: str) -> str:
 
 def _shown_parameter(parameter: str) -> str:
     name, equals, _ = parameter.partition("=")
-    return f"{name}=***" if equals and "password" in unquote(name).lower() else parameter
+    hidden = "password" in unquote(name).lower() or unquote(name) == "listen_store"
+    return f"{name}=***" if equals and hidden else parameter
 
 
-def open_store(address: str, clock: Clock, *, blocking: bool, create: bool = True, patience: float = 30.0) -> Store:
-    """The store that an address names; with create=False a file that does not exist is an error.
+_USED = {"pooled": "pooled", "listen_store": "listen", "pool_size": "size"}
+"""What an address may say besides what the driver knows, and what a store calls it."""
+
+
+def _server_at(place: str, settings: Settings) -> tuple[str, dict[str, Any]]:
+    """The address that the driver wants, and how the server behind it is used: as the address says, else as is set."""
+    scheme, _, rest = place.partition("://")
+    account, at, _ = rest.partition("/")[0].rpartition("@")  # a password may have a question mark in it
+    server, _, query = rest[len(account + at) :].partition("?")
+    kept, used = [], {name: getattr(settings, name) for name in _USED}
+    for parameter in query.split("&") if query else ():
+        name, _, text = parameter.partition("=")
+        if name in _USED:
+            used[name] = _read(name, FIELDS[name].from_text(unquote(text)), f"{name} in the store's address").value
+        else:
+            kept.append(parameter)
+    address = f"{scheme}://{account}{at}{server}{'?' if kept else ''}{'&'.join(kept)}"
+    return address, {_USED[name]: value for name, value in used.items() if value is not None}
+
+
+def open_store(
+    address: str, clock: Clock, *, blocking: bool, create: bool = True, patience: float = 30.0, settings: Settings | None = None
+) -> Store:
+    """The store that an address names, used as the settings say; with create=False a file that does not exist is an error.
 
     `patience` is how many seconds a server that is away is waited for.
     """
@@ -392,7 +422,8 @@ def open_store(address: str, clock: Clock, *, blocking: bool, create: bool = Tru
     if kind == "postgres":
         with _needing_psycopg():
             from windlass.store import postgres
-        return (postgres.BlockingPostgres if blocking else postgres.AsyncPostgres)(place, clock, patience=patience)
+        server, used = _server_at(place, settings or Settings())
+        return (postgres.BlockingPostgres if blocking else postgres.AsyncPostgres)(server, clock, patience=patience, **used)
     if not create and place != MEMORY and not os.path.exists(place):
         raise StoreUnreachable(f"There is no file {place}.", hint=f"Check the path, or make it: windlass migrate --store {place}")
     from windlass.store import sqlite
@@ -433,16 +464,18 @@ def open_engine(
     if located(address).kind == "hub":
         # It has the engine's verbs for people and for workers, and says so where it is asked for another.
         return cast(Engine, open_hub(settings, address, clock, blocking=blocking, patience=patience))
-    return Engine(open_store(address, clock, blocking=blocking, create=create, patience=patience), clock, limits)
+    store = open_store(address, clock, blocking=blocking, create=create, patience=patience, settings=settings)
+    return Engine(store, clock, limits)
 
 
-def migrate_store(address: str, clock: Clock, *, patience: float = 30.0) -> tuple[int, int]:
+def migrate_store(address: str, clock: Clock, *, patience: float = 30.0, settings: Settings | None = None) -> tuple[int, int]:
     """Make the store, or bring its schema up to date; the versions before and after."""
     kind, place = _store_at(address)
     if kind == "postgres":
         with _needing_psycopg():
             from windlass.store import postgres
-        return postgres.migrate(place, clock, patience=patience)
+        server, used = _server_at(place, settings or Settings())
+        return postgres.migrate(server, clock, patience=patience, pooled=used.get("pooled", False))
     from windlass.store import sqlite
 
     return sqlite.migrate(place, clock)

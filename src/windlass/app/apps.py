@@ -388,7 +388,7 @@ class Base:
         how["schemas"] = dict(islice(accepted, self.limits.schemas))
         hub = located(self.address).kind == "hub"
         spool = said.get("spool", set_.spool)
-        async with self._hub_ports(set_, info.name, lease, spool) if hub else self._ports(lease) as (port, parts):
+        async with self._hub_ports(set_, info.name, lease, spool) if hub else self._ports(set_, lease) as (port, parts):
             await self._define(port, handlers)
             for plan in self.planned.values():
                 try:
@@ -410,15 +410,15 @@ class Base:
         return f"{socket.gethostname()[:64]}.{os.getpid()}.{self.clock.nonce()[:4]}"
 
     @contextlib.asynccontextmanager
-    async def _ports(self, lease: int) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
+    async def _ports(self, set_: Settings, lease: int) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
         """The engine of a worker's loop, and others for the threads that beat and sweep."""
         if self._in_memory():
             yield self.engine, {"heart": self.engine, "house": self.engine, "sweeper": self.engine}
             return
         stores: list[Store] = []
         try:
-            stores.append(open_store(self.address, self.clock, blocking=False))
-            blocking = partial(open_store, self.address, self.clock, blocking=True, patience=lease / 6000)
+            stores.append(open_store(self.address, self.clock, blocking=False, settings=set_))
+            blocking = partial(open_store, self.address, self.clock, blocking=True, patience=lease / 6000, settings=set_)
             stores.append(await asyncio.to_thread(blocking))
             stores.append(await asyncio.to_thread(blocking))
             port, heart, sweeper = (Engine(store, self.clock, self.limits) for store in stores)

@@ -35,7 +35,7 @@ def show_config(shell: Shell) -> int:
 def _safe(name: str, value: Any) -> Any:
     if name in config.SECRETS and value is not None:
         return "***"
-    return config.shown(value) if name == "store" and value is not None else value
+    return config.shown(value) if name in config.ADDRESSES and value is not None else value
 
 
 def _words(name: str, value: Any) -> str:

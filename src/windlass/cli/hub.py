@@ -110,7 +110,7 @@ async def _serve(shell: Shell, settings: HubSettings, sock: socket.socket, worke
     from windlass.hub import Hub, HubApp, auth
     from windlass.hub.serving import server
 
-    store = config.open_store(shell.store, shell.clock, blocking=False)
+    store = config.open_store(shell.store, shell.clock, blocking=False, settings=shell.settings)
     try:
         engine = Engine(store, shell.clock)
         if not link:

@@ -16,7 +16,7 @@ from windlass.errors import BadInput, StoreError
 
 def migrate(shell: Shell) -> int:
     """Make the store, or bring its schema up to date."""
-    before, after = config.migrate_store(shell.store, shell.clock, patience=PATIENCE)
+    before, after = config.migrate_store(shell.store, shell.clock, patience=PATIENCE, settings=shell.settings)
     where = config.shown(shell.store)
     if shell.output.json:
         shell.output.document({"store": where, "before": before, "after": after})

@@ -21,6 +21,9 @@ from windlass.errors import BadInput
 
 NOT_THE_WORKERS = (
     "store",
+    "pooled",
+    "listen_store",
+    "pool_size",
     "hub",
     "hub_token",
     "hub_ca",

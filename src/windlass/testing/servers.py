@@ -9,6 +9,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -36,6 +37,26 @@ rm -rf "$2"
 """
 
 
+# The pooler ends when the pipe does: when it is told to, and when the process that started it is gone, however it ended.
+_SERVE = """
+trap '' INT TERM HUP
+"$@" < /dev/null &
+cat > /dev/null
+kill -KILL $! 2> /dev/null
+wait $!
+"""
+_POOLER = {
+    "listen_addr": "",
+    "listen_port": "6432",
+    "auth_type": "trust",
+    "pool_mode": "transaction",
+    "max_client_conn": "1000",
+    "server_login_retry": "0.1",
+    "log_connections": "0",
+    "log_disconnections": "0",
+}
+
+
 class PostgresServer:
     """A PostgreSQL of its own, on a socket in a folder of its own; without fsync unless asked for."""
 
@@ -44,11 +65,10 @@ class PostgresServer:
         self.folder = Path(tempfile.mkdtemp(prefix="windlass-postgres-", dir="/tmp" if self._run_as else None))  # noqa: S108 - see _unprivileged
         self.settings = _SETTINGS | ({} if fsync else _UNSAFE) | dict(settings or {}) | {"unix_socket_directories": str(self.folder)}
         self._process: subprocess.Popen[bytes] | None = None
-        if self._run_as:
-            os.chown(self.folder, self._run_as["user"], self._run_as["group"])
+        self.give(self.folder)
         self.folder.chmod(0o755)
         self._programs = _programs(version, self.folder, self._run_as)
-        self._watch = self._popen("/bin/sh", "-c", _WATCH, "sh", self._programs / "pg_ctl", self.folder, stdin=subprocess.PIPE)
+        self._watch = self.popen("/bin/sh", "-c", _WATCH, "sh", self._programs / "pg_ctl", self.folder, stdin=subprocess.PIPE)
         atexit.register(self.close)
         self._initialise()
 
@@ -67,7 +87,7 @@ class PostgresServer:
         """Start it, and return when it takes connections."""
         options = [part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
-            self._process = self._popen(self._programs / "postgres", "-D", self.folder / "data", *options, stdout=log, stderr=log)
+            self._process = self.popen(self._programs / "postgres", "-D", self.folder / "data", *options, stdout=log, stderr=log)
         while not self._ready():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.01)
@@ -145,12 +165,93 @@ class PostgresServer:
             raise RuntimeError(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
         return str(done.stdout)
 
-    def _popen(self, *command: str | Path, **streams: Any) -> subprocess.Popen[bytes]:
+    def give(self, path: Path) -> None:
+        """Let whom the server runs as have a file."""
+        os.chown(path, self._run_as.get("user", -1), self._run_as.get("group", -1))
+
+    def popen(self, *command: str | Path, **streams: Any) -> subprocess.Popen[bytes]:
+        """Begin a program as whom the server runs as, out of reach of Ctrl-C."""
         return subprocess.Popen(command, **self._common(), **streams, start_new_session=True)
 
     def _common(self) -> dict[str, Any]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
         return {"cwd": self.folder, "env": environment | {"LC_ALL": "C"}, **self._run_as}
+
+
+class PgBouncer:
+    """A pooler before a PostgreSQL, which shares few of its connections by transaction. When it stops, it goes without a word."""
+
+    def __init__(self, server: PostgresServer, *, size: int = 2, settings: Mapping[str, str] | None = None) -> None:
+        self._program, self._server = _pgbouncer(), server
+        self._process: subprocess.Popen[bytes] | None = None
+        self.folder = Path(tempfile.mkdtemp(prefix="pooler-", dir=server.folder))  # removed together with the server's
+        own = {"unix_socket_dir": str(self.folder), "auth_file": str(self.folder / "users"), "default_pool_size": str(size)}
+        self.settings = _POOLER | own | dict(settings or {})
+        lines = ["[databases]", f"* = host={server.folder}", "[pgbouncer]", *(f"{name} = {value}" for name, value in self.settings.items())]
+        (self.folder / "pgbouncer.ini").write_text("\n".join([*lines, ""]))
+        (self.folder / "users").write_text('"postgres" ""\n')
+        for path in (self.folder, *self.folder.iterdir()):
+            path.chmod(0o755)
+            server.give(path)
+
+    def __enter__(self) -> PgBouncer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def log(self) -> str:
+        """What it has said so far."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def start(self) -> PgBouncer:
+        """Start it, and return when it takes connections."""
+        with (self.folder / "log").open("ab") as log:
+            command = ("/bin/sh", "-c", _SERVE, "sh", self._program, "-q", self.folder / "pgbouncer.ini")
+            self._process = self._server.popen(*command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        for _ in range(1_000):
+            if self._ready():
+                return self
+            threading.Event().wait(0.01)
+        self.stop()
+        raise RuntimeError(f"PgBouncer did not start:\n{self.log}")
+
+    def stop(self) -> None:
+        """End it at once, by SIGKILL; a second call does nothing."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.wait(60)
+            self._process = None
+
+    def restart(self) -> None:
+        """Stop and start again."""
+        self.stop()
+        self.start()
+
+    def url(self, database: str = "postgres") -> str:
+        """Where a database of the server is reached through it."""
+        return f"postgresql://postgres@/{database}?host={self.folder}&port={self.settings['listen_port']}"
+
+    def _ready(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as line:
+            return line.connect_ex(str(self.folder / f".s.PGSQL.{self.settings['listen_port']}")) == 0
+
+
+def has_pgbouncer() -> bool:
+    """Whether PgBouncer is installed."""
+    return _find_pgbouncer() is not None
+
+
+def _find_pgbouncer() -> str | None:
+    return shutil.which("pgbouncer", path=os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin")))
+
+
+def _pgbouncer() -> str:
+    found = _find_pgbouncer()
+    if found is None:
+        raise RuntimeError("There is no PgBouncer to start. Install one: apt-get install pgbouncer.")
+    return found
 
 
 def _lives(pid: str) -> bool:

@@ -35,6 +35,7 @@ CHECKS: tuple[Check, ...] = (
     webhooks.unsent,
     stores.file,
     stores.server,
+    stores.pooler,
     stores.never_vacuumed,
     stores.transactions,
     stores.dead_rows,

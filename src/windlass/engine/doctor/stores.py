@@ -145,6 +145,19 @@ async def server(core: Core) -> list[Finding]:
     return [] if found is None else [*_version(found), *_connections(found), *_vacuum(found)]
 
 
+async def pooler(core: Core) -> list[Finding]:
+    """A pooler before the server that no setting speaks of: the server's process is not the one that the connection names."""
+    if not getattr(core.home.store, "behind_pooler", False):
+        return []
+    return [
+        note(
+            "pooler",
+            "A pooler is between this process and PostgreSQL, and pooled is not set.",
+            "If it shares connections by transaction, set pooled = true, or add ?pooled=true to the store's address.",
+        )
+    ]
+
+
 def _version(server: Server) -> list[Finding]:
     if server.version >= OLDEST_SERVER:
         return []

@@ -44,9 +44,9 @@ class BorrowedPostgres:
         self._connection = connection
         self._session: AnySession
         if isinstance(connection, psycopg.Connection):
-            self._session = BlockingSession(connection, prepare=False)
+            self._session = BlockingSession(connection, pooled=True)  # as it may be
         else:
-            self._session = AsyncSession(connection, prepare=False)
+            self._session = AsyncSession(connection, pooled=True)
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
         batch = Batch(self._queries, verb, statements)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
 
+from windlass.errors import StoreError
+from windlass.store.base import LOOK_EVERY
 from windlass.store.hints import ANYTHING, Board
+
+Pause = Callable[[float], Awaitable[None]]
+Look = Callable[[str | None], Awaitable[tuple[str, set[str]]]]
+"""Topics of what has happened since an earlier look, if there was one, and what the next look is to be told."""
 
 HINT_EVERY = 0.005  # seconds between two notifications of one process
 BURST = 8  # notifications that a blocking store may send at once after a rest
 LINGER = 5.0  # seconds the listener stays when nobody waits any more
+LOOK_ANYWAY = 1.0  # seconds after which those who wait look for what leaves no entry in the journal, such as the end of a pause
+NEWS = 100  # entries of the journal that one look reads; when there are more, anything may have happened
 LONGEST_TOPIC = 7_000  # bytes; a notification carries less than 8,000
 
 # Waiters hold a shared lock: when the exclusive one can be had, nobody waits. A hint is not worth a flush of the log.
@@ -28,6 +36,7 @@ NOTIFY_WITHIN = (
     b"(select case when pg_try_advisory_lock(2003398244, 2) then not pg_advisory_unlock(2003398244, 2) else true end as waits) as somebody "
     b"where waits"
 )
+# On a connection of its own that no pooler shares.
 LISTEN = b"listen windlass; select pg_advisory_lock_shared(2003398244, 2)"
 
 
@@ -36,45 +45,48 @@ def payloads(topics: Collection[str]) -> bytes:
     return json.dumps(sorted({topic if len(topic.encode(errors="replace")) <= LONGEST_TOPIC else ANYTHING for topic in topics})).encode()
 
 
-class Listener:
-    """The one connection on which a process hears hints for all who wait in it. It goes when nobody has waited for a while."""
+class Hearing:
+    """How a process hears hints for all who wait in it. It ends when nobody has waited for a while."""
 
-    def __init__(self, parameters: Mapping[str, Any], pause: Callable[[float], Awaitable[None]]) -> None:
-        self._parameters, self._pause = parameters, pause
+    def __init__(self, pause: Pause) -> None:
+        self._pause = pause
         self._board = Board()
         self._waiting = 0
-        self._listening = False
+        self._hears = False
         self._task: asyncio.Task[None] | None = None
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
         self._waiting += 1
         try:
             if self._task is None or self._task.done():
-                self._task = asyncio.create_task(self._listen())
-            return await self._board.wait(topics, timeout, missed=self._listening)
+                self._task = asyncio.create_task(self._keep_hearing())
+            return await self._board.wait(topics, timeout, missed=self._hears)
         finally:
             self._waiting -= 1
 
-    async def _listen(self) -> None:
+    def said(self, topics: Collection[str]) -> None:
+        """This process itself has said something."""
+
+    async def _keep_hearing(self) -> None:
         while self._waiting:
-            with suppress(psycopg.Error):
+            with suppress(psycopg.Error, StoreError):
                 await self._hear()
             if self._waiting:
                 await self._pause(0.2)
 
     async def _hear(self) -> None:
-        connection = await psycopg.AsyncConnection.connect(autocommit=True, **self._parameters)
+        raise NotImplementedError
+
+    @contextmanager
+    def _hearing(self) -> Iterator[None]:
+        """From now on nothing is missed."""
+        self._hears = True
+        self._board.wake({ANYTHING})
         try:
-            await connection.execute(LISTEN)
-            self._listening = True
-            self._board.wake({ANYTHING})
-            while self._waiting:
-                async for notify in connection.notifies(timeout=LINGER):
-                    self._board.wake({notify.payload})
+            yield
         finally:
-            self._listening = False
+            self._hears = False
             self._board.forget()
-            await connection.close()
 
     async def close(self) -> None:
         self._board.close()
@@ -82,3 +94,46 @@ class Listener:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+
+
+class Listener(Hearing):
+    """By notifications, on one connection."""
+
+    def __init__(self, parameters: Mapping[str, Any], pause: Pause) -> None:
+        super().__init__(pause)
+        self._parameters = parameters
+
+    async def _hear(self) -> None:
+        connection = await psycopg.AsyncConnection.connect(autocommit=True, **self._parameters)
+        try:
+            await connection.execute(LISTEN)
+            with self._hearing():
+                while self._waiting:
+                    async for notify in connection.notifies(timeout=LINGER):
+                        self._board.wake({notify.payload})
+        finally:
+            await connection.close()
+
+
+class Looker(Hearing):
+    """By a look now and then at what has happened: one for all who wait, where no notification arrives."""
+
+    def __init__(self, look: Look, pause: Pause) -> None:
+        super().__init__(pause)
+        self._look = look
+
+    async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
+        return await super().wait(topics, min(timeout, LOOK_ANYWAY))
+
+    def said(self, topics: Collection[str]) -> None:
+        self._board.wake(set(topics))
+
+    async def _hear(self) -> None:
+        seen, _ = await self._look(None)
+        with self._hearing():
+            alone = 0.0
+            while alone < LINGER:
+                await self._pause(LOOK_EVERY)
+                seen, topics = await self._look(seen)
+                self._board.wake(topics)
+                alone = 0.0 if self._waiting else alone + LOOK_EVERY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -23,13 +22,12 @@ from windlass.errors import (
 from windlass.faults import FAULTS
 from windlass.store import sql
 from windlass.store.base import LOOK_EVERY, Runs, Statement, check_process, refuse_newer, refuse_older, run_sync
-from windlass.store.postgres.hints import BURST, HINT_EVERY, NOTIFY, Listener, payloads
+from windlass.store.hints import ANYTHING
+from windlass.store.postgres.hints import BURST, HINT_EVERY, NEWS, NOTIFY, Hearing, Listener, Looker, payloads
 from windlass.store.postgres.wire import (
     APPLIED,
     BEGIN,
-    BOOL,
     COMMIT,
-    CONFIGURE,
     HAS_SCHEMA,
     IN_TRANSACTION,
     JSON,
@@ -48,6 +46,7 @@ from windlass.store.postgres.wire import (
     Step,
     Trial,
     compiled,
+    configure,
     run_batch,
     told,
 )
@@ -96,20 +95,27 @@ class _Postgres:
         steps: Sequence[str] | None = None,
         size: int = SIZE,
         patience: float = PATIENCE,
-        prepare: bool = True,
+        pooled: bool = False,
+        listen: str | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
+        if size < 1:
+            raise BadInput(f"A store with {size} connections can do nothing.", hint="Give it one at least.")
         self._parameters = _parameters(url)
+        # Through a pooler that shares connections by transaction, nothing is heard.
+        self._listening = _parameters(listen, "to listen at") if listen else None if pooled else self._parameters
         self._clock, self._patience, self._size, self._pid = clock, patience, size, os.getpid()
         self._queries = compiled(queries)
         self._schema = sql.migrations("postgres") if steps is None else list(steps)
-        self._prepare = prepare
-        # Behind a pooler that shares connections by transaction, a session's settings would reach other programs.
-        self._opening = () if prepare else (_configuration(settings, local=True),)
-        self._configuring = (_configuration(settings, local=False),) if prepare else ()
-        self._unlimited = (_configuration({**(settings or {}), "statement_timeout": "0"}, local=False),) if prepare else ()
+        self._pooled = pooled
+        # Through it, a session's settings would reach other programs.
+        chosen = _SETTINGS | dict(settings or {})
+        self._opening = (configure(chosen, local=True),) if pooled else ()
+        self._configuring = () if pooled else (configure(chosen, local=False),)
+        self._unlimited = () if pooled else (configure(chosen | {"statement_timeout": "0"}, local=False),)
         self._idle: list[AnySession] = []
         self._checked = self._closed = False
+        self.behind_pooler = False  # although nobody has said so
         self._align_at, self._scale = clock.monotonic(), 0
         self._owed: set[str] = set()
         self._start()
@@ -230,7 +236,7 @@ class _Postgres:
         session = await self._connect()
         try:
             await session.say(*self._configuring)
-            if self._prepare:
+            if not self._pooled:
                 await self._meet(session)
         except BaseException:
             await session.close()
@@ -243,6 +249,7 @@ class _Postgres:
             [rows] = await session.say(WHO)
             for row in rows:
                 session.meet(*row)
+                self.behind_pooler = session.backend is None
 
     async def _give_back(self, session: AnySession) -> None:
         try:
@@ -293,7 +300,7 @@ class _Postgres:
 
     async def _apply(self, session: AnySession, first: int, last: int) -> None:
         """Apply some steps in one transaction, unless another process was faster."""
-        await session.say(BEGIN, *MIGRATE_ALONE)
+        await session.say(BEGIN, *self._opening, *MIGRATE_ALONE)
         if await _version_of(session) == first - 1:
             for number in range(first, last + 1):
                 if number > 1 and FAULTS.on:
@@ -303,17 +310,12 @@ class _Postgres:
         await session.say(COMMIT)
 
 
-def _parameters(url: str) -> dict[str, Any]:
+def _parameters(url: str, purpose: str = "of the database") -> dict[str, Any]:
     try:
         return _CONNECTION | conninfo_to_dict(url) | {"client_encoding": "utf8"}
     except psycopg.ProgrammingError:  # what it says may show a part of the password
         hint = "Write it as postgresql://user:password@host/database; in a password, write / : @ and % by their codes, such as %2F."
-        raise BadInput("Cannot read the address of the database.", hint=hint) from None
-
-
-def _configuration(settings: Mapping[str, str] | None, *, local: bool) -> Step:
-    values = json.dumps(_SETTINGS | dict(settings or {})).encode()
-    return Step(CONFIGURE, (values, b"true" if local else b"false"), (JSON, BOOL))
+        raise BadInput(f"Cannot read the address {purpose}.", hint=hint) from None
 
 
 def _check_server(version: int) -> None:
@@ -339,7 +341,7 @@ class BlockingPostgres(_Postgres):
         run_sync(self.open())
 
     async def _connect(self) -> BlockingSession:
-        return BlockingSession(psycopg.Connection.connect(autocommit=True, **self._parameters), prepare=self._prepare)
+        return BlockingSession(psycopg.Connection.connect(autocommit=True, **self._parameters), pooled=self._pooled)
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
@@ -380,14 +382,14 @@ class BlockingPostgres(_Postgres):
 class _Loop:
     """What belongs to one event loop: its turns at connections, the task that sends its hints, and the one that hears others'."""
 
-    def __init__(self, size: int, listener: Listener) -> None:
+    def __init__(self, size: int, hearing: Hearing) -> None:
         self.gate, self.closing = asyncio.Semaphore(size), asyncio.Event()
         self.hinting: asyncio.Task[None] | None = None
-        self.listener = listener
+        self.hearing = hearing
 
     async def close(self) -> None:
         self.closing.set()
-        await self.listener.close()
+        await self.hearing.close()
         if self.hinting is not None:
             await self.hinting
 
@@ -405,13 +407,15 @@ class AsyncPostgres(_Postgres):
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> _Loop:
         """A loop comes for the first time; those that were closed meanwhile are forgotten, with what waited in them."""
-        here = _Loop(self._size, Listener(self._parameters, self._pause))
+        listening = self._listening
+        hearing = Looker(self._look, self._pause) if listening is None else Listener(listening, self._pause)
+        here = _Loop(self._size, hearing)
         with self._entering:
             self._loops = {one: its for one, its in self._loops.items() if not one.is_closed()} | {loop: here}
         return here
 
     async def _connect(self) -> AsyncSession:
-        return AsyncSession(await psycopg.AsyncConnection.connect(autocommit=True, **self._parameters), prepare=self._prepare)
+        return AsyncSession(await psycopg.AsyncConnection.connect(autocommit=True, **self._parameters), pooled=self._pooled)
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
@@ -428,6 +432,7 @@ class AsyncPostgres(_Postgres):
             return
         self._owed.update(topics)
         here = self._here()
+        here.hearing.said(topics)
         if here.hinting is None or here.hinting.done():
             here.hinting = asyncio.get_running_loop().create_task(self._keep_hinting())
 
@@ -439,10 +444,16 @@ class AsyncPostgres(_Postgres):
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
         """The topics heard, as soon as there are any; none after so many seconds."""
         self._check_open()
-        if self._prepare:
-            return await self._here().listener.wait(topics, timeout)
-        await self._pause(min(timeout, LOOK_EVERY))  # through a pooler nothing is heard
-        return set()
+        return await self._here().hearing.wait(topics, timeout)
+
+    async def _look(self, seen: str | None) -> tuple[str, set[str]]:
+        """See `Looker`. What a snapshot could not see is news."""
+        news = () if seen is None else (Statement("news", {"seen": seen, "count": NEWS}),)
+        [[now], *found] = await self.batch("read", (Statement("snapshot"), *news))
+        rows = [row for rows in found for row in rows]
+        if sum(count for _, count in rows) >= NEWS:
+            return now[0], {ANYTHING}
+        return now[0], {topic for topic, _ in rows if topic is not None}
 
     async def close(self) -> None:
         check_process(self._pid)
@@ -467,8 +478,10 @@ class _Migration(BlockingPostgres):
         self.after = await _version_of(session)
 
 
-def migrate(url: str, clock: Clock, steps: Sequence[str] | None = None, *, patience: float = PATIENCE) -> tuple[int, int]:
+def migrate(
+    url: str, clock: Clock, steps: Sequence[str] | None = None, *, patience: float = PATIENCE, pooled: bool = False
+) -> tuple[int, int]:
     """Apply the steps that are missing, each with its version in one transaction; the versions before and after."""
-    migration = _Migration(url, clock, steps=steps, patience=patience)
+    migration = _Migration(url, clock, steps=steps, patience=patience, pooled=pooled)
     run_sync(migration.close())
     return migration.before, migration.after

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import select
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,10 @@ TRIES = 8  # of a batch that _lost a deadlock
 _WAIT = "Try again. If it stays, look for a long transaction in pg_stat_activity."
 _SCHEMA = "Run `windlass migrate`; if it says that nothing is missing, check the search_path of this user."
 _DISK = "Look at the server's log, check its disk, and restore a backup if it is damaged."
+_POOLER = (
+    "A pooler between windlass and the server shares connections by transaction: write pooled = true into windlass.toml, "
+    "set WINDLASS_POOLED=true, or add ?pooled=true to the store's address."
+)
 _BUG = "This is a bug in windlass, or the tables were changed by hand; please report it with this text."
 
 # By the whole code first, then by its class.
@@ -60,6 +65,8 @@ _MEANING: dict[str, tuple[type[WindlassError], str]] = {
     "25P02": (StoreError, "Your transaction has already failed: roll it back, then begin again."),
     "42P01": (SchemaMismatch, _SCHEMA),
     "42703": (SchemaMismatch, _SCHEMA),
+    "26000": (StoreError, _POOLER),
+    "42P05": (StoreError, _POOLER),
     "42501": (StoreError, "Grant this user all rights on the tables of windlass, or connect as the user who made them."),
     "22": (BadInput, "PostgreSQL cannot store this value; change it."),
     "58": (StoreBroken, _DISK),
@@ -71,6 +78,7 @@ _GONE = ("57P01", "57P02", "57P03", "57P05", "25P03", "53300")
 # What waiting does not mend. A connection that fails has no code, so this knows English only; elsewhere it costs the patience.
 _HOPELESS = re.compile(
     r"authentication failed|does not exist|no password supplied|no pg_hba.conf entry|not permitted to log in|certificate"
+    r"|no such database|no such user|statement pooling mode"  # as PgBouncer says it
 )
 
 
@@ -149,12 +157,6 @@ MIGRATE_ALONE = (
     Step(b"select set_config('lock_timeout', '0', true), set_config('statement_timeout', '0', true)"),
     Step(b"select pg_advisory_xact_lock(2003398244, 1)"),
 )
-# No reply before the log is on disk: where the server would not wait for that, we ask it to.
-CONFIGURE = (
-    b"select set_config('synchronous_commit', 'on', $2) where current_setting('synchronous_commit') = 'off' "
-    b"union all select set_config(key, value, $2) from json_each_text($1)"
-)
-
 _STARTED = b"(extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint"
 WHO = Step(
     b"select pid, (extract(epoch from backend_start) * 1000000)::bigint, %s from pg_stat_activity where pid = pg_backend_pid()" % _STARTED
@@ -165,8 +167,17 @@ _END = (
     b"from pg_stat_activity where pid = $1 and (extract(epoch from backend_start) * 1000000)::bigint = $2" % _STARTED
 )
 
-BOOL, _INT8, JSON, _UNKNOWN = 16, 20, 114, 0
+_BOOL, _INT8, _TEXT, JSON, _UNKNOWN = 16, 20, 25, 114, 0
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s|%%")
+
+
+def configure(settings: Mapping[str, str], *, local: bool) -> Step:
+    """Set these for the session, or until the transaction ends."""
+    # No reply before the log is on disk: where the server would not wait for that, we ask it to.
+    waits = "case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', $1) end"
+    calls = ", ".join((waits, *(f"set_config(${2 * place}, ${2 * place + 1}, $1)" for place in range(1, len(settings) + 1))))
+    values = [text.encode() for setting in settings.items() for text in setting]
+    return Step(f"select {calls}".encode(), [b"true" if local else b"false", *values], (_BOOL, *(_TEXT for _ in values)))
 
 
 class Backend(NamedTuple):
@@ -264,11 +275,20 @@ APPLIED = compile_query(Query("insert into schema_version (version, applied_at) 
 IN_TRANSACTION = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
 
 
+_Key = tuple[bytes, tuple[int, ...]]
+
+
+@functools.cache
+def _named(key: _Key) -> bytes:
+    """The name under which a statement is prepared. It is the same on every connection: a pooler that shares them cannot confuse two."""
+    return b"windlass_" + hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest().encode()
+
+
 class _Expected(NamedTuple):
     """An answer to come: to which step, and what it will have prepared."""
 
     place: int
-    key: tuple[bytes, tuple[int, ...]] | None = None
+    key: _Key | None = None
     name: bytes = b""
 
 
@@ -277,13 +297,13 @@ class _Session:
 
     adapters = _ADAPTERS
 
-    def __init__(self, connection: AnyConnection, *, prepare: bool) -> None:
+    def __init__(self, connection: AnyConnection, *, pooled: bool) -> None:
         self.connection: psycopg.BaseConnection[Any] = connection
         self.pgconn = connection.pgconn
         self.lost = False
         self.backend: Backend | None = None  # of a pooler's connections nobody knows which it is
-        self._prepare, self._count = prepare, 0
-        self._prepared: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
+        self._pooled = pooled
+        self._prepared: dict[_Key, bytes] = {}
         self._loader = Transformer(self)
 
     def meet(self, pid: int, began: int, server: int) -> None:
@@ -336,17 +356,17 @@ class _Session:
 
     def _send(self, steps: Sequence[Step]) -> list[_Expected]:
         expected = []
+        preparing: dict[_Key, bytes] = {}
         for place, step in enumerate(steps):
-            if self._prepare:
+            if self._pooled:
+                self.pgconn.send_query_params(step.text, step.values, step.types)
+            else:
                 key = step.text, step.types
-                if (name := self._prepared.get(key)) is None:
-                    self._count += 1
-                    name = b"windlass%d" % self._count
+                if (name := self._prepared.get(key) or preparing.get(key)) is None:
+                    name = preparing[key] = _named(key)
                     self.pgconn.send_prepare(name, step.text, step.types)
                     expected.append(_Expected(place, key, name))
                 self.pgconn.send_query_prepared(name, step.values)
-            else:
-                self.pgconn.send_query_params(step.text, step.values, step.types)
             expected.append(_Expected(place))
         self.pgconn.pipeline_sync()
         return [*expected, _Expected(len(steps))]
@@ -361,8 +381,9 @@ class _Session:
             return error
         self.lost = True
         # The server answers in order: what it refused before the commit, it refused before it committed. A line that
-        # broke without a word proves nothing, because answers are held back until the end.
-        if commit_at is None or (error.sqlstate is not None and place < commit_at):
+        # broke without a word proves nothing, because answers are held back until the end; nor does what a pooler says
+        # instead of the answers that it has not passed on.
+        if commit_at is None or (error.sqlstate is not None and place < commit_at and not self._pooled):
             return error
         unknown = OutcomeUnknown(f"The connection broke while committing: {_one_line(error)}.", hint="Ask by key whether it happened.")
         unknown.__cause__ = error
@@ -389,7 +410,7 @@ class AsyncSession(_Session):
             return await self.connection.wait(self.converse(steps, commit_at))
 
     async def execute(self, script: bytes) -> None:
-        await self.connection.execute(script)
+        await self.connection.execute(script, prepare=False)
 
     async def close(self) -> None:
         await self.connection.close()
@@ -403,7 +424,7 @@ class BlockingSession(_Session):
             return self.connection.wait(self.converse(steps, commit_at))
 
     async def execute(self, script: bytes) -> None:
-        self.connection.execute(script)
+        self.connection.execute(script, prepare=False)
 
     async def close(self) -> None:
         self.connection.close()

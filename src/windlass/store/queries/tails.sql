@@ -24,6 +24,22 @@ where (e.xid, e.entry) > (greatest(:xid::text::xid8, pg_snapshot_xmin(:seen::pg_
   and not pg_visible_in_snapshot(e.xid, :seen::pg_snapshot) and pg_visible_in_snapshot(e.xid, :upto::pg_snapshot)
 order by e.xid, e.entry limit :count
 
+-- What an older snapshot could not see, as the topics of hints, and of how many entries each: those of transactions that were
+-- begun since, and of those that were open then. The end of a run concerns others only where its lane needs something.
+-- name: news postgres
+select case
+    when e.state = 'queued' then 'queue:' || r.queue
+    when e.state = 'scheduled' then 'sweep'
+    when e.state = 'cancelling' then 'worker:' || e.worker
+    when e.state in ({ended}) and l.requires <> '' then '*'
+  end as topic, count(*)
+from (
+  (select run, state, worker from job_journal where xid >= pg_snapshot_xmax(:seen::pg_snapshot) order by xid, entry limit :count)
+  union all
+  (select run, state, worker from job_journal where xid = any (array(select pg_snapshot_xip(:seen::pg_snapshot))) limit :count)
+) as e join job_runs r on r.seq {probe: e.run} join job_lanes l on l.id {probe: abs(r.lane)}
+group by topic
+
 -- Only a restored copy has entries of transactions that this server has not begun.
 -- name: copied_upto postgres
 select c.xid::text from (
