@@ -108,6 +108,7 @@ def scenario(life: Life) -> None:
     edit(life)
     rearrange(life)
     let_time_pass(life)
+    keep_for_a_while(life)
     follow_a_schedule(life)
     keep_within_limits(life)
     let_people_in(life)
@@ -268,6 +269,18 @@ def let_time_pass(life: Life) -> None:
     life(life.engine.sweep())  # one lapses and ends, one is looked at later, what is due is queued
     life.clock.advance(30_000)
     life(life.engine.sweep())  # one has run for too long, one was cancelled and never confirmed
+
+
+def keep_for_a_while(life: Life) -> None:
+    """A run with a time of its own, and how long the others are kept: as somebody sets it, and as this process was told."""
+    life.engine.keeps = {"keep_others": 30 * DAY}
+    life(life.engine.set_retention(keep_succeeded=7 * DAY, by="ann"))
+    run_id = life.create(options=Options(queue="brief", keep=HOUR))
+    life.succeed(*life(life.engine.claim(WorkerInfo("brief", queues=("brief",), slots=100))))
+    life.ledger.write("O", run_id)
+    life(life.engine.roll_up())
+    life.clock.advance(2 * HOUR)
+    life(life.engine.prune())
 
 
 def follow_a_schedule(life: Life) -> None:

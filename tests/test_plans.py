@@ -62,7 +62,7 @@ WALKS = {
     "journal_created": {"job_runs_pkey": "seq"},  # on SQLite: from the last row that the statement before it has inserted
     "list_newest": {"job_runs_pkey": "seq"},
     "list_job": {"job_runs_job": "job"},
-    "list_ended": {"job_runs_ended": "state"},
+    "list_ended": {"job_runs_ended": "state expr"},
     "list_job_ended": {"job_runs_job_ended": "job state"},
     "list_scheduled": {"job_runs_due": "due_at"},
     "list_waiting": {"job_runs_waiting": "seq"},
@@ -84,7 +84,8 @@ WALKS = {
     "old_audit": {"job_audit_at": "at"},
     "groups_newest": {"job_groups_pkey": "seq"},
     "groups_in": {"job_groups_status": "status"},
-    "prunable": {"job_runs_ended": "state"},
+    "prunable": {"job_runs_ended": "state expr"},  # so that those with a time of their own are not read over
+    "prunable_own": {"job_runs_keep": "expr"},
     "expired_keys": {"job_keys_until": "until"},
     "schedules_after": {"job_schedules_key_key": "key", "sqlite_autoindex_job_schedules_1": "key"},
     "schedules_due": {"job_schedules_next": "next_at"},
@@ -140,7 +141,8 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("id", "token", "mark", "call", "worker", "name", "handler", "move", "job", "tag", "process"), "a"),
     **dict.fromkeys(("payload", "options"), "{}"),
     **dict.fromkeys(("seen", "upto"), "1:1:"),
-    **dict.fromkeys(("max_runtime", "policy", "retry_of")),
+    **dict.fromkeys(("max_runtime", "policy", "retry_of", "keep")),
+    "read": 1,
     **dict.fromkeys(("key", "kind", "expr", "zone", "missed", "overlap", "said"), "a"),
     **dict.fromkeys(("anchor", "max_age", "jitter", "enabled", "next_at", "rev", "skipped"), 1),
     **dict.fromkeys(("about", "metrics", "schemas"), "{}"),
@@ -242,6 +244,7 @@ insert into job_rates (key, n, tat) select key, 0, 1 from job_gates;
 insert into job_holds (key, run, token, weight) select 'key' || (seq % 5000), seq, token, 1 from job_runs where look_at is not null;
 insert into job_slots (id, key, token, weight, state, lease, lease_until, created_at)
   select 'slot' || n, 'key' || (n % 5000), 'a', 1, 'held', 1, n, n from numbers where n <= 10000;
+update job_runs set keep = case when seq % 8 = 0 then 4611686018427387904 else 60000 end where seq % 4 = 0;
 update job_runs set parked = 'key' || (seq % 5000), lane = -lane where state = 'queued' and seq % 3 = 0;
 insert into job_minutes (minute, queue, job, created, started, succeeded, failed, quarantined, cancelled, skipped, attempts, retried,
   returned, lapsed, waited, ran)
@@ -292,7 +295,7 @@ def sqlite_accesses(text: str, plan: Iterable[tuple[int, int, int, str]]) -> lis
 
 
 def _sqlite_access(table: str, match: re.Match[str], stops: bool) -> Access:
-    way, condition = match[3], match[4] or ""
+    way, condition = match[3], (match[4] or "").replace("<expr>", "expr")
     rowid = {"job_journal": "entry", "job_audit": "id"}.get(table, "seq")
     index = (way.removeprefix("INDEX ") if way.startswith("INDEX ") else f"{table}_pkey") if way else None
     if index and index.startswith("AUTOMATIC"):
@@ -327,6 +330,10 @@ def postgres_accesses(plan: Mapping[str, Any], indexes: Mapping[str, list[str]])
     yield from _walk(plan, indexes, stops=False)
 
 
+_EXPRESSION = re.compile(r"CASE WHEN \(?keep IS NULL\)? THEN 0 ELSE 1 END|\(finished_at \+ keep\)|^finished_at \+ keep$")
+"""What indexes hold besides columns, as the server writes it."""
+
+
 def _walk(node: Mapping[str, Any], indexes: Mapping[str, list[str]], stops: bool) -> Iterator[Access]:
     kind = node["Node Type"]
     # A limit ends what it reads; a sort, a count or a copy of it reads to the end first.
@@ -339,14 +346,14 @@ def _walk(node: Mapping[str, Any], indexes: Mapping[str, list[str]], stops: bool
 
 
 def _postgres_access(node: Mapping[str, Any], indexes: Mapping[str, list[str]], stops: bool) -> Access:
-    kind, condition = node["Node Type"], node.get("Index Cond", "")
+    kind, condition = node["Node Type"], _EXPRESSION.sub("expr", node.get("Index Cond", ""))
     peeks = not condition and "Filter" not in node and node.get("Parent Relationship") == "InitPlan"
     text = f"{kind} on {node['Relation Name']} by {node.get('Index Name')} where {condition or 'anything'}"
     if kind not in ("Index Scan", "Index Only Scan"):
         return Access(node["Relation Name"], None, (), "", stops, peeks, text)
     equal = set(re.findall(r'\("?([a-z_]+)"? = ', condition))
     bounded = set(re.findall(r'\((?:ROW\()?"?([a-z_]+)"?[^()]*\)? [<>]', condition))
-    columns = indexes[node["Index Name"]]
+    columns = [_EXPRESSION.sub("expr", " ".join(column.split())).strip("() ") for column in indexes[node["Index Name"]]]
     entered = tuple(takewhile(equal.__contains__, columns))
     after = next((column for column in columns[len(entered) : len(entered) + 1] if column in bounded), "")
     return Access(node["Relation Name"], node["Index Name"], entered, after, stops, peeks, text)

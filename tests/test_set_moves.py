@@ -586,7 +586,7 @@ def test_prunable(table: Table, rows: list[Run], state: State, before: int) -> N
     )
     place, found = (0, 0), []
     while page := run_sync(table.records.prunable(state, before, place, 3)):
-        found += [(one.finished_at, one.seq) for one in page if not one.needed]
+        found += [(one.at, one.seq) for one in page if not one.needed]
         place = found[-1]
     assert found == old
 

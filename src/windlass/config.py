@@ -17,12 +17,14 @@ from msgspec.structs import asdict
 from windlass.clock import Clock
 from windlass.durations import A_DURATION as A_DURATION
 from windlass.durations import duration as duration
+from windlass.durations import keep as keep
 from windlass.durations import spelled as spelled
 from windlass.egress import Egress
 from windlass.engine import Engine
+from windlass.engine.checks import SHORTEST_KEEP
 from windlass.errors import BadInput, StoreError, StoreUnreachable
 from windlass.extras import install
-from windlass.model import Limits
+from windlass.model import FOREVER, Limits
 from windlass.store.base import Store
 from windlass.worker.solvers import MEMORY as MEMORY_OF_SOLVERS
 from windlass.worker.solvers import Solvers
@@ -64,6 +66,8 @@ class Settings(Struct, frozen=True):
     memory: int | None = None  # MiB
     log_level: str | None = None
     log_format: str | None = None
+    keep_succeeded: int | None = None
+    keep_others: int | None = None
     spool: str | None = None
     host: str | None = None
     port: int | None = None
@@ -83,7 +87,16 @@ class Settings(Struct, frozen=True):
 
 
 DEFAULTS = Settings(
-    store="windlass.db", slots=1, lease=30_000, grace=30_000, log_level="info", log_format="text", host="127.0.0.1", port=8080
+    store="windlass.db",
+    slots=1,
+    lease=30_000,
+    grace=30_000,
+    log_level="info",
+    log_format="text",
+    keep_succeeded=Limits().keep_succeeded,
+    keep_others=Limits().keep_others,
+    host="127.0.0.1",
+    port=8080,
 )
 
 
@@ -132,6 +145,15 @@ def _between(low: int, high: int) -> Callable[[Any], int]:
         return ms
 
     return read
+
+
+def _keep(value: Any) -> int:
+    ms = keep(value)
+    if ms == "forever":
+        return FOREVER
+    if ms < SHORTEST_KEEP:
+        raise ValueError(f'a duration of {spelled(SHORTEST_KEEP)} at least, or "forever"')
+    return ms
 
 
 def _memory(value: Any) -> int:
@@ -204,6 +226,8 @@ FIELDS: Mapping[str, Field] = {
     "memory": Field(_whole, _memory, "memory (MiB) the worker offers to jobs that require it"),
     "log_level": Field(_same, _one_of(LEVELS), "how much the worker says"),
     "log_format": Field(_same, _one_of(FORMATS), "how it says it: as text, or as one JSON object a line"),
+    "keep_succeeded": Field(_same, _keep, "how long succeeded runs are kept, if the store was told nothing yet"),
+    "keep_others": Field(_same, _keep, "how long other ended runs are kept, if the store was told nothing yet"),
     "host": Field(_same, _text, "the address a hub listens on"),
     "port": Field(_whole, _count(0, 65_535), "the port a hub listens on; 0: any free one"),
     "connections": Field(_whole, _count(1, 2**20), "how many connections a hub has at most"),
@@ -336,6 +360,11 @@ def load(
     return Settings(**{name: said.value for name, said in look(overrides, environment=environment, folder=folder).items()})
 
 
+def keeps_of(settings: Settings) -> dict[str, int]:
+    """What the settings say of retention, for a store that was told nothing yet."""
+    return _known({"keep_succeeded": settings.keep_succeeded, "keep_others": settings.keep_others})
+
+
 def solvers_of(settings: Settings) -> Solvers | None:
     """What executes the programs that runs bring along, if the settings say that the worker does."""
     if not settings.solvers:
@@ -465,7 +494,7 @@ def open_engine(
         # It has the engine's verbs for people and for workers, and says so where it is asked for another.
         return cast(Engine, open_hub(settings, address, clock, blocking=blocking, patience=patience))
     store = open_store(address, clock, blocking=blocking, create=create, patience=patience, settings=settings)
-    return Engine(store, clock, limits)
+    return Engine(store, clock, limits, keeps=keeps_of(settings))
 
 
 def migrate_store(address: str, clock: Clock, *, patience: float = 30.0, settings: Settings | None = None) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from windlass.model import Limits
+from windlass.model import FOREVER, Keep, Limits
 
 A_DURATION = 'a duration: seconds, or a text such as "500ms", "30s", "5m", "2h", "1h30m"'
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
@@ -27,8 +27,15 @@ def duration(value: Any) -> int:
     return round(total)
 
 
+def keep(value: Any) -> Keep:
+    """How long something is kept: a duration, or "forever"."""
+    return "forever" if value == "forever" else duration(value)
+
+
 def spelled(ms: int) -> str:
     """A duration in the largest unit that says it exactly."""
+    if ms >= FOREVER:
+        return "forever"
     unit = next(unit for unit in ("d", "h", "m", "s", "ms") if ms % _UNITS[unit] == 0 and (ms or unit == "s"))
     return f"{ms // _UNITS[unit]}{unit}"
 

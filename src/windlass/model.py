@@ -156,6 +156,18 @@ class Slot(Struct, frozen=True):
     held_at: int | None
 
 
+FOREVER = 2**62
+"""Milliseconds for which a run is kept that is never removed: added to any time, they are a number that can still be stored."""
+
+Keep = int | Literal["forever"]
+"""How long an ended run is kept: milliseconds, or the word."""
+
+
+def kept(ms: int) -> Keep:
+    """How long something is kept, in words that people read."""
+    return "forever" if ms >= FOREVER else ms
+
+
 class Options(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a job sets by default and a creation may set itself; None means not said."""
 
@@ -172,6 +184,7 @@ class Options(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
     requires: Requires | None = None
     solver: Solver | None = None
     uses: tuple[Use, ...] | None = None
+    keep: Keep | None = None  # from its end on; None: as long as is set for all
 
 
 class Job(Struct, frozen=True):
@@ -336,6 +349,7 @@ class Run(Struct, frozen=True, gc=False):
     parked: str | None = None  # the gate that is full for it; its lane is negative then
     aged: int | None = None  # its priority, where its queue ages
     grouped: int | None = None  # its group's internal key
+    keep: int | None = None  # milliseconds from its end on; None: as long as is set for all
 
     @property
     def priority(self) -> int:

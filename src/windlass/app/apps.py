@@ -125,7 +125,8 @@ class Base:
                     self._opened = None
                 if self._opened is None:
                     blocking = self._blocking or self._in_memory()
-                    self._opened = open_engine(load(), self.address, self.clock, blocking=blocking, limits=self.limits)
+                    settings = Settings() if self._under_test else load()  # a test goes by its own limits, not by a file that lies near it
+                    self._opened = open_engine(settings, self.address, self.clock, blocking=blocking, limits=self.limits)
                     self._pid, self._defined, self._declared = os.getpid(), set(), set()
         return self._opened
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypedDict
 
+from windlass.durations import A_DURATION
+from windlass.durations import keep as keep_of
 from windlass.errors import BadInput
-from windlass.model import Key, NewRun, Options, Requires, Solver, Use
+from windlass.model import Keep, Key, NewRun, Options, Requires, Solver, Use
 from windlass.worker.solvers import Solvers
 
 Duration = float | timedelta
@@ -43,6 +45,7 @@ class RunOptions(TypedDict, total=False):
     exhausted: Literal["failed", "quarantined"]
     retry_place: Literal["keep", "tail"]
     grace: Duration
+    keep: Duration | str
     tags: Iterable[str]
     cores: int
     memory: int
@@ -64,6 +67,7 @@ class CommandOptions(TypedDict, total=False):
     retry_place: Literal["keep", "tail"]
     max_returns: int
     grace: Duration
+    keep: Duration | str
     tags: Iterable[str]
     cores: int
     memory: int
@@ -113,6 +117,8 @@ def engine_options(said: Any) -> Options:
     """The options that the engine keeps."""
     kept: dict[str, Any] = {name: said[name] for name in _AS_THEY_ARE if said.get(name) is not None}
     kept |= {name: milliseconds(said[name], name) for name in _DURATIONS if said.get(name) is not None}
+    if said.get("keep") is not None:
+        kept["keep"] = _keep(said["keep"])
     backoff = said.get("backoff")
     if backoff is not None and not callable(backoff):
         kept["backoff"] = tuple(milliseconds(delay, "A delay of the backoff") for delay in backoff)
@@ -123,6 +129,16 @@ def engine_options(said: Any) -> Options:
     if (solver := _solver(said)) is not None:
         kept["solver"] = solver
     return Options(**kept)
+
+
+def _keep(said: Any) -> Keep:
+    """How long an ended run is kept: "forever", "1h30m", seconds or a timedelta."""
+    if not isinstance(said, str):
+        return milliseconds(said, "keep")
+    try:
+        return keep_of(said)
+    except ValueError:
+        raise BadInput(f"keep is {said!r:.80}.", hint=f'Write {A_DURATION}; or "forever".') from None
 
 
 def uses_of(said: Any) -> tuple[Use, ...]:

@@ -1,4 +1,4 @@
-"""The commands by which people control what is handed out: pauses, queues, resources."""
+"""The commands by which people set what holds for all: pauses, queues, resources, retention."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from windlass.cli import views
 from windlass.cli.codes import OK
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell, who
+from windlass.durations import spelled
 from windlass.engine.controls import Occupants, ResourceState
 from windlass.engine.core import MAX_WAIT
+from windlass.engine.retention import Kept, Retention
 from windlass.errors import BadInput, NotFound
 from windlass.gates import gate_key
 from windlass.model import Pause, PauseScope, Queue, Slot
@@ -216,3 +218,42 @@ def drop_resource(shell: Shell) -> int:
     else:
         shell.output.raw(f"{line(shell.arguments.name)} is gone.")
     return OK
+
+
+# retention
+
+
+def show_retention(shell: Shell) -> int:
+    """Show how long ended runs are kept, and who has set that."""
+    with shell.engine() as engine:
+        return _tell_retention(shell, run_sync(engine.retention()))
+
+
+def set_retention(shell: Shell) -> int:
+    """Say how long ended runs are kept, for every process on this store; what is left out stays as it is."""
+    given = shell.arguments
+    with shell.engine() as engine:
+        return _tell_retention(shell, run_sync(engine.set_retention(keep_succeeded=given.succeeded, keep_others=given.others, by=who())))
+
+
+def _tell_retention(shell: Shell, found: Retention) -> int:
+    if shell.output.json:
+        shell.output.document(to_builtins(found))
+        return OK
+    made = table("ended runs", "kept for", "from", folded=("from",))
+    for name, one in (("succeeded", found.keep_succeeded), ("others", found.keep_others)):
+        made.add_row(name, keep_text(one), Text(source_text(one), style="dim"))
+    shell.output.console.print(made)
+    return OK
+
+
+def keep_text(kept: Kept) -> str:
+    """How long, as people write it."""
+    return kept.keep if isinstance(kept.keep, str) else spelled(kept.keep)
+
+
+def source_text(kept: Kept) -> str:
+    """Where it comes from."""
+    if kept.source == "store":
+        return "the store: the first process whose settings named it" if kept.who is None else f"the store: set by {line(kept.who)}"
+    return "settings, which the first worker or hub stores" if kept.source == "settings" else "default"

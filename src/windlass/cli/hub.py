@@ -112,7 +112,7 @@ async def _serve(shell: Shell, settings: HubSettings, sock: socket.socket, worke
 
     store = config.open_store(shell.store, shell.clock, blocking=False, settings=shell.settings)
     try:
-        engine = Engine(store, shell.clock)
+        engine = Engine(store, shell.clock, keeps=config.keeps_of(shell.settings))
         if not link:
             auth.refuse_open(settings.host, await engine.any_token())
         hub = Hub(engine, shell.clock, settings)

@@ -15,7 +15,7 @@ from windlass.config import FORMATS, LEVELS
 from windlass.engine.access import OVERLAP
 from windlass.engine.moves import DEEPEST
 from windlass.engine.webhooks import SECRET_OVERLAP
-from windlass.model import SCOPES, GroupStatus, Limits, State
+from windlass.model import SCOPES, GroupStatus, Keep, Limits, State
 
 Command = Callable[[Shell], int]
 
@@ -57,6 +57,13 @@ def _place(text: str) -> int:
 
 def _words(text: str) -> list[str]:
     return [word for part in text.split(",") if (word := part.strip())]
+
+
+def _keep(text: str) -> Keep:
+    try:
+        return config.keep(text)
+    except ValueError as wanted:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither {wanted} nor forever") from None
 
 
 def _age(text: str) -> int | None:
@@ -248,6 +255,7 @@ def _add_enqueue(commands: _Commands) -> None:
     parser.add_argument("--key", help="at most one unfinished run has it; a second call prints the id of the first")
     parser.add_argument("--after", action="append", metavar="ID", help="wait until this run has succeeded; may be repeated")
     parser.add_argument("--max-attempts", type=int, metavar="N", help="executions in all")
+    parser.add_argument("--keep", type=_keep, metavar="TIME", help="keep it for so long after its end, or forever")
     parser.add_argument("--solver-url", metavar="URL", help="a program to execute, instead of the job's own code")
     parser.add_argument("--solver-checksum", metavar="SHA256", help="what that program's SHA-256 must be")
     parser.add_argument("--undefined", choices=("refuse", "wait"), default="refuse", help="what to do when nobody has defined the job")
@@ -374,6 +382,20 @@ def _add_controls(commands: _Commands) -> None:
     parser.add_argument("name", metavar="NAME")
     help_ = "a wait of so long is worth one step of priority; none: priorities alone count"
     parser.add_argument("--ageing", type=_age, required=True, metavar="TIME", help=help_)
+    parser = commands.add(
+        "retention",
+        controls.show_retention,
+        """
+        windlass retention
+        windlass retention set --succeeded 7d --others forever
+        """,
+        about="Show and set how long ended runs are kept",
+    )
+    below = _Commands(parser, dest="action", required=False)
+    below.add("show", controls.show_retention, "windlass retention show\nwindlass retention show --json")
+    parser = below.add("set", controls.set_retention, "windlass retention set --succeeded 7d\nwindlass retention set --others forever")
+    parser.add_argument("--succeeded", type=_keep, metavar="TIME", help="keep runs for so long that succeeded, or forever")
+    parser.add_argument("--others", type=_keep, metavar="TIME", help="keep runs for so long that ended otherwise, or forever")
     parser = commands.add(
         "resources",
         controls.list_resources,

@@ -71,7 +71,7 @@ def enqueue(shell: Shell) -> int:
     new = NewRun(
         given.job,
         payload_of(given.payload),
-        Options(queue=given.queue, priority=given.priority, max_attempts=given.max_attempts, solver=_solver(given)),
+        Options(queue=given.queue, priority=given.priority, max_attempts=given.max_attempts, keep=given.keep, solver=_solver(given)),
         due_at=shell.clock.now() + given.delay if given.delay is not None else given.at,
         key=Key(given.key) if given.key else None,
         after=tuple(given.after or ()),

@@ -17,9 +17,10 @@ from rich.text import Text
 from windlass import payload
 from windlass.cli.output import as_json, cell, clean, line, table
 from windlass.durations import span as span
+from windlass.durations import spelled
 from windlass.engine.core import DEFAULT_QUEUE
 from windlass.machine import LIVE
-from windlass.model import Attempt, Entry, Failure, Listed, LogLine, Options, Run, State
+from windlass.model import Attempt, Entry, Failure, Listed, LogLine, Options, Run, State, kept
 
 STYLES = {
     State.WAITING: "blue",
@@ -57,6 +58,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "attempt": run.attempt,
         "failures": run.burnt,
         "max_attempts": run.max_attempts,
+        "keep": None if run.keep is None else kept(run.keep),
         "created_at": run.created_at,
         "scheduled_for": run.scheduled_for,
         "due_at": run.due_at,
@@ -169,6 +171,7 @@ def _facts(run: Run, now: int) -> Iterable[tuple[str, str | None]]:
     yield "due", _moment_and_ago(run.due_at, now) if run.claimed_at is None and run.due_at > run.created_at else None
     yield "started", _moment_and_ago(run.started_at, now) if run.started_at is not None else None
     yield "finished", _moment_and_ago(run.finished_at, now) if run.finished_at is not None else None
+    yield "kept", spelled(run.keep) if run.keep is not None else None
     yield "worker", line(run.worker) if run.worker else None
     # Of a later attempt it is the one before, of this very run.
     yield "rerun of", line(run.retry_of) if run.retry_of and run.attempt == 1 else None

@@ -33,6 +33,8 @@ NOT_THE_WORKERS = (
     "host",
     "port",
     "connections",
+    "keep_succeeded",
+    "keep_others",
     "allow",
     "plain_http",
     *(name for name in Settings.__struct_fields__ if name.startswith("solver")),

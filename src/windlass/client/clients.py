@@ -98,6 +98,8 @@ class Client:
     pauses = _plain(_Asking.pauses)
     set_queue = _plain(_Asking.set_queue)
     queues = _plain(_Asking.queues)
+    retention = _plain(_Asking.retention)
+    set_retention = _plain(_Asking.set_retention)
     set_resource = _plain(_Asking.set_resource)
     add_resource = _plain(_Asking.add_resource)
     drop_resource = _plain(_Asking.drop_resource)

@@ -8,9 +8,10 @@ from windlass.engine import checks
 from windlass.engine.controls import Occupants, ResourceState
 from windlass.engine.core import MAX_WAIT
 from windlass.engine.limiting import SLOT_LEASE
+from windlass.engine.retention import Retention
 from windlass.errors import OutcomeUnknown
 from windlass.gates import parts_of
-from windlass.model import Pause, PauseScope, Queue, Rate, Resource, Slot
+from windlass.model import Keep, Pause, PauseScope, Queue, Rate, Resource, Slot
 
 LONGEST_WAIT = 25.0  # seconds; many proxies give up on an answer after 30
 ON_THE_WAY = 5.0  # seconds that an answer to a wait may come late
@@ -83,6 +84,17 @@ class ControlVerbs(Verbs):
 
     def _resource(self, name: str) -> str:
         return place("resources", checks.name(name, "A resource's name"))
+
+    # Retention
+
+    async def retention(self) -> Retention:
+        """How long ended runs are kept."""
+        return wire.retention_of(await self._look(place("retention"), wire.RetentionView))
+
+    async def set_retention(self, *, keep_succeeded: Keep | None = None, keep_others: Keep | None = None, by: str = "") -> Retention:
+        """Say how long ended runs are kept; None stays as it is. Who does it is known by the token, whatever `by` says."""
+        body = wire.PutRetention(keep_succeeded, keep_others)
+        return wire.retention_of(await self.ask("PUT", place("retention"), wire.RetentionView, body=body, safe=True))
 
     # Direct calls
 

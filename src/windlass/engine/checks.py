@@ -8,13 +8,14 @@ from typing import Any
 
 from windlass import egress
 from windlass.errors import BadInput, TooLarge
-from windlass.model import Failure, Key, Limits, Options, Requires, Solver, Use
+from windlass.model import FOREVER, Failure, Key, Limits, Options, Requires, Solver, Use
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
 _KEY = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,255}")
 _is_checksum = re.compile(r"[0-9A-Fa-f]{64}").fullmatch
 _is_id = re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch
 _PRIORITY = 2**31 - 1
+SHORTEST_KEEP = 60_000
 FAR_FUTURE = 7_258_118_400_000  # the year 2200: positions still fit into 63 bits
 
 
@@ -122,6 +123,8 @@ def options(given: Options, limits: Limits) -> Options:
     maybe(given.max_returns, "max_returns", 0, limits.attempts)
     for field in ("max_runtime", "timeout", "grace"):
         maybe(getattr(given, field), field, 0, limits.duration)
+    if given.keep is not None:
+        keep(given.keep, "keep", limits)
     choice(given.exhausted, "exhausted", ("failed", "quarantined"))
     choice(given.retry_place, "retry_place", ("keep", "tail"))
     if given.backoff is not None:
@@ -134,6 +137,18 @@ def options(given: Options, limits: Limits) -> Options:
     uses(given.uses, limits)
     if given.solver is not None:
         solver(given.solver)
+    return given
+
+
+def keep(given: Any, what: str, limits: Limits) -> int:
+    """The milliseconds for which ended runs are kept: a minute at least, in which their workers may report once more."""
+    if given == "forever":
+        return FOREVER
+    if type(given) is not int or not SHORTEST_KEEP <= given <= limits.duration:
+        raise BadInput(
+            f'{what} must be {SHORTEST_KEEP:,} to {limits.duration:,} milliseconds, or "forever", not {given!r:.80}.',
+            hint="Keep ended runs for a minute at least: until then their workers may ask what became of a report.",
+        )
     return given
 
 

@@ -18,7 +18,23 @@ from windlass.engine.steady import Bounds, Steady
 from windlass.errors import Conflict, Forbidden, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob, in_doubt
 from windlass.gates import Gate, offers, owner_of, parts_of
 from windlass.machine import Command, step
-from windlass.model import SOLVER, Job, Lane, Limits, Needs, Options, Pause, Policy, Principal, Requires, Resource, Run, State, WorkerInfo
+from windlass.model import (
+    FOREVER,
+    SOLVER,
+    Job,
+    Lane,
+    Limits,
+    Needs,
+    Options,
+    Pause,
+    Policy,
+    Principal,
+    Requires,
+    Resource,
+    Run,
+    State,
+    WorkerInfo,
+)
 from windlass.store.base import SWEEP, Hints, Joined, NoHints, Store, queue_topic, slot_topic, worker_topic
 from windlass.store.order import Settings
 from windlass.store.records import Change, Ready, Records, Written, needs_from, needs_text
@@ -56,6 +72,7 @@ class Template(NamedTuple):
     max_runtime: int | None
     policy: str | None
     amounts: tuple[int, int]  # of cores and memory
+    keep: int | None
 
     @classmethod
     def of(cls, options: Options) -> Self:
@@ -70,6 +87,7 @@ class Template(NamedTuple):
             max_runtime=given.get("max_runtime") or None,
             policy=policy_text(policy),
             amounts=(needs.cores, needs.memory),
+            keep=FOREVER if options.keep == "forever" else options.keep,
         )
 
 
@@ -265,8 +283,16 @@ class Core:
 
     principal: Principal | None = None
 
-    def __init__(self, store: Store, clock: Clock, limits: Limits | None = None, hints: Hints | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        limits: Limits | None = None,
+        hints: Hints | None = None,
+        keeps: Mapping[str, int] | None = None,
+    ) -> None:
         self.limits = limits or Limits()
+        self.keeps = dict(keeps or {})  # what this process was told of retention, for a store that was told nothing yet
         self.records = self.home = Records(store, most=self.limits.batch)
         self.hints = hints if hints is not None else store if isinstance(store, Hints) else NoHints(clock)
         self._joined: Joined | None = None

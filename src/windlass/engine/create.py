@@ -103,7 +103,7 @@ class Creating(Core):
             raise WrongState(refusal(old, "rerun"), hint="Wait for its end, or cancel it first.")
         now, new_id = self.clock.now(), self.clock.new_id()
         rules = old.max_attempts, old.max_runtime, policy_text(old.policy)
-        kind = Kind(_QUEUED, old.job, old.queue, old.lane, old.band, *rules, retry_of=old.current_attempt, aged=old.aged)
+        kind = Kind(_QUEUED, old.job, old.queue, old.lane, old.band, *rules, retry_of=old.current_attempt, aged=old.aged, keep=old.keep)
         asked: _Asked = (new_id, NewRun(old.job, key=key), None if key is None else (checks.key(key, self.limits).scope, key.name), "")
         row = (new_id, place(now - old.head_start), now, old.payload, *(asked[2] or (None, None)), None, old.instant, old.keys)
         made = Creation(now, [new_id], {kind: [row]})
@@ -224,9 +224,9 @@ class Creating(Core):
         await self.ensure_lanes({(template.queue, alike[1], template.requires) for alike, template in templates.items()})
         made: dict[Kind, list[tuple[Any, ...]]] = defaultdict(list)
         for (state, job, options, retry_of), template in templates.items():
-            queue, requires, band, max_attempts, max_runtime, policy, amounts = template
+            queue, requires, band, max_attempts, max_runtime, policy, amounts, keep = template
             lane = self.lanes.lane((queue, job, requires))
-            kind = Kind(state, job, queue, lane.id, band, max_attempts, max_runtime, policy, retry_of)
+            kind = Kind(state, job, queue, lane.id, band, max_attempts, max_runtime, policy, retry_of, keep=keep)
             found = rows[state, job, options, retry_of]
             own = own_amounts(lane.requires, amounts)
             if own is not None or limits_by_key(lane.requires.uses):

@@ -294,7 +294,7 @@ def _again(runs: Sequence[Run], new_ids: Mapping[str, str], now: int) -> dict[Ki
     rows: dict[Kind, list[tuple[Any, ...]]] = defaultdict(list)
     for index, run in enumerate(runs):
         rules = run.max_attempts, run.max_runtime, policy_text(run.policy)
-        kind = Kind(State.QUEUED.value, run.job, run.queue, run.lane, run.band, *rules, retry_of=None, aged=run.aged)
+        kind = Kind(State.QUEUED.value, run.job, run.queue, run.lane, run.band, *rules, retry_of=None, aged=run.aged, keep=run.keep)
         rows[kind].append((new_ids[run.id], place(now - run.head_start, index), now, run.payload, None, None, None, None, run.keys))
     return rows
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cached_property
 
 from msgspec import Struct
 
 from windlass.engine.core import BACK_AT_LATEST
-from windlass.engine.limiting import Limiting
+from windlass.engine.retention import Retaining
 from windlass.engine.schedules import Scheduling
-from windlass.engine.stats import Counting
 from windlass.engine.watch import JUMP, Watch
-from windlass.errors import Conflict, OutcomeUnknown
+from windlass.errors import OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
-from windlass.model import Run, State
+from windlass.model import Run
 from windlass.store.records import Change, Ready
-from windlass.store.webhooks import FOLLOWER as TELLING
 
 SLICE = 500
 SLICES = 20
 """How many slices of one kind a sweep does before it lets others have the store."""
 
-PRUNE_EVERY = 60_000
+PRUNE_EVERY, PRUNE_FOR = 60_000, 50
+"""Milliseconds after which a sweep looks again for what is past its retention, and for which it removes some of that."""
+PAUSE = 2
+"""The pause after that is this part of the time it took."""
 TIDY_ABOVE, TIDY_SHARE = 10_000, 0.02
 
 
@@ -38,15 +38,11 @@ class Swept(Struct, frozen=True):
     back_in: int = BACK_AT_LATEST
 
 
-class Sweeping(Scheduling, Counting, Limiting):
+class Sweeping(Scheduling, Retaining):
     """The verbs of time."""
 
-    _prune_at = 0
+    _minute_at = _prune_at = 0
     _lapsed_to = (0, 0)  # where the last sweep stopped at its limit
-
-    @cached_property
-    def _pruned_upto(self) -> dict[State, tuple[int, int]]:
-        return {}
 
     async def sweep(self, watch: Watch | None = None) -> Swept:
         """Lapse what is lost, fire schedules, dispatch what is due, prune what is old.
@@ -54,7 +50,7 @@ class Sweeping(Scheduling, Counting, Limiting):
         Without a watch, leases are judged by the store's time alone, which cannot tell a dead worker from a process that
         slept or a clock that was set. A process that sweeps regularly keeps a Watch and hands it in each time.
         """
-        began, minute = self.clock.now(), self.clock.monotonic() >= self._prune_at
+        began, minute = self.clock.now(), self.clock.monotonic() >= self._minute_at
         if watch is not None:
             watch.look()
         if minute or (watch is not None and watch.was_set):
@@ -64,17 +60,26 @@ class Sweeping(Scheduling, Counting, Limiting):
         fired, left = await self.fire_in_turn()
         settled = await self.settle()
         dispatched = await self.dispatch()
-        pruned = 0
         if minute:
-            pruned, self._prune_at = await self.prune(), self.clock.monotonic() + PRUNE_EVERY
+            await self.clear_away()
+            self._minute_at = self._prune_at = self.clock.monotonic() + PRUNE_EVERY
+        pruned = await self._prune_some() if minute or self.clock.monotonic() >= self._prune_at else 0
         more = left or max(lapsed, dispatched) >= SLICE * SLICES
         return Swept(fired, settled, dispatched, lapsed, pruned, 0 if more else await self._back_in(began))
+
+    async def _prune_some(self) -> int:
+        """Remove for a while what is past its time. Where there is more, the next sweep goes on after a pause that leaves others room."""
+        began = self.clock.monotonic()
+        pruned, left = await self.prune_for(PRUNE_FOR)
+        now = self.clock.monotonic()
+        self._prune_at = now + (now - began) // PAUSE if left else self._minute_at
+        return pruned
 
     async def _back_in(self, began: int) -> int:
         """When there is something to do again. What was due when the sweep began and still is, it may not touch yet."""
         now = self.clock.now()
         waits = [max(0, at - now) for at in (await self.records.next_times(began)).values() if at > began]
-        return min([BACK_AT_LATEST, *waits])
+        return min([BACK_AT_LATEST, max(0, self._prune_at - self.clock.monotonic()), *waits])
 
     async def dispatch(self, count: int = SLICE * SLICES) -> int:
         """Queue the runs whose time has come, oldest first; how many this call moved. What is locked hides nothing behind it."""
@@ -191,62 +196,6 @@ class Sweeping(Scheduling, Counting, Limiting):
         most. This can take seconds, so it belongs in a task of its own, not beside a Watch; every ten seconds is often enough.
         """
         return await self.records.tidy(TIDY_ABOVE, TIDY_SHARE)
-
-    async def _read_up_to(self) -> list[int]:
-        """Up to when those who follow the journal have read it; webhooks only while there are any."""
-        followers = await self.records.followers()
-        if TELLING in followers and not any(webhook.enabled for webhook in await self.records.webhooks()):
-            del followers[TELLING]
-        return list(followers.values())
-
-    async def prune(self) -> int:
-        """Remove ended runs past their retention, and keys and workers past their time; how many runs went.
-
-        Entries go with their run, so those that somebody follows the journal for are waited for, within reason: a hub that has been
-        away for a week must not keep the store from ever being tidied. Nothing is removed because of a clock that was just set.
-        """
-        pruned, read = 0, min(await self._read_up_to(), default=None)
-        now = (await self.bounds(note=True)).earliest
-        await self.prune_workers()
-        await self.tidy_gates()
-        for state in ENDED:
-            keep = self.limits.keep_succeeded if state is State.SUCCEEDED else self.limits.keep_others
-            before = now - keep if read is None else max(min(now - keep, read + 1), now - keep - self.limits.deliver_within)
-            pruned += await self._prune(state, before, now)
-        audit_from = now - self.limits.keep_audit
-        for drop, before in (
-            (self.records.drop_expired_keys, now),
-            (self.records.drop_audit, audit_from),
-            (self.records.drop_tokens, audit_from),
-        ):
-            for _ in range(SLICES):
-                if not await drop(before, SLICE):
-                    break
-        for _ in range(SLICES):
-            if not await self.records.prune_deliveries(now, self.limits.keep_deliveries, SLICE):
-                break
-        return pruned
-
-    async def _prune(self, state: State, before: int, now: int) -> int:
-        """Remove the runs that ended in a state before a time; what is kept does not hide what is behind it, however much it is."""
-        pruned, after = 0, self._pruned_upto.pop(state, (0, 0))
-        for _ in range(SLICES):
-            old = await self.records.prunable(state, before, after, SLICE)
-            if old:
-                after = (old[-1].finished_at, old[-1].seq)
-            pruned += await self._prune_these([run.seq for run in old if not run.needed], now)
-            if len(old) < SLICE:
-                return pruned
-        self._pruned_upto[state] = after  # where the next call goes on
-        return pruned
-
-    async def _prune_these(self, seqs: list[int], now: int) -> int:
-        try:
-            if seqs and (seqs := await self.records.unlocked_old(seqs)):
-                await self.records.prune(seqs, now)
-        except Conflict:
-            return 0  # one of them is needed again; the next call looks anew
-        return len(seqs)
 
 
 def _terms(run: Run) -> Iterator[tuple[type[Command], int, int]]:

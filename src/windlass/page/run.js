@@ -147,6 +147,7 @@ function about(run) {
     ["Reason", run.reason],
     ["Limit of a try", policy.timeout && duration(policy.timeout)],
     ["Limit in all", run.max_runtime && duration(run.max_runtime)],
+    ["Kept", run.keep && (run.keep === "forever" ? run.keep : `${duration(run.keep)} from its end`)],
     policy.solver && ["Program", h("code", {}, policy.solver.url)]);
 }
 

@@ -27,7 +27,7 @@ from windlass.model import (
     WorkerInfo,
 )
 from windlass.payload import slices
-from windlass.store import access, claims, groups, moves, order, scales, sql, stats, tails, webhooks
+from windlass.store import access, claims, groups, moves, order, retention, scales, sql, stats, tails, webhooks
 from windlass.store.access import AccessRecords
 from windlass.store.base import Row, Runs, Statement, Value
 from windlass.store.claims import ClaimRecords
@@ -35,6 +35,7 @@ from windlass.store.doctor import DoctorRecords
 from windlass.store.groups import GroupRecords, GroupRow
 from windlass.store.moves import MoveRecords
 from windlass.store.order import LET_GO, OrderRecords
+from windlass.store.retention import RetentionRecords
 from windlass.store.rows import STATES, error_of, error_text, listed_of, pack, policy_text, run_of, split_time
 from windlass.store.scales import ScaleRecords
 from windlass.store.stats import StatRecords
@@ -69,7 +70,9 @@ _PRUNE = (
     "refuse_prune",
     "lock_pruned_keys",
     "prune_keys",
-    *(f"prune_{table}" for table in ("journal", "attempts", "logs", "waits", "followed", "holds", "groups", "runs")),
+    *(f"prune_{table}" for table in ("journal", "attempts", "logs", "waits", "followed", "holds", "groups")),
+    "note_shortest",
+    "prune_runs",
 )
 
 BATCHES: Mapping[str, tuple[str, ...]] = {
@@ -117,6 +120,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     **webhooks.BATCHES,
     **stats.BATCHES,
     **scales.BATCHES,
+    **retention.BATCHES,
 }
 """The statements that write, by the verb whose batch they are in. Every place between two of them is a fault point."""
 
@@ -168,6 +172,7 @@ class Kind(NamedTuple):
     retry_of: str | None
     group: str | None = None
     aged: int | None = None
+    keep: int | None = None
 
 
 class KeyRow(NamedTuple):
@@ -248,8 +253,8 @@ class Old(NamedTuple):
     """A run that is past its retention."""
 
     seq: int
-    finished_at: int
-    needed: bool  # one that has not ended may still read it
+    at: int  # when it ended, or, where it has a time of its own, when that is over
+    needed: bool  # one that has not ended may still read it, or the journal's followers have yet to
 
 
 class Winner(NamedTuple):
@@ -306,7 +311,17 @@ def _seqs(rows: Iterable[Row]) -> set[int]:
 
 
 class Records(
-    ClaimRecords, OrderRecords, GroupRecords, MoveRecords, AccessRecords, WebhookRecords, StatRecords, ScaleRecords, DoctorRecords, Tails
+    ClaimRecords,
+    OrderRecords,
+    GroupRecords,
+    MoveRecords,
+    AccessRecords,
+    WebhookRecords,
+    StatRecords,
+    ScaleRecords,
+    RetentionRecords,
+    DoctorRecords,
+    Tails,
 ):
     """Runs and what belongs to them, over any store."""
 
@@ -643,14 +658,20 @@ class Records(
         rows = await self._read("prunable", state=state.value, before=before, at=after[0], seq=after[1], count=count)
         return [Old(seq, at, bool(needed)) for seq, at, needed in rows]
 
+    async def prunable_own(self, before: int, read: int, until: int, after: tuple[int, int], count: int) -> list[Old]:
+        """Runs whose own time was over before a time. Those that ended after `read` are needed, unless it was over before `until`."""
+        at, seq = after
+        rows = await self._read("prunable_own", before=before, read=read, until=until, at=at, seq=seq, count=count)
+        return [Old(seq, at, bool(needed)) for seq, at, needed in rows]
+
     async def unlocked_old(self, ids: Sequence[int]) -> list[int]:
         """Those of these runs that can be removed without waiting for anybody."""
         return [seq for (seq,) in (await self._batch("probe", Statement("unlocked_old", {"ids": pack(ids)})))[0]]
 
-    async def prune(self, ids: Iterable[int], now: int) -> None:
-        """Remove these runs and what belongs to them; Conflict when one of them is needed again."""
+    async def prune(self, ids: Iterable[int], now: int, *, own: bool = False) -> None:
+        """Remove these runs and what belongs to them; Conflict when one of them is needed again. `own`: each has a time of its own."""
         values: dict[str, Value] = {"ids": pack(sorted(ids)), "now": now}
-        await self._batch("prune", *(Statement(name, values) for name in _PRUNE))
+        await self._batch("prune", *(Statement(name, values) for name in _PRUNE if own or name != "note_shortest"))
 
     async def tidy(self, most: int, share: float) -> bool:
         """Remove dead rows where the database keeps them, if there are more than that many and that share of all."""

@@ -110,6 +110,7 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
         "xid": _text(""),
         "xid_index": _text(""),
         "vacuum_often": _text(""),
+        "unreferenced": _text(""),
         "and_server_time": _text(""),
     },
     "postgres": _COMMON
@@ -138,6 +139,7 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
             f"alter table {table} set (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.01,"
             " autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);"
         ),
+        "unreferenced": lambda table: f"alter table {table} drop constraint {table}_run_fkey;",
         # Of a server that many share; what a lease was written with is compared with it.
         "and_server_time": _text(", cast(date_part('epoch', clock_timestamp()) * 1000 as bigint)"),
         "xid_index": _text("create index job_journal_xid on job_journal (xid, entry);"),

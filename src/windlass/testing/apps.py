@@ -418,7 +418,7 @@ def in_memory(app: AsyncApp, *, clock: ManualClock | None = None) -> Iterator[As
 def in_memory(app: App | AsyncApp, *, clock: ManualClock | None = None) -> Iterator[Any]:
     """Have an app keep its runs in memory, with a clock that stands still, for the block; afterwards everything is as before."""
     clock = clock or ManualClock()
-    # Nothing is pruned, so that a test may move the clock by a year and still look at everything.
+    # Nothing is pruned but what has a time of its own, so that a test may move the clock by a year and still look at everything.
     with app.in_memory(clock, replace(app.limits, keep_succeeded=FOR_EVER, keep_others=FOR_EVER)):
         queue = InMemory(app, clock) if isinstance(app, App) else AsyncInMemory(app, clock)
         run_sync(queue._plan())

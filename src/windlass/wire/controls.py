@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from windlass.engine.controls import Occupants, ResourceState
 from windlass.engine.core import MAX_WAIT
-from windlass.model import Pause, PauseScope, Queue, Rate, Resource
+from windlass.engine.retention import Kept, Retention
+from windlass.model import Keep, Pause, PauseScope, Queue, Rate, Resource
 from windlass.store.order import Holder
 from windlass.wire.slots import SlotView, slot_of, slot_view
-from windlass.wire.values import heard, told
+from windlass.wire.values import heard, maybe_heard, maybe_told, told
 
 
 class PauseAsked(Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,3 +136,36 @@ def occupants_view(found: Occupants) -> OccupantsView:
 def occupants_of(view: OccupantsView) -> Occupants:
     runs = [Holder(holder.run, holder.job, holder.worker, holder.weight) for holder in view.runs]
     return Occupants(runs, [slot_of(slot) for slot in view.slots])
+
+
+class PutRetention(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long ended runs are kept: milliseconds, or "forever"; null stays as it is."""
+
+    keep_succeeded: Keep | None = None
+    keep_others: Keep | None = None
+
+
+class KeptView(Struct, frozen=True):
+    """How long ended runs are kept, and where that comes from: the store, what the hub was told, or its defaults."""
+
+    keep: Keep
+    source: Literal["store", "settings", "default"]
+    who: str | None
+    at: str | None
+
+
+class RetentionView(Struct, frozen=True):
+    """How long ended runs are kept that do not say so themselves."""
+
+    keep_succeeded: KeptView
+    keep_others: KeptView
+
+
+def retention_view(found: Retention) -> RetentionView:
+    kept = found.keep_succeeded, found.keep_others
+    return RetentionView(*(KeptView(one.keep, one.source, one.who, maybe_told(one.at)) for one in kept))
+
+
+def retention_of(view: RetentionView) -> Retention:
+    kept = view.keep_succeeded, view.keep_others
+    return Retention(*(Kept(one.keep, one.source, one.who, maybe_heard(one.at, "at")) for one in kept))

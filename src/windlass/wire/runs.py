@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 from windlass.engine import Reason
 from windlass.errors import BadInput
 from windlass.machine import ENDED, MOVES, Cancel, Command, Patch, Reorder
-from windlass.model import Attempt, Created, Failure, Key, Listed, NewRun, Options, Policy, Run, State
+from windlass.model import FOREVER, Attempt, Created, Failure, Keep, Key, Listed, NewRun, Options, Policy, Run, State, kept
 from windlass.wire.values import heard, maybe_heard, maybe_told, text_of, told
 
 
@@ -34,6 +34,7 @@ class RunView(Struct, frozen=True):
     returns: int
     max_attempts: int
     max_runtime: int | None
+    keep: Keep | None  # milliseconds from its end on; null: as long as is set for all
     policy: Policy
     retry_of: str | None
     worker: str | None
@@ -85,6 +86,7 @@ def run_view(run: Run, left_out: tuple[str, ...] = ()) -> RunView:
         returns=run.returns,
         max_attempts=run.max_attempts,
         max_runtime=run.max_runtime,
+        keep=None if run.keep is None else kept(run.keep),
         policy=run.policy,
         retry_of=run.retry_of,
         worker=run.worker,
@@ -118,6 +120,7 @@ def run_of(view: RunView) -> Run:
         created_at=heard(view.created_at, "created_at"),
         max_attempts=view.max_attempts,
         max_runtime=view.max_runtime,
+        keep=FOREVER if view.keep == "forever" else view.keep,
         policy=view.policy,
         attempt=view.attempt,
         attempt_id=None if view.attempt_id == view.id else view.attempt_id,

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 from windlass.engine.doctor import limits, schedules, stores, webhooks, work, workers
 from windlass.engine.doctor.findings import SEVERITIES, Finding, note, problem
-from windlass.engine.reading import Reading
+from windlass.engine.retention import Keeping
 from windlass.errors import StoreBroken, StoreUnreachable, WindlassError
 
-Check = Callable[[Reading], Awaitable[list[Finding]]]
+Check = Callable[[Keeping], Awaitable[list[Finding]]]
 
 CHECKS: tuple[Check, ...] = (
     work.unclaimed,
@@ -43,12 +43,13 @@ CHECKS: tuple[Check, ...] = (
     stores.future,
     stores.step,
     stores.followers,
+    stores.retention,
 )
 MOST = 20
 """Findings of one check that are listed."""
 
 
-class Doctor(Reading):
+class Doctor(Keeping):
     """The verb of those who want to know what is wrong."""
 
     async def doctor(self, *, deep: bool = False) -> list[Finding]:

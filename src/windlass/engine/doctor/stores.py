@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from windlass.durations import span
 from windlass.engine.core import Core
-from windlass.engine.doctor.findings import Finding, note, problem, warning
+from windlass.engine.doctor.findings import Finding, note, problem, runs, warning
 from windlass.engine.reading import Reading
+from windlass.engine.retention import Keeping
 from windlass.engine.steady import LASTING
 from windlass.store.disks import NETWORK, VOLATILE, Stranger, Surroundings, look_around
 from windlass.store.doctor import File, Server
@@ -25,6 +26,8 @@ APART = 5_000
 """Milliseconds between two clocks that matter."""
 BEHIND = 5 * 60_000
 """Milliseconds by which those who follow the journal may be behind it."""
+UNPRUNED, COUNTED = 10 * 60_000, 1_000
+"""Milliseconds for which a run may be there that is past its retention, and how many of each kind are counted that are there for longer."""
 
 
 # SQLite
@@ -306,3 +309,30 @@ async def followers(core: Reading) -> list[Finding]:
                 )
             )
     return findings
+
+
+# Retention
+
+
+async def retention(core: Keeping) -> list[Finding]:
+    """Ended runs that should have been removed already."""
+    now = (await core.bounds()).earliest
+    over = [
+        run.at + shelf.keep
+        for shelf in (await core.shelves(now - UNPRUNED)).values()
+        for run in await shelf.page((0, 0), COUNTED)
+        if not run.needed
+    ]
+    if not over:
+        return []
+    late_by = now - min(over)
+    return [
+        warning(
+            "retention_behind",
+            f"Retention is behind: {runs(len(over), COUNTED)} should be gone already, the oldest since {span(late_by)} ago.",
+            "Keep a worker or a hub running on this store: they remove what is past its time. If one does, look into its log, and whether "
+            "the disk is slow; `windlass retention` shows how long ended runs are kept.",
+            runs=len(over),
+            late_ms=late_by,
+        )
+    ]

@@ -77,8 +77,7 @@ class JournalStream(Stream):
         self._place = end
 
     async def _catch_up(self, pipe: Pipe, place: Place, end: Place) -> None:
-        limits = self.events.engine.limits
-        if self.events.clock.now() - place.at > min(limits.keep_succeeded, limits.keep_others) - MARGIN:
+        if self.events.clock.now() - place.at > await self.events.engine.shortest_retention() - MARGIN:
             await pipe.write(frames.gap_frame(place, "pruned", place))
         ended = False
         while not ended:

@@ -1,4 +1,4 @@
-"""What people set for all: pauses, queues, resources."""
+"""What people set for all: pauses, queues, resources, retention."""
 
 from __future__ import annotations
 
@@ -75,6 +75,18 @@ async def list_occupants(
     return wire.occupants_view(await request.hub.engine.occupants(gate_key(name, key), count=count))
 
 
+@get("/api/v1/retention", opt={"scope": "read"}, summary="How long ended runs are kept")
+async def get_retention(request: HubRequest) -> wire.RetentionView:
+    return wire.retention_view(await request.hub.engine.retention())
+
+
+@put("/api/v1/retention", opt={"scope": "admin"}, summary="Say how long ended runs are kept")
+async def put_retention(request: HubRequest, data: JSONBody[wire.PutRetention]) -> wire.RetentionView:
+    engine = request.act("set", "retention")
+    return wire.retention_view(await engine.set_retention(**asdict(data), by=request.caller.who))
+
+
 HANDLERS: list[Any] = [
     pause, resume, list_pauses, list_queues, put_queue, list_resources, get_resource, put_resource, drop_resource, list_occupants,
+    get_retention, put_retention,
 ]  # fmt: skip

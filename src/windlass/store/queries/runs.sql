@@ -92,8 +92,8 @@ where (select count(*) from {rows: d: name text, rev int} join jobs on jobs.name
     where k.compare = 1 and h.run <> k.run and h.hash is distinct from k.hash)
 
 -- name: create
-insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of, schedule, instant, keys, aged, grouped)
-select r.id, 1, :state, :job, :queue, :lane, :band, r.position, r.payload, r.due_at, :now, :max_attempts, cast(:max_runtime as {int}), :policy, :retry_of, r.schedule, r.instant, r.keys, cast(:aged as {int}), (select g.seq from job_groups g where g.id = :group)
+insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of, schedule, instant, keys, aged, keep, grouped)
+select r.id, 1, :state, :job, :queue, :lane, :band, r.position, r.payload, r.due_at, :now, :max_attempts, cast(:max_runtime as {int}), :policy, :retry_of, r.schedule, r.instant, r.keys, cast(:aged as {int}), cast(:keep as {int}), (select g.seq from job_groups g where g.id = :group)
 from {rows: r: id text, position int, due_at int, payload text, scope text, key text, schedule int, instant int, keys text}
 where r.key is null or r.id = (select k.run from job_keys k where k.scope = r.scope and k.key = r.key)
 
@@ -479,9 +479,17 @@ select {run_within: most} from job_runs where seq < :seq order by seq desc limit
 -- name: list_job
 select {run_within: most} from job_runs where job = :job and seq + 0 < :seq order by seq + 0 desc limit :count
 
+-- fragment: ended_in
+select seq from job_runs
+where finished_at is not null and state = :state and {own_keep} = @ and (finished_at, seq) < (:at, :seq)
+order by finished_at desc, seq desc limit :count
+
+-- fragment: latest_ended
+select seq from ({ended_in: 0}) as others union all select seq from ({ended_in: 1}) as own
+
+-- The latest in either part of the index, and of these the latest.
 -- name: list_ended
-select {run_within: most} from job_runs
-where finished_at is not null and state = :state and (finished_at, seq) < (:at, :seq) order by finished_at desc, seq desc limit :count
+select {run_within: most} from job_runs where seq {among: latest_ended} order by finished_at desc, seq desc limit :count
 
 -- name: list_job_ended
 select {run_within: most} from job_runs {using: job_runs_job_ended}
@@ -535,11 +543,21 @@ select name, queues, jobs, tags, cores, memory, slots, schemas from workers wher
     and (select f.finished_at is null from job_runs f where f.seq = w.run) limit 1) is not null
   or (select c.finished_at is null from job_runs c where c.id = (select g.callback from job_groups g where g.seq = job_runs.grouped)))
 
+-- Which part of the index of ended runs: 0 for those that are kept for as long as is set for all, 1 for those with a time of their own.
+-- fragment: own_keep
+(case when keep is null then 0 else 1 end)
+
 -- What is kept is read too: the next page begins behind it.
 -- name: prunable
 select seq, finished_at, {needed} from job_runs
-where finished_at is not null and state = :state and finished_at < :before and (finished_at, seq) > (:at, :seq)
+where finished_at is not null and state = :state and {own_keep} = 0 and finished_at < :before and (finished_at, seq) > (:at, :seq)
 order by finished_at, seq limit :count
+
+-- The same of those with a time of their own, by when it is over. What the journal's followers have not read yet is waited for.
+-- name: prunable_own
+select seq, finished_at + keep, {needed} or finished_at > :read and finished_at + keep >= :until from job_runs
+where keep is not null and finished_at + keep < :before and (finished_at + keep, seq) > (:at, :seq)
+order by finished_at + keep, seq limit :count
 
 -- Those that can be removed without waiting for anybody: neither they nor their keys are locked.
 -- name: unlocked_old
@@ -581,6 +599,12 @@ delete from job_waits where run {in: ids}
 
 -- name: prune_followed
 delete from job_waits where predecessor {in: ids}
+
+-- The shortest time of its own after which a run was removed: an older place in the journal may have gaps behind it.
+-- name: note_shortest
+insert into store_settings (name, value, at)
+select 'shortest', shortest, :now from (select min(keep) as shortest from job_runs where seq {in: ids}) as kept where shortest is not null
+on conflict (name) do update set value = excluded.value, at = excluded.at where excluded.value < store_settings.value
 
 -- name: prune_runs
 delete from job_runs where seq {in: ids}
