@@ -310,6 +310,15 @@ def test_a_submitter_cannot_let_a_run_go_without_what_its_job_uses(place: Place)
         place.admin.ask("POST", "/runs", asked, 202)
 
 
+def test_a_submitter_cannot_keep_a_run_for_longer_than_its_job_says(place: Place) -> None:
+    shop = place.somebody("shop", "submit")
+    place.admin.ask("PUT", "/jobs/short", {"options": {"keep": HOUR}})
+    for job, longer in (("mail", "forever"), ("short", 2 * HOUR)):
+        assert "longer" in shop.refused("POST", "/runs", {"job": job, "options": {"keep": longer}})
+        shop.ask("POST", "/runs", {"job": job, "options": {"keep": HOUR}}, 202)
+        place.admin.ask("POST", "/runs", {"job": job, "options": {"keep": longer}}, 202)
+
+
 def test_a_worker_reads_results_only_for_the_run_that_it_has(place: Place) -> None:
     before = place.admin.ask("POST", "/runs", {"job": "mail"}, 202)["id"]
     after = place.admin.ask("POST", "/runs", {"job": "mail", "after": [before]}, 202)["id"]

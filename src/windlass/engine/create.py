@@ -239,9 +239,17 @@ class Creating(Core):
     def _template(self, options: Options | None, job: Job, template: Template) -> Template:
         if options is None:
             return template
-        if not self.trusted and (less := lessened(job.options, options)) is not None:
-            raise Forbidden(f"The job {job.name!r} {less}; a run without needs the scope admin.", hint="Leave it out of the run's options.")
+        if not self.trusted:
+            self._refuse_more(job, options)
         return Template.of(merged(job.options, options))
+
+    def _refuse_more(self, job: Job, options: Options) -> None:
+        """A run's own options may ask for less than its job gives to all, and not for more."""
+        if (less := lessened(job.options, options)) is not None:
+            raise Forbidden(f"The job {job.name!r} {less}; a run without needs the scope admin.", hint="Leave it out of the run's options.")
+        usual, own = (Template.of(one).keep for one in (job.options, options))
+        if own is not None and own > (self.limits.keep_others if usual is None else usual):
+            raise Forbidden("To keep a run for longer than its job says needs the scope admin.", hint="Say a shorter time, or none.")
 
     async def _predecessors(self, wanted: set[str]) -> dict[str, int]:
         for before in wanted:
