@@ -304,10 +304,10 @@ def test_a_look_finds_what_was_committed_since_the_last(pooler: PgBouncer, empti
 
 def test_what_this_process_says_itself_needs_no_look(pooler: PgBouncer, emptied_postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hints, "LOOK_EVERY", 60.0)
+    monkeypatch.setattr(hints, "LOOK_ANYWAY", 60.0)
 
     async def work(one: AsyncPostgres, _: AsyncPostgres) -> None:
         assert await one.wait({"a"}, 60.0) == {"a"}
-        monkeypatch.setattr(hints, "LOOK_ANYWAY", 60.0)
         waiter = asyncio.create_task(one.wait({"a"}, 60.0))
         await asyncio.sleep(0)
         one.wake({"a", "b"})
@@ -323,6 +323,21 @@ def test_a_second_address_hears_what_is_said_through_the_pooler(pooler: PgBounce
         assert await one.wait({"a"}, 60.0) == {"a"}
 
     heard_through(pooler.url("home"), work, listen=emptied_postgres)
+
+
+def test_a_second_address_that_cannot_be_reached_is_told_once_and_work_is_found_all_the_same(
+    pooler: PgBouncer, emptied_postgres: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hints, "LOOK_ANYWAY", 0.3)
+
+    async def work(one: AsyncPostgres, _: AsyncPostgres) -> None:
+        for timeout in (1.0, 60.0, 60.0):
+            assert await one.wait({"a"}, timeout) == set()  # to look anyway
+
+    heard_through(pooler.url("home"), work, listen="postgresql://ann:secret@/home?host=/nowhere")
+    [record] = [record for record in caplog.records if record.name == hints.__name__]
+    assert "listen_store" in record.getMessage()
+    assert "secret" not in record.getMessage()
 
 
 # A caller's own connection

@@ -378,7 +378,10 @@ def test_plans_do_not_wait_for_statistics(store: Driven, admin: psycopg.Connecti
             assert not any(word in plan for word in ("Seq", "Hash", "Merge", "Bitmap"))
 
 
-def test_behind_a_pooler_nothing_is_prepared_and_no_setting_stays(kind: str, postgres_url: str, admin: psycopg.Connection[Any]) -> None:
+def test_behind_a_pooler_nothing_is_prepared_and_no_setting_stays(
+    kind: str, postgres_url: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "LOOK_ANYWAY", 60.0)
     with driven(kind, postgres_url, pooled=True) as store:
         store(put(1), ask("all"))
         assert store(ask("setting", name="enable_seqscan"), ask("prepared")) == [[("off",)], [(0,)]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,10 +19,12 @@ Pause = Callable[[float], Awaitable[None]]
 Look = Callable[[str | None], Awaitable[tuple[str, set[str]]]]
 """Topics of what has happened since an earlier look, if there was one, and what the next look is to be told."""
 
+_LOG = logging.getLogger(__name__)
+
 HINT_EVERY = 0.005  # seconds between two notifications of one process
 BURST = 8  # notifications that a blocking store may send at once after a rest
 LINGER = 5.0  # seconds the listener stays when nobody waits any more
-LOOK_ANYWAY = 1.0  # seconds after which those who wait look for what leaves no entry in the journal, such as the end of a pause
+LOOK_ANYWAY = 1.0  # seconds after which those who wait look for what cannot be heard, or leaves no entry in the journal
 NEWS = 100  # entries of the journal that one look reads; when there are more, anything may have happened
 LONGEST_TOPIC = 7_000  # bytes; a notification carries less than 8,000
 
@@ -52,7 +55,7 @@ class Hearing:
         self._pause = pause
         self._board = Board()
         self._waiting = 0
-        self._hears = False
+        self._hears = self._deaf = False
         self._task: asyncio.Task[None] | None = None
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
@@ -60,7 +63,7 @@ class Hearing:
         try:
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._keep_hearing())
-            return await self._board.wait(topics, timeout, missed=self._hears)
+            return await self._board.wait(topics, min(timeout, LOOK_ANYWAY) if self._deaf else timeout, missed=self._hears)
         finally:
             self._waiting -= 1
 
@@ -69,8 +72,10 @@ class Hearing:
 
     async def _keep_hearing(self) -> None:
         while self._waiting:
-            with suppress(psycopg.Error, StoreError):
+            try:
                 await self._hear()
+            except (psycopg.Error, StoreError):
+                self._deaf = True
             if self._waiting:
                 await self._pause(0.2)
 
@@ -80,7 +85,7 @@ class Hearing:
     @contextmanager
     def _hearing(self) -> Iterator[None]:
         """From now on nothing is missed."""
-        self._hears = True
+        self._hears, self._deaf = True, False
         self._board.wake({ANYTHING})
         try:
             yield
@@ -99,12 +104,22 @@ class Hearing:
 class Listener(Hearing):
     """By notifications, on one connection."""
 
-    def __init__(self, parameters: Mapping[str, Any], pause: Pause) -> None:
+    def __init__(self, parameters: Mapping[str, Any], pause: Pause, *, apart: bool = False) -> None:
         super().__init__(pause)
         self._parameters = parameters
+        self._complains = apart  # an address of its own may be wrong while all else works
+
+    async def _connected(self) -> psycopg.AsyncConnection[Any]:
+        try:
+            return await psycopg.AsyncConnection.connect(autocommit=True, **self._parameters)
+        except psycopg.Error as error:
+            if self._complains:
+                self._complains = False
+                _LOG.warning("Nothing is heard at listen_store, so that work is found once a second only: %s", " ".join(str(error).split()))
+            raise
 
     async def _hear(self) -> None:
-        connection = await psycopg.AsyncConnection.connect(autocommit=True, **self._parameters)
+        connection = await self._connected()
         try:
             await connection.execute(LISTEN)
             with self._hearing():

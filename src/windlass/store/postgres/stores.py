@@ -407,12 +407,15 @@ class AsyncPostgres(_Postgres):
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> _Loop:
         """A loop comes for the first time; those that were closed meanwhile are forgotten, with what waited in them."""
-        listening = self._listening
-        hearing = Looker(self._look, self._pause) if listening is None else Listener(listening, self._pause)
-        here = _Loop(self._size, hearing)
+        here = _Loop(self._size, self._hearing())
         with self._entering:
             self._loops = {one: its for one, its in self._loops.items() if not one.is_closed()} | {loop: here}
         return here
+
+    def _hearing(self) -> Hearing:
+        if self._listening is None:
+            return Looker(self._look, self._pause)
+        return Listener(self._listening, self._pause, apart=self._listening is not self._parameters)
 
     async def _connect(self) -> AsyncSession:
         return AsyncSession(await psycopg.AsyncConnection.connect(autocommit=True, **self._parameters), pooled=self._pooled)
