@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -478,6 +478,48 @@ def test_lines_are_cut_and_dropped_at_their_limits(h: Harness) -> None:
     h(h.engine.log(run.id, token(run), [(9, "line 9"), (1, "again")]))
     kept = [line.text for line in h(h.engine.lines(run.id))]
     assert kept == ["0123456789", "ü" * 5, "a\ufffdb?c", "line 4", "line 5"]
+
+
+def test_an_attempt_logs_no_more_than_its_limit_of_bytes(h: Harness) -> None:
+    h.engine.limits = Limits(line=100, lines=100, log=1_000)
+    run = running(h)
+
+    def kept() -> dict[int, str]:
+        return {line.n: line.text for line in h(h.engine.lines(run.id))}
+
+    def log(*lines: tuple[int, str]) -> None:
+        for _ in range(2):  # the second time changes nothing
+            h(h.engine.log(run.id, token(run), lines))
+
+    log(*((n, "\u00fc" * 45) for n in range(1, 6)))
+    log(*((n, "x" * 90) for n in range(4, 11)))
+    assert kept() == {n: "\u00fc" * 45 if n < 6 else "x" * 90 for n in range(1, 11)}
+    log(*((n, "x" * 90) for n in range(9, 20)))
+    notice = "Further lines were dropped: an attempt may log 1,000 bytes."
+    assert kept() == {n: "\u00fc" * 45 if n < 6 else "x" * 90 for n in range(1, 12)} | {12: notice}
+    log((20, "x"), (3, "other"), (100, ""))
+    assert len(kept()) == 12
+    h.fail(run, delay=0)
+    h(h.engine.log(run.id, token(h.claimed()), [(1, "anew")]))
+    assert [line.text for line in h(h.engine.lines(run.id, after=(2, 0)))] == ["anew"]
+
+
+@pytest.mark.parametrize("order", [range(100, 0, -1), [*range(50, 101), *range(1, 51)], [*range(2, 101, 2), *range(1, 101, 2)]])
+def test_no_order_of_lines_makes_more_room_for_them(h: Harness, order: Sequence[int]) -> None:
+    h.engine.limits = Limits(line=100, lines=100, log=1_000)
+    run = running(h)
+    for n in order:
+        h(h.engine.log(run.id, token(run), [(n, "\u00fc" * 50)]))
+    notice = "Further lines were dropped: an attempt may log 1,000 bytes."
+    assert sum(len(line.text.encode()) for line in h(h.engine.lines(run.id)) if line.text != notice) <= 1_000
+
+
+def test_a_line_that_comes_late_is_kept(h: Harness) -> None:
+    run = running(h)
+    h(h.engine.log(run.id, token(run), [(n, f"line {n}") for n in range(9_000, 10_000)]))
+    h(h.engine.log(run.id, token(run), [(n, f"line {n}") for n in range(8_000, 9_000)]))
+    h(h.engine.log(run.id, token(run), [(1, "x" * 8_192)]))
+    assert [line.text for line in h(h.engine.lines(run.id, count=3))] == ["x" * 209, "line 8000", "line 8001"]
 
 
 def test_a_resent_line_takes_no_room_from_a_new_one(h: Harness) -> None:

@@ -654,6 +654,7 @@ def test_where_the_system_does_not_tell_its_mounts_nothing_is_known() -> None:
         ({"free": 100 * 2**20}, "disk_nearly_full", "problem"),
         ({"free": GIB}, "disk_nearly_full", "warning"),
         ({"free": 3 * GIB, "total": 200 * GIB}, "disk_nearly_full", "warning"),
+        ({"readable": ("shop.db",)}, "readable_by_others", "warning"),
         ({"strangers": (Stranger(7, "sqlite3"),)}, "another_engine", "warning"),
         ({"strangers": (Stranger(7, "sqlite3", "3.52.0"),)}, "another_engine", "warning"),
         ({"strangers": (Stranger(7, "sqlite3", "3.40.1", old=True),)}, "another_engine", "problem"),
@@ -695,6 +696,16 @@ def test_a_file_without_a_write_ahead_log() -> None:
     [finding] = stores._opened(File("shop.db", "delete", 2))  # which windlass refuses to open
     assert (finding.code, finding.severity) == ("no_write_ahead_log", "problem")
     assert stores._opened(File("shop.db", "wal", 2)) == []
+
+
+def test_a_file_that_others_can_read(on_file: Harness, tmp_path: Path) -> None:
+    assert on_file(on_file.engine.doctor()) == []
+    file = tmp_path / "windlass.db"
+    file.chmod(0o640)
+    (tmp_path / "windlass.db-wal").chmod(0o604)
+    finding = only(on_file, "readable_by_others", "warning")
+    assert finding.data == {"files": [str(file), f"{file}-wal"]}
+    assert f"chmod 600 {file} {file}-wal," in finding.todo
 
 
 def test_a_long_log(on_file: Harness, tmp_path: Path) -> None:

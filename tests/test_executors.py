@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import working
+from tests.workers import ended, working
 from windlass import App, Context, State
 from windlass import Fail as FailNow
 from windlass import Snooze as SnoozeNow
@@ -371,6 +371,24 @@ def test_a_command_knows_its_run_and_has_the_environment_and_folder_of_its_job(t
     environment = (("OWN", "word"), ("WINDLASS_TOKEN", "forged"))
     result = output(ran(python(script, cwd=str(tmp_path), environment=environment)))
     assert result == [str(tmp_path), "run-1", "job", "1", "token-1", WHEN, "word", os.environ["PATH"]]
+
+
+def test_the_secrets_of_a_worker_are_not_its_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {"WINDLASS_HUB_TOKEN": "wl_secret", "WINDLASS_STORE": "postgresql://ann:secret@db/shop", "PGPASSWORD": "secret"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OWN", "word")
+    script = "import os, json; print(json.dumps(dict(os.environ)))"
+    names = "WINDLASS_RUN_ID", "WINDLASS_JOB", "WINDLASS_ATTEMPT", "WINDLASS_TOKEN", "WINDLASS_SCHEDULED_FOR"
+    own = App(":memory:")
+    tells = own.command("tells", [sys.executable, "-c", script])
+    wants = own.command("wants", [sys.executable, "-c", script], environment=secrets)
+    with working(own):
+        told, given = (json.loads(ended(job.enqueue()).output or "") for job in (tells, wants))
+    assert {name for name in told if name.startswith("WINDLASS_")} == set(names)
+    assert told["OWN"] == "word"
+    assert not secrets.keys() & told.keys()
+    assert secrets.items() <= given.items()
 
 
 def test_an_exit_status_is_named_with_the_end_of_standard_error() -> None:

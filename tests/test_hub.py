@@ -223,6 +223,21 @@ def test_L11_log_lines_are_read_unchanged_after_the_end(desk: Desk) -> None:
     desk.refused("POST", "/worker/log", {"run": run["id"], "token": run["token"], "lines": [(4, "late")]}, 409, "lease_lost")
 
 
+def test_a_worker_cannot_log_without_end(desk: Desk) -> None:
+    run_id = desk.create()
+    run = desk.claimed()
+    for first in range(1, 1_300, 100):
+        lines = [(n, "x" * 8_192) for n in range(first, first + 100)]
+        desk.ask("POST", "/worker/log", {"run": run["id"], "token": run["token"], "lines": lines})
+    after, texts = 0, list[str]()
+    while page := desk.ask("GET", f"/runs/{run_id}/logs?after={after}")["lines"]:
+        texts += [line["line"] for line in page]
+        after = page[-1]["cursor"]
+    assert len(texts) == 8 * 2**20 // 8_192 + 1
+    assert texts[-1] == "Further lines were dropped: an attempt may log 8,388,608 bytes."
+    desk.report(run, output="1")
+
+
 def test_L12_times_are_in_order_and_in_UTC(desk: Desk) -> None:
     run_id = desk.create()
     desk.clock.leap(1_500)

@@ -147,6 +147,8 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("anchor", "max_age", "jitter", "enabled", "next_at", "rev", "skipped"), 1),
     **dict.fromkeys(("about", "metrics", "schemas"), "{}"),
     **dict.fromkeys(("cursor", "status", "error", "reason"), "a"),
+    **dict.fromkeys(("log", "share", "late"), 1),
+    "notice": "a",
     "answer": 1,
     "few": 1,
     **dict.fromkeys(("base", "other", "latest"), 1),

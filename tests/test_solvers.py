@@ -6,10 +6,13 @@ import fcntl
 import hashlib
 import json
 import os
+import resource
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -39,6 +42,7 @@ ROUNDS = int(500 * float(os.environ.get("TORTURE", "1")))
 SHELL = b"#!/bin/sh\n"
 HELLO = SHELL + b"echo hello\n"
 PYTHON = f"#!{sys.executable} -I\n".encode()
+KINDS = (resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE)
 
 
 def sha(program: bytes) -> str:
@@ -264,6 +268,17 @@ def test_an_address_that_must_not_be_reached_is_refused_for_good(cache: Path, fi
     assert files.asked == []
 
 
+def test_a_cached_program_is_executed_only_if_its_host_may_be_used(app: App, cache: Path, files: Files, tmp_path: Path) -> None:
+    solver = files.offer(SHELL + f"echo again >> {tmp_path}/executed\n".encode())
+    assert solved(app, cache, solver).state is State.SUCCEEDED
+    elsewhere = Egress(allow=["127.0.0.0/8"], plain_http=True, only=["a.example"])
+    handle = asked(app, solver, max_attempts=3)
+    with working(app, solvers=Solvers(elsewhere, cache=cache), name="w2"):
+        run = ended(handle)
+    assert (failure(run).code, run.attempt) == ("egress_refused", 1)
+    assert (tmp_path / "executed").read_text() == "again\n"
+
+
 def test_a_worker_without_solvers_is_never_offered_such_a_run(app: App, cache: Path, files: Files) -> None:
     handle = asked(app, files.offer(HELLO))
     plain = app.enqueue("solve")
@@ -293,6 +308,8 @@ def test_the_settings_make_a_worker_with_solvers(app: App, cache: Path, files: F
         "SOLVER_ALLOW": "127.0.0.0/8",
         "SOLVER_PLAIN_HTTP": "1",
         "SOLVER_MEMORY": "700MiB",
+        "SOLVER_PROCESSES": "300",
+        "SOLVER_FILE_SIZE": "1GiB",
     }.items():
         monkeypatch.setenv(f"WINDLASS_{name}", value)
     handle = asked(app, files.offer(HELLO))
@@ -300,6 +317,7 @@ def test_the_settings_make_a_worker_with_solvers(app: App, cache: Path, files: F
         assert output(ended(handle)) == "hello"
         assert at_work.worker.solvers is not None
         assert at_work.worker.solvers.memory == 700
+        assert (at_work.worker.solvers.processes, at_work.worker.solvers.file_size) == (300, 1_024)
 
 
 # What may be asked for
@@ -733,6 +751,79 @@ def test_nothing_of_the_worker_leaks_into_a_solver(
     assert all("memfd:solver" in target or target.endswith("/solver") for target in others)
     assert all("pipe:" in said["fds"][number] for number in "012")
     assert said["group"] == said["pid"]
+
+
+STATUS = PYTHON + (
+    b"import json, resource\n"
+    b"status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
+    b"limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE)]\n"
+    b"print(json.dumps([int(status['NoNewPrivs']), *limits]))\n"
+)
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has no_new_privs")
+
+
+@on_linux
+def test_a_solver_gains_no_rights_and_has_limits(app: App, cache: Path, files: Files, place: str) -> None:
+    solver = files.offer(STATUS)
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    default = 16_384 if hard == resource.RLIM_INFINITY else min(16_384, hard)
+    assert output(solved(app, cache, solver)) == [1, default, 8 * 2**30]
+    limits = {"processes": 300, "file_size": 1}
+    assert output(solved(app, cache, solver, limits=limits)) == [1, 300, 2**20]
+    limits = {"processes": 0, "file_size": 0}
+    assert output(solved(app, cache, solver, limits=limits)) == [1, *(resource.getrlimit(kind)[0] for kind in KINDS)]
+
+
+def test_a_solver_that_writes_too_large_a_file_is_killed(cache: Path, files: Files) -> None:
+    solver = files.offer(SHELL + b"head -c 2000000 /dev/zero > much; ls -s much >&2; exit 0\n")
+    assert result(ran(loopback(cache, file_size=3), solver)) is None
+    report = ran(loopback(cache, file_size=1), files.offer(SHELL + b"exec head -c 2000000 /dev/zero > much\n"))
+    assert error(report).message == "The process was killed by SIGXFSZ."
+
+
+AS_NOBODY = """
+import ctypes, os, resource, sys
+from windlass.worker.launch import confine
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+"""
+
+
+def as_nobody(code: str, *arguments: str) -> str:
+    """What a program prints, as an ordinary user: root has fewer limits."""
+    command = [sys.executable, "-c", AS_NOBODY + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@on_linux
+def test_a_program_that_may_have_no_more_processes_starts_none() -> None:
+    code = "confine(1, 0)\ntry:\n    os.fork()\nexcept BlockingIOError:\n    print('refused')"
+    assert as_nobody(code) == "refused"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program that has its rights")
+@on_linux
+def test_a_setuid_program_gives_a_solver_nothing() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        shutil.copy("/usr/bin/id", program := f"{folder}/id")
+        os.chmod(program, 0o4755)
+        become = "os.execv(sys.argv[1], [sys.argv[1], '-u'])"
+        assert as_nobody(become, program) == "0"
+        assert as_nobody(f"confine(0, 0); {become}", program) == "65534"
+
+
+def test_where_nothing_keeps_a_program_from_gaining_rights_it_is_said_once(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(solvers, "CONFINES", False)
+    solvers._warn_once.cache_clear()
+    for _ in range(2):
+        loopback(cache)
+    [record] = caplog.records
+    assert "no_new_privs" in record.getMessage()
 
 
 def test_long_params_come_on_standard_input(app: App, cache: Path, files: Files) -> None:

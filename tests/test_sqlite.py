@@ -731,6 +731,77 @@ def test_a_place_without_permission_is_explained(foreign_folder: Path, file: int
     assert "belong to the user that runs windlass" in line
 
 
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(path: str) -> dict[str, int]:
+    return {name: os.stat(path + name).st_mode & 0o777 for name in ("", "-wal", "-shm") if os.path.exists(path + name)}
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@in_loop
+async def test_only_its_owner_can_read_what_is_made(path: str, kind: str, linked: bool, no_umask: None) -> None:
+    name = f"{path}-link" if linked else path
+    if linked:
+        os.symlink(path, name)  # to nothing yet
+    async with opened(name, kind) as store:
+        await store.batch("pair", pair(1))
+        assert modes(path) == {"": 0o600, "-wal": 0o600, "-shm": 0o600}
+        sqlite.backup(path, f"{path}-copy")
+        os.chmod(path, 0o644)
+        sqlite.backup(path, f"{path}-another")
+    os.chmod(f"{path}-copy", 0o644)
+    sqlite.restore(f"{path}-copy", f"{path}-restored", steps=STEPS)
+    assert [os.stat(path + end).st_mode & 0o777 for end in ("-another", "-restored")] == [0o600, 0o600]
+
+
+@in_loop
+async def test_a_file_that_is_there_keeps_its_mode(path: str, kind: str) -> None:
+    async with opened(path, kind) as store:
+        await store.batch("pair", pair(1))
+    os.chmod(path, 0o640)
+    sqlite.backup(path, f"{path}-copy")
+    async with opened(path, kind) as store:
+        await store.batch("pair", pair(2))
+        assert modes(path) == {"": 0o640, "-wal": 0o640, "-shm": 0o640}
+    sqlite.restore(f"{path}-copy", path, replace=True, steps=STEPS)
+    assert modes(path) == {"": 0o640}
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_backup_writes_to_and_gives_away_only_the_file_that_it_has_made(
+    path: str, tmp_path: Path, link: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_sync(open_store(path).close())
+    foreign = str(tmp_path / "foreign")
+    Path(foreign).write_bytes(b"")
+    os.chmod(foreign, 0o400)
+    os.chmod(path, 0o666)
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+    before = os.stat(foreign)
+    copying = copies._copy
+
+    def swapped(source: str, part: str, progress: Any) -> int:
+        os.unlink(part)
+        link(foreign, part)
+        return copying(source, part, progress)
+
+    monkeypatch.setattr(copies, "_copy", swapped)
+    if link is os.symlink:
+        with pytest.raises(StoreError):
+            sqlite.backup(path, tmp_path / "copy.db")
+    else:
+        with contextlib.suppress(StoreError):
+            sqlite.backup(path, tmp_path / "copy.db")
+    after = os.stat(foreign)
+    assert (after.st_uid, after.st_mode) == (before.st_uid, before.st_mode)
+
+
 def test_damage_is_named(path: str) -> None:
     store = open_store(path)
     for number in range(1, 100):
@@ -932,7 +1003,7 @@ async def test_a_backup_beside_an_open_store_leaves_one_file_and_no_lock(path: s
         sqlite.backup(path, copy)
         await store.batch("pair", pair(2))
     assert os.listdir(copy.parent) == ["one.db"]
-    assert copy.stat().st_mode & 0o777 == 0o640
+    assert copy.stat().st_mode & 0o777 == 0o600
     assert copy.read_bytes()[18:20] == b"\x01\x01"  # no log: it can be read where nothing can be written
     assert ids(str(copy)) == [1]
     assert ids(path) == [1, 2]

@@ -360,6 +360,25 @@ def test_lines_beyond_the_limit_are_dropped_and_counted_in_the_log(app: App) -> 
     assert last == f"{12_000 - len(kept):d} further lines were dropped."
 
 
+@pytest.mark.parametrize("text", ["x" * 10_000, "\u00fc" * 4_000])
+def test_lines_beyond_the_limit_of_bytes_are_dropped_and_counted_in_the_log(stored: App, text: str) -> None:
+    @stored.job(name="talks")
+    def talks(ctx: Context) -> str:
+        for _ in range(1_500):
+            ctx.logger.info(text)
+        ctx.logger.info("short")
+        return "done"
+
+    with working(stored):
+        handle = talks.enqueue()
+        assert ended(handle).state is State.SUCCEEDED
+    *kept, last = [line.text for line in handle.logs()]
+    size = sum(len(line.encode()) for line in kept)
+    assert 8 * 2**20 - 3 * 8_192 <= size <= 8 * 2**20 - 8_192
+    assert {len(line) for line in kept} == {min(len(text) + 5, 8_192)}
+    assert last == f"{1_501 - len(kept):d} further lines were dropped."
+
+
 def test_no_line_is_lost_between_two_batches(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "LOG_EVERY", 0.0)
     before = sys.getswitchinterval()

@@ -26,7 +26,6 @@ from windlass.errors import BadInput, StoreError, StoreUnreachable
 from windlass.extras import install
 from windlass.model import FOREVER, Limits
 from windlass.store.base import Store
-from windlass.worker.solvers import MEMORY as MEMORY_OF_SOLVERS
 from windlass.worker.solvers import Solvers
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ class Settings(Struct, frozen=True):
     solver_plain_http: bool | None = None
     solver_cache: str | None = None
     solver_memory: int | None = None  # MiB
+    solver_processes: int | None = None
+    solver_file_size: int | None = None  # MiB
 
     def filled(self) -> Settings:
         """The same with defaults for what nobody said; what has no default stays None."""
@@ -240,6 +241,8 @@ FIELDS: Mapping[str, Field] = {
     "solver_plain_http": Field(_flag, _yes_or_no, "whether they may be fetched without encryption"),
     "solver_cache": Field(_same, _text, "the folder they are kept in"),
     "solver_memory": Field(_whole, _memory, "memory (MiB) each of them may have; 0 is no limit"),
+    "solver_processes": Field(_whole, _count(0, 2**22), "processes and threads that their user may have; 0 is no limit"),
+    "solver_file_size": Field(_whole, _memory, "size (MiB) of a file that they write; 0 is no limit"),
 }
 
 
@@ -370,8 +373,8 @@ def solvers_of(settings: Settings) -> Solvers | None:
     if not settings.solvers:
         return None
     egress = Egress(allow=settings.solver_allow or (), only=settings.solver_hosts, plain_http=settings.solver_plain_http or False)
-    memory = MEMORY_OF_SOLVERS if settings.solver_memory is None else settings.solver_memory
-    return Solvers(egress, cache=settings.solver_cache, memory=memory)
+    limits = {name: getattr(settings, f"solver_{name}") for name in ("memory", "processes", "file_size")}
+    return Solvers(egress, cache=settings.solver_cache, **_known(limits))
 
 
 # Stores

@@ -662,6 +662,7 @@ class Limits(Struct, frozen=True):
     progress: int = 4 * 1024
     line: int = 8 * 1024
     lines: int = 10_000  # of one attempt
+    log: int = 8 * 1024 * 1024  # of all lines of one attempt
     lines_per_call: int = 1_000
     create: int = 10_000  # runs in one call
     claim: int = 1_000

@@ -226,6 +226,8 @@ def _add_solvers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--solver-plain-http", action="store_true", default=None, help="fetch them without encryption, too")
     parser.add_argument("--solver-cache", metavar="FOLDER", help="keep them here")
     parser.add_argument("--solver-memory", metavar="SIZE", help="memory each of them may have, such as 512MiB")
+    parser.add_argument("--solver-processes", type=int, metavar="N", help="processes and threads that their user may have")
+    parser.add_argument("--solver-file-size", metavar="SIZE", help="size of a file that they write, such as 1GiB")
 
 
 def _add_enqueue(commands: _Commands) -> None:

@@ -74,13 +74,13 @@ class Holding(Core):
         return progress
 
     async def log(self, run_id: str, token: str, lines: Sequence[tuple[int, str]], *, seq: int | None = None) -> None:
-        """Append lines numbered by their worker; a line sent again is kept once. Those numbered above the limit are dropped."""
+        """Append lines numbered by their worker; a line sent again is kept once, and what is beyond the limits is dropped."""
         checks.count(lines, "log lines", self.limits.lines_per_call)
         if not lines:
             return
-        numbered = sorted((checks.integer(n, "A line's number", 1, 2**31), checks.line(text, self.limits.line)) for n, text in lines)
+        numbered = {checks.integer(n, "A line's number", 1, 2**31): checks.line(text, self.limits.line) for n, text in reversed(lines)}
         item = await self.held(run_id, token, seq)
-        run = await self.records.add_lines(item, numbered, self.limits.lines, self.clock.now())
+        run = await self.records.add_lines(item, sorted(numbered.items()), self.limits, self.clock.now())
         if run is None or run.token != token or run.state not in LIVE:
             run = run or await self.get(run_id)
             raise cancelled(run) if run.state is State.CANCELLED and run.token == token else lease_lost(run)

@@ -47,12 +47,21 @@ class Surroundings(NamedTuple):
     free: int
     total: int
     strangers: tuple[Stranger, ...]
+    readable: tuple[str, ...] = ()  # of the database and its logs, those that others than their owner can read or write
 
 
 def look_around(path: str) -> Surroundings:
     """How a database file lies."""
     mount = mount_of(os.path.realpath(path), mounts())
-    return Surroundings(mount.kind if mount else None, _size(f"{path}-wal"), *space(path), tuple(islice(strangers(path), MOST)))
+    others = tuple(islice(strangers(path), MOST))
+    return Surroundings(mount.kind if mount else None, _size(f"{path}-wal"), *space(path), others, tuple(_readable(path)))
+
+
+def _readable(path: str) -> Iterator[str]:
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        with suppress(FileNotFoundError):
+            if os.stat(name).st_mode & 0o066:
+                yield name
 
 
 def space(path: str) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from windlass.model import (
     Failure,
     Job,
     Lane,
+    Limits,
     Listed,
     LogLine,
     Needs,
@@ -49,6 +50,7 @@ _WRITTEN_BACK = (
     "seq", "rev", "state", "due_at", "position", "attempt", "attempt_id", "retry_of", "burnt", "returns", "token", "worker", "slot",
     "lease", "claimed_at", "started_at", "look_at", "cancel_asked_at", "finished_at", "reason", "lane", "parked",
 )  # fmt: skip
+WIDEST = 4  # bytes of a character
 _PATCHED = ("seq", "rev", "state", "payload", "queue", "lane", "band", "position", "due_at", "max_attempts", "keys", "parked", "aged")
 
 
@@ -84,7 +86,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "register": ("register",),
     "start": ("start", "journal"),
     "beat": ("beat",),
-    "log": ("add_lines",),
+    "log": ("lock_lines", "add_lines"),
     "report": ("succeed", "journal", *_WRITE_BACK, *_LET_GO),
     "cancel": ("lock_groups", "write_back", "journal_moves", *_FOLLOW),
     "skip": ("lock_groups", "write_back", "journal_moves", *_FOLLOW),
@@ -626,12 +628,19 @@ class Records(
 
     # Log lines
 
-    async def add_lines(self, held: Held, lines: Sequence[tuple[int, str]], most: int, now: int) -> Run | None:
-        """Append the lines if the token holds the run; the run as it is then."""
-        rows = pack(lines)
-        values: dict[str, Value] = {"r": rows, "seq": held.seq, "token": held.token, "most": most, "now": now}
-        found = await self._batch("log", Statement("add_lines", values), Statement("find_seqs", {"ids": pack([held.seq])}))
-        return run_of(found[1][0]) if found[1] else None
+    async def add_lines(self, held: Held, lines: Sequence[tuple[int, str]], limits: Limits, now: int) -> Run | None:
+        """Append the lines if the token holds the run, as far as its log has room for them; the run as it is then."""
+        share = limits.log // limits.lines
+        bounds: dict[str, Value] = {"most": limits.lines, "log": limits.log, "share": share, "late": share // WIDEST}
+        notice = f"Further lines were dropped: an attempt may log {limits.log:,} bytes."
+        values: dict[str, Value] = {"r": pack(lines), "seq": held.seq, "token": held.token, "now": now, "notice": notice}
+        _, _, found = await self._batch(
+            "log",
+            Statement("lock_lines", {"seq": held.seq}),
+            Statement("add_lines", values | bounds),
+            Statement("find_seqs", {"ids": pack([held.seq])}),
+        )
+        return run_of(found[0]) if found else None
 
     async def lines(self, seq: int, after: tuple[int, int], count: int) -> list[LogLine]:
         return [LogLine(*row) for row in await self._read("lines", seq=seq, attempt=after[0], n=after[1], count=count)]

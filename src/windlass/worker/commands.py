@@ -32,6 +32,7 @@ _TAIL = 20  # lines of standard error kept with a failure
 _OUTPUT = Limits().output
 PAYLOAD = "{payload}"
 TOKEN = "WINDLASS_TOKEN"
+SETTINGS, PASSWORD = "WINDLASS_", "PGPASSWORD"  # not inherited: the hub's token, the store's address and its password are among them
 
 
 class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,6 +89,7 @@ class AsCommand:
     ) -> None:
         self.handler, self.context, self.call, self.sink, self.guard = handler, context, call, sink, guard
         self._descriptors = descriptors  # that it inherits
+        self._confined = "-"  # processes and the size of files, for a program that others have brought
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._signal: int | None = None  # asked for before there was a process
@@ -122,7 +124,7 @@ class AsCommand:
 
     def _start(self) -> subprocess.Popen[bytes]:
         arguments = [part.replace(PAYLOAD, self.call.payload) for part in self.handler.argv]
-        launch = [sys.executable, "-I", "-S", _LAUNCH, str(self.handler.memory or 0), str(os.getpid())]
+        launch = [sys.executable, "-I", "-S", _LAUNCH, str(self.handler.memory or 0), str(os.getpid()), self._confined]
         with self._lock:
             self._process = subprocess.Popen(
                 launch + arguments,
@@ -142,7 +144,9 @@ class AsCommand:
         return any(PAYLOAD in part for part in self.handler.argv)
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, **dict(self.handler.environment), **self._of_the_run()}
+        """The worker's own without what is for windlass alone, then what the job gives it, then what it is told about the run."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS) and name != PASSWORD}
+        return {**inherited, **dict(self.handler.environment), **self._of_the_run()}
 
     def _of_the_run(self) -> dict[str, str]:
         return {

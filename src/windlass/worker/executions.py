@@ -16,15 +16,22 @@ if TYPE_CHECKING:
     from windlass.worker.loop import Worker
 
 Why = Literal["cancel", "timeout", "max_runtime", "drain", "abort", "lost"]
-LINES = Limits().lines
+_LIMITS = Limits()
+LINES, LINE = _LIMITS.lines, _LIMITS.line
+LOG = _LIMITS.log - LINE  # the rest is for the line that says how many were dropped
+
+
+def _size(text: str) -> int:
+    """The bytes that are kept of a line."""
+    return min(len(text[:LINE].encode("utf-8", "replace")), LINE)
 
 
 class Execution:
     """One attempt: what holds it, what it says, and why it should stop, if it should."""
 
     __slots__ = (
-        "began", "begun", "context", "dropped", "duration", "finished", "handler", "held", "lease_ends", "lines", "logging", "lost", "n",
-        "progress_text", "refused", "run", "task", "timers", "why", "work", "worker",
+        "began", "begun", "context", "dropped", "duration", "finished", "handler", "held", "lease_ends", "lines", "logged", "logging", "lost",
+        "n", "progress_text", "refused", "run", "task", "timers", "why", "work", "worker",
     )  # fmt: skip
 
     def __init__(self, worker: Worker, run: Run, handler: Handler, now: int, lease_ends: int) -> None:
@@ -42,14 +49,15 @@ class Execution:
         self.refused = False  # the store does not take its report, nor may it take what is said instead
         self.timers: list[asyncio.TimerHandle] = []
         self.lines: list[tuple[int, str]] = []
-        self.n = self.dropped = 0
+        self.n = self.dropped = self.logged = 0
         self.logging: asyncio.Lock | None = None  # lines are sent one batch after the other, and all before the report
         self.progress_text: str | None = None
 
     # What the handler says, from any thread
 
     def line(self, text: str) -> None:
-        if self.n >= LINES - 1:  # the last one says how many were dropped
+        self.logged += len(text) if text.isascii() and len(text) <= LINE else _size(text)
+        if self.n >= LINES - 1 or self.logged > LOG:  # the last one says how many were dropped
             self.dropped += 1
             return
         self.n += 1

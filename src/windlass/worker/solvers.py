@@ -16,6 +16,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,6 +27,7 @@ from windlass.model import Failure, Solver
 from windlass.worker.commands import PAYLOAD, TOKEN, AsCommand, Guard
 from windlass.worker.context import Call, Context, Sink
 from windlass.worker.handlers import Handler
+from windlass.worker.launch import CONFINES
 from windlass.worker.outcomes import Stopped, failure_of
 from windlass.worker.processes import CHUNK, Memory
 from windlass.worker.shortage import needed
@@ -33,6 +35,8 @@ from windlass.worker.shortage import needed
 _LOG = logging.getLogger("windlass.worker")
 
 MEMORY = 1_024  # MiB
+PROCESSES = 16_384  # of the worker's user, of whom the kernel counts all: stops a fork bomb and nothing usual
+FILE_SIZE = 8_192  # MiB of one file
 LARGEST = 256 * 2**20  # bytes of a program
 ROOM = 4 * 2**30  # bytes of the cache
 PATIENCE = 300.0  # seconds for a download
@@ -119,13 +123,18 @@ class Solvers:
         *,
         cache: str | os.PathLike[str] | None = None,
         memory: int = MEMORY,
+        processes: int = PROCESSES,
+        file_size: int = FILE_SIZE,
         largest: int = LARGEST,
         room: int = ROOM,
         patience: float = PATIENCE,
     ) -> None:
         self._egress = egress or Egress()
         self._cache = Path(cache or _default_cache())
-        self.memory, self._largest, self._room, self._patience = memory, largest, room, patience
+        self.memory, self.processes, self.file_size = memory, processes, file_size
+        self._largest, self._room, self._patience = largest, room, patience
+        if not CONFINES:
+            _warn_once()
         with self._folder() as folder:  # one that cannot be used is told of at the start
             self._make_room(folder)
 
@@ -134,6 +143,7 @@ class Solvers:
         checksum = solver.checksum.lower()
         if not _is_checksum(checksum):
             raise Mismatch("The run names no SHA-256.")
+        self._egress.check(solver.url)  # which hosts may be used is no matter of what was fetched before
         with self._folder() as folder:
             if self._cached(folder, checksum, image):
                 return
@@ -217,6 +227,11 @@ class Solvers:
             if left < 0:
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
+
+
+@cache
+def _warn_once() -> None:
+    _LOG.warning("This system has no no_new_privs: a program that a run brings along can gain rights by setuid programs.")
 
 
 def _about(entry: os.DirEntry[str]) -> os.stat_result | None:
@@ -342,6 +357,7 @@ class _Program(AsCommand):
         argv = (image.path, "--params", "-" if long else PAYLOAD)
         handler = Handler(work.call.job, "command", argv=argv, cwd=folder, memory=work.solvers.memory)
         super().__init__(handler, work.context, work.call, work.sink, work.guard, descriptors=image.seal())
+        self._confined = f"{work.solvers.processes}:{work.solvers.file_size}"
         self._variables = {} if long else {"JOB_PARAMS": work.call.payload}
         self._head = ""
 

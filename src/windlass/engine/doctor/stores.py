@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from windlass.durations import span
 from windlass.engine.core import Core
 from windlass.engine.doctor.findings import Finding, note, problem, runs, warning
@@ -90,6 +92,15 @@ def judged(path: str, around: Surroundings) -> list[Finding]:
                 f"The write-ahead log of {path} has {around.log // MIB:,} MiB: it cannot be emptied while somebody reads.",
                 "Look for a program that holds a transaction open on this file, and end it.",
                 bytes=around.log,
+            )
+        )
+    if around.readable:
+        found.append(
+            warning(
+                "readable_by_others",
+                f"Others than its owner can open {path}: payloads, results and the secrets of webhooks are in it.",
+                f"chmod 600 {' '.join(map(quote, around.readable))}, unless several users share it on purpose.",
+                files=list(around.readable),
             )
         )
     return [*found, *_room(path, around)]

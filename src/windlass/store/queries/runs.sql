@@ -508,12 +508,31 @@ select {run_within: most} from job_runs where look_at is not null and (look_at, 
 -- The journal in commit order. SQLite has one writer, so its key is that order.
 -- Log lines ------------------------------------------------------------------------------------------------------
 
--- Only lines that are not there yet count against the limit, so that a worker may send its last ones again.
+-- name: lock_lines postgres
+select 1 from job_runs where seq = :seq for no key update
+
+-- The last line knows how many bytes there are, so a call reads one row. A number that is passed over has its share of the whole kept for
+-- it: a line that comes late is cut to that. The first one that does not fit says so, and ends the log.
 -- name: add_lines
-insert into job_logs (run, attempt, n, at, text)
-select :seq, j.attempt, r.n, :now, r.text
-from job_runs j cross join {rows: r: n int, text text}
-where j.seq = :seq and j.token = :token and j.state in ({live}) and r.n <= :most
+insert into job_logs (run, attempt, n, at, text, size)
+select :seq, s.attempt, s.n, :now,
+  case when s.n < s.last then substr(s.text, 1, cast(:late as integer)) when s.size <= :log then s.text else :notice end,
+  case when s.n < s.last then 0 else s.size end
+from (
+  select h.attempt, h.last, r.n, r.text,
+    h.size + sum(octet_length(r.text)) over w + :share * (r.n - h.last - row_number() over w) as size
+  from (
+    select j.attempt,
+      coalesce((select l.n from job_logs l where l.run = j.seq and l.attempt = j.attempt order by l.n desc limit 1), 0) as last,
+      coalesce((select l.size from job_logs l where l.run = j.seq and l.attempt = j.attempt order by l.n desc limit 1), 0) as size
+    from job_runs j
+    where j.seq = :seq and j.token = :token and j.state in ({live})
+    limit 1
+  ) as h cross join {rows: r: n int, text text}
+  where r.n <= :most and h.size <= :log
+  window w as (partition by r.n > h.last order by r.n)
+) as s
+where s.n < s.last or s.size - octet_length(s.text) <= :log
 on conflict (run, attempt, n) do nothing
 
 -- name: lines

@@ -38,7 +38,7 @@ def _copy(source: str, part: str, progress: Progress | None) -> int:
     with translated(source), contextlib.ExitStack() as cleanup:
         origin = open_file(source, apsw.SQLITE_OPEN_READONLY)
         cleanup.callback(disconnect, origin)
-        copy = apsw.Connection(part)
+        copy = apsw.Connection(part, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
         cleanup.callback(copy.close)
         origin.set_busy_handler(patience(SystemClock(), PATIENCE))
         _ = origin.execute("begin; select count(*) from sqlite_schema").get  # held, or every foreign write would start the copy anew
@@ -52,17 +52,43 @@ def _copy(source: str, part: str, progress: Progress | None) -> int:
         return version_of(copy)
 
 
+class _Part:
+    """A file that is being written, under a name that it has until it is whole."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.fd = path, os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+
+    def own_like(self, model: str) -> os.stat_result:
+        """Give it to the owner of another file."""
+        status = os.stat(model)
+        with contextlib.suppress(PermissionError):
+            os.fchown(self.fd, status.st_uid, status.st_gid)
+        return status
+
+    def finish(self) -> None:
+        """Bring it to disk, and close it while nobody can have it open by its final name: that would end their locks."""
+        os.fsync(self.fd)
+        self.close()
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
 @contextlib.contextmanager
-def _part(target: str) -> Iterator[str]:
-    """The name of an empty file beside the target, for its maker alone; gone afterwards."""
-    part = f"{target}.{os.getpid()}.part"
+def _part(target: str) -> Iterator[_Part]:
+    """An empty file beside the target, which only its owner can read; its name is gone afterwards."""
+    folder, name = os.path.split(os.path.abspath(target))
+    part = os.path.join(os.path.realpath(folder), f"{name}.{os.getpid()}.part")  # SQLite follows no link to it
     try:
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        made = _Part(part)
     except OSError as error:
         raise StoreError(f"Cannot write {part}: {error.strerror}.", hint=ACCESS) from error
     try:
-        yield part
+        yield made
     finally:
+        made.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
 
@@ -73,13 +99,6 @@ def _sync(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _own_like(part: str, model: str) -> None:
-    status = os.stat(model)
-    with contextlib.suppress(PermissionError):
-        os.chown(part, status.st_uid, status.st_gid)
-    os.chmod(part, stat.S_IMODE(status.st_mode))
 
 
 def _exists(target: str) -> StoreError:
@@ -97,9 +116,9 @@ def _check_copy(source: str, target: str, replace: bool) -> None:
         raise StoreBusy(f"{target} is open in this process.", hint="Close it first.")
 
 
-def _place(part: str, target: str, replace: bool) -> None:
+def _place(part: _Part, target: str, replace: bool) -> None:
     """Give a finished file its name in one step, unless anyone uses the file that has it now."""
-    _sync(part)
+    part.finish()
     try:
         fd = os.open(target, os.O_RDWR | os.O_CREAT | (0 if replace else os.O_EXCL), 0o600)
     except FileExistsError as error:
@@ -109,7 +128,7 @@ def _place(part: str, target: str, replace: bool) -> None:
         for suffix in ("-wal", "-shm", "-journal"):  # before the file: a log left behind would be replayed into the new one
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(target + suffix)
-        os.replace(part, target)
+        os.replace(part.path, target)
         _sync(os.path.dirname(os.path.abspath(target)))
     except BlockingIOError as error:
         raise StoreBusy(f"{target} is in use.", hint="Stop every process that uses it, then try again.") from error
@@ -118,23 +137,26 @@ def _place(part: str, target: str, replace: bool) -> None:
 
 
 def backup(source: Path, target: Path, progress: Progress | None = None) -> None:
-    """Write a consistent copy, checked and on disk, while others go on; the target must not exist."""
+    """Write a consistent copy, checked and on disk, while others go on; only its owner can read it, and the target must not exist."""
     source, target = os.fspath(source), os.fspath(target)
     _check_copy(source, target, replace=False)
     with _part(target) as part:
-        _copy(source, part, progress)
-        _own_like(part, source)
+        _copy(source, part.path, progress)
+        part.own_like(source)
         _place(part, target, replace=False)
 
 
 def restore(source: Path, target: Path, *, replace: bool = False, steps: Sequence[str] | None = None) -> None:
-    """Put a backup in place, checked, in one step; refuses while anyone uses the target."""
+    """Put a backup in place, checked, in one step; refuses while anyone uses the target, whose owner and mode it keeps."""
     source, target = os.fspath(source), os.fspath(target)
     _check_copy(source, target, replace)
     with _part(target) as part:
-        version = _copy(source, part, None)
+        version = _copy(source, part.path, None)
         if version == 0:
             raise StoreError(f"{source} is not a backup of windlass: it has no schema_version.", hint="Check the path.")
         refuse_newer(version, len(known_steps(steps)), source)
-        _own_like(part, target if os.path.exists(target) else source)
+        if os.path.exists(target):
+            os.fchmod(part.fd, stat.S_IMODE(part.own_like(target).st_mode))
+        else:
+            part.own_like(source)
         _place(part, target, replace)

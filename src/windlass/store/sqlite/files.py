@@ -116,10 +116,18 @@ def _refuse_strangers(path: str) -> None:
         )
 
 
+def _create(path: str) -> None:
+    """Make a file that only its owner can read, unless there is one. SQLite would make it for all, and gives its logs the same mode."""
+    with contextlib.suppress(OSError):  # it is there, or SQLite says what is wrong
+        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
 def open_file(path: str, flags: int) -> apsw.Connection:
     with _REGISTRY:
         if path != MEMORY:
             _refuse_strangers(path)
+            if flags & apsw.SQLITE_OPEN_CREATE:
+                _create(path)
         db = apsw.Connection(path, flags=flags, statementcachesize=512)
         if path != MEMORY:
             _OURS.update(held_here(path))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import logging
 import os
 import select
 import socket
-import stat
 import threading
 import weakref
 from collections import Counter
@@ -21,12 +21,22 @@ import msgspec
 from windlass.clock import SystemClock
 from windlass.store.base import LOOK_EVERY
 from windlass.store.hints import ANYTHING, Board, Waiter
+from windlass.store.sqlite.folders import (
+    PRIVATE,
+    Folder,
+    Unusable,
+    address_of,
+    clear_away,
+    open_to_writers,
+    opened,
+    reached_by_writers,
+)
 
 LONGEST_MESSAGE = 2_000  # bytes; what every system carries in one datagram
-LONGEST_FOLDER = 80  # bytes of its path; systems allow 104 or 108 for the whole of a socket's
 FULL = 10  # datagrams that a socket holds unread at least; those behind them may have been dropped
 MOST_AT_ONCE = 256  # datagrams read before those who wait are told
 
+_LOG = logging.getLogger(__name__)
 _CLOCK = SystemClock()  # a timeout is real time, whatever clock the store has
 _NUMBERS = itertools.count(1)
 _topics: Callable[[bytes], Collection[str]] = msgspec.json.Decoder(set[str] | dict[str, list[str | int]]).decode
@@ -36,16 +46,15 @@ class Ear:
     """What a store hears with: a datagram socket that has a name in the folder."""
 
     def __init__(self, path: str, folder: str) -> None:
-        owner = os.stat(path)
-        # Whoever may write the database must be able to list the folder, to send, and to clear away what is stale.
-        writers = stat.S_IMODE(owner.st_mode) & 0o222 | 0o200
-        _make_folder(folder, writers | writers << 1 | writers >> 1, owner)
+        self._file, self._folder = path, folder
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self.socket.setblocking(False)
-            self.name = _bind(self.socket, folder)
+            with reached_by_writers(folder, path) as opened_folder:
+                self.name = _bind(self.socket, opened_folder)
+                if opened_folder.shared:
+                    open_to_writers(self.socket, opened_folder, self.name)
             self.path = os.path.join(folder, self.name)
-            _own_like(self.path, writers | writers << 1, owner)
         except BaseException:
             self.socket.close()
             raise
@@ -73,10 +82,11 @@ class Ear:
                 loop.remove_reader(self.socket)
 
     def unlink(self) -> None:
-        """Take the name away; the folder goes with the last one."""
-        with suppress(OSError):
-            os.unlink(self.path)
-            os.rmdir(os.path.dirname(self.path))
+        """Take the name away; the folder goes with the last one, if this user can make it again."""
+        with suppress(OSError, Unusable), opened(self._folder, self._file) as folder:
+            os.unlink(self.name, dir_fd=folder.fd)
+            if folder.status.st_uid == os.geteuid():
+                os.rmdir(self._folder)
 
 
 _EARS: weakref.WeakSet[Ear] = weakref.WeakSet()
@@ -90,43 +100,18 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)  # a child that kept them open would seem to hear for its parent when that is dead
 
 
-def _own_like(path: str, mode: int, owner: os.stat_result) -> None:
-    os.chmod(path, mode)
-    if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
-        with suppress(PermissionError):
-            os.chown(path, owner.st_uid, owner.st_gid)
-
-
-def _make_folder(folder: str, mode: int, owner: os.stat_result) -> None:
-    with suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-        _own_like(folder, mode, owner)
-
-
-@contextmanager
-def _address(folder: str) -> Iterator[str]:
-    """A way to the folder that is short enough for the address of a socket in it."""
-    if len(os.fsencode(folder)) <= LONGEST_FOLDER:
-        yield folder
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
-
-
-def _bind(made: socket.socket, folder: str) -> str:
-    with _address(folder) as address:
-        while True:
-            name = f"{os.getpid()}.{next(_NUMBERS)}"
-            try:
-                made.bind(f"{address}/{name}")
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:  # left behind by a process that had the same number
-                    raise
-            else:
-                return name
+def _bind(made: socket.socket, folder: Folder) -> str:
+    with suppress(OSError):  # where the system asks the folder alone
+        os.fchmod(made.fileno(), PRIVATE)
+    while True:
+        name = f"{os.getpid()}.{next(_NUMBERS)}"
+        try:
+            made.bind(f"{folder.address}/{name}")
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:  # left behind by a process that had the same number
+                raise
+        else:
+            return name
 
 
 def _message(topics: Collection[str]) -> bytes:
@@ -144,13 +129,6 @@ def _said(message: bytes) -> Collection[str]:
     return set()
 
 
-def _clear_away(path: str) -> None:
-    """Remove what a process left behind that was killed."""
-    with suppress(OSError):
-        if stat.S_ISSOCK(os.lstat(path).st_mode):
-            os.unlink(path)
-
-
 def _ring(pipe: int) -> None:
     with suppress(BlockingIOError):  # it has been rung often enough
         os.write(pipe, b"!")
@@ -165,29 +143,41 @@ class FileHints(Board):
         self._folder = f"{self._path}-hints"
         self._guard, self._draining = threading.Lock(), threading.Lock()
         self._ear: Ear | None = None
+        self._warned = False
 
     def wake(self, topics: Collection[str]) -> None:
         """Tell those who wait in this store, then those who wait in others."""
         super().wake(topics)
-        with suppress(OSError):  # as a rule, because there is no folder: nobody waits
-            self._send(topics)
+        try:
+            with opened(self._folder, self._path) as folder:
+                self._send(topics, folder)
+        except OSError:  # as a rule, because there is no folder: nobody waits
+            return
+        except Unusable as why:
+            self._warn(why)
 
-    def _send(self, topics: Collection[str]) -> None:
+    def _send(self, topics: Collection[str], folder: Folder) -> None:
         own = self._ear.name if self._ear else None
-        others = [name for name in os.listdir(self._folder) if name != own]
+        others = [name for name in os.listdir(folder.fd) if name != own]
         if not others:
             return
         message = _message(topics)
         # A new sender each time: what a process that is stopped has not read would fill the buffer of an old one.
-        with _address(self._folder) as address, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             for name in others:
                 try:
-                    sender.sendto(message, f"{address}/{name}")
+                    with address_of(folder, name) as address:
+                        sender.sendto(message, address)
                 except ConnectionRefusedError:
-                    _clear_away(os.path.join(self._folder, name))
+                    clear_away(folder, name)
                 except OSError:  # when it is full, it has hints enough
                     continue
+
+    def _warn(self, why: Unusable) -> None:
+        if not self._warned:
+            self._warned = True
+            _LOG.warning("Processes on %s do not wake each other; what waits looks again every %g s. %s", self._path, LOOK_EVERY, why)
 
     async def wait(self, topics: Collection[str], timeout: float, *, missed: bool = True) -> set[str]:
         with self._hearing() as ear:
@@ -254,10 +244,16 @@ class FileHints(Board):
         old, self._ear = self._ear, None
         if old is not None and not old.users:
             old.socket.close()
-        with suppress(OSError):
-            if not self.closed:
-                self._ear = Ear(self._path, self._folder)
-                super().wake({ANYTHING})
+        if self.closed:
+            return
+        try:
+            self._ear = Ear(self._path, self._folder)
+        except OSError:
+            return
+        except Unusable as why:
+            self._warn(why)
+        else:
+            super().wake({ANYTHING})
 
     def close(self) -> None:
         with self._guard:
