@@ -30,8 +30,8 @@ class Execution:
     """One attempt: what holds it, what it says, and why it should stop, if it should."""
 
     __slots__ = (
-        "began", "begun", "context", "dropped", "duration", "finished", "handler", "held", "lease_ends", "lines", "logged", "logging", "lost",
-        "n", "progress_text", "refused", "run", "task", "timers", "why", "work", "worker",
+        "began", "begun", "context", "dropped", "duration", "finished", "handler", "held", "lease_ends", "lines", "logged", "logging",
+        "lost", "n", "progress_text", "refused", "run", "task", "timers", "why", "work", "worker",
     )  # fmt: skip
 
     def __init__(self, worker: Worker, run: Run, handler: Handler, now: int, lease_ends: int) -> None:
