@@ -93,6 +93,7 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
         "hub": '"https://hub"', "hub_token": '"wl_x"', "hub_ca": '"/ca.pem"', "spool": '"/spool"',
         "solvers": "true", "solver_hosts": '["a"]', "solver_allow": '["10.0.0.0/8"]', "solver_plain_http": "true", "solver_cache": '"/c"',
         "solver_memory": '"1GiB"', "pooled": "true", "listen_store": '"postgresql://h/d"', "pool_size": "5",
+        "solver_processes": "100", "solver_file_size": '"1GiB"', "keep_succeeded": '"1h"', "keep_others": '"forever"',
     }  # fmt: skip
     texts = {
         "store": "/shop.db", "app": "shop:app", "name": "w", "queues": "a", "jobs": "a,", "tags": " a ", "slots": "2",
@@ -101,6 +102,7 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
         "hub": "https://hub", "hub_token": "wl_x", "hub_ca": "/ca.pem", "spool": "/spool",
         "solvers": "1", "solver_hosts": "a", "solver_allow": "10.0.0.0/8", "solver_plain_http": "true", "solver_cache": "/c",
         "solver_memory": "1024", "pooled": "1", "listen_store": "postgresql://h/d", "pool_size": "5",
+        "solver_processes": "100", "solver_file_size": "1024", "keep_succeeded": "3600", "keep_others": "forever",
     }  # fmt: skip
     assert lines.keys() == texts.keys() == FIELDS.keys() == set(Settings.__struct_fields__)
     _write(tmp_path, "\n".join(f"{name} = {value}" for name, value in lines.items()))
