@@ -42,10 +42,12 @@ async def unclaimed(core: Core) -> list[Finding]:
     """Runs that wait and that no live worker takes."""
     alive, now = await living(core), core.clock.now()
     waiting = [(lane, one) for lane, one in await lanes_waiting(core) if not any(open_to(lane, worker) for worker in alive)]
-    if waiting and not alive:
-        return [_no_workers(waiting, now)]
-    undefined = {job.name for job in await core.records.jobs_named(sorted({lane.job for lane, _ in waiting})) if job.handler is None}
-    return [_undefined(lane, one) if lane.job in undefined else _no_worker(lane, one, len(alive)) for lane, one in waiting]
+    names = {job.name for job in await core.records.jobs_named(sorted({lane.job for lane, _ in waiting})) if job.handler is None}
+    undefined = [_undefined(lane, one) for lane, one in waiting if lane.job in names]
+    defined = [(lane, one) for lane, one in waiting if lane.job not in names]
+    if defined and not alive:
+        return [_no_workers(defined, now), *undefined]
+    return [*undefined, *(_no_worker(lane, one, len(alive)) for lane, one in defined)]
 
 
 def _no_workers(waiting: Sequence[tuple[Lane, Waiting]], now: int) -> Finding:
