@@ -67,6 +67,10 @@ WALKS = {
     "list_scheduled": {"job_runs_due": "due_at"},
     "list_waiting": {"job_runs_waiting": "seq"},
     "list_live": {"job_runs_look": "look_at"},
+    "lanes_of_waiting": {"job_runs_waiting": "seq"},
+    "lanes_of_scheduled": {"job_runs_due": "due_at"},
+    "unused_placeholders": {"job_runs_job": "job"},
+    "drop_placeholders": {"job_runs_job": "job"},
     "tail": {"job_journal_xid": "xid", "job_journal_pkey": "entry"},
     "drop_minutes": {"job_minutes_pkey": "minute"},
     "copied_upto": {"job_journal_xid": "xid"},
@@ -117,6 +121,8 @@ WHOLE = {
     "held_by_workers": ("job_runs_look", "only leases that are held now"),
     "held_by_lives": ("job_runs_look", "only leases that are held now, and a worker asks only at its start and its end"),
     "leases": ("job_runs_look", "only leases that are held now, once for each burst and doctor"),
+    "resources_in_use": ("job_gates", "only keys of the last hour, once a day"),
+    "drop_resources": ("job_gates", "only keys of the last hour, once a day"),
     "held": ("job_runs_look", "only leases that are held now, and a claim asks only when it is repeated"),
 }
 """Statements that read all of an index or a table, and why it is short."""
@@ -144,6 +150,8 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("anchor", "max_age", "jitter", "enabled", "next_at", "rev", "skipped"), 1),
     **dict.fromkeys(("about", "metrics", "schemas"), "{}"),
     **dict.fromkeys(("cursor", "status", "error", "reason"), "a"),
+    "owner": "a",
+    "share": 1,
     "answer": 1,
     "few": 1,
     **dict.fromkeys(("base", "other", "latest"), 1),

@@ -101,7 +101,7 @@ class Scheduling(Creating, Editing):
         said = fingerprint(wanted) if by_code else None
         for _ in range(PATIENCE):
             seen = await self.records.schedule(key)
-            if seen is None and await self.records.add_schedule(_planned(replace(wanted, said=said, owner=self._owner), now), now):
+            if seen is None and await self.records.add_schedule(_planned(replace(wanted, said=said, owner=self.owner), now), now):
                 return await self.get_schedule(key)
             if new:
                 raise DuplicateKey(f"There is a schedule {key!r} already.", hint="Use another key, or leave out `new` to update this one.")
@@ -113,15 +113,11 @@ class Scheduling(Creating, Editing):
                 return await self.get_schedule(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not stored.", hint="Try again.")
 
-    @property
-    def _owner(self) -> str | None:
-        return None if self.principal is None or self.principal.trusted else self.principal.name
-
     def _stands(self, schedule: Schedule) -> bool:
         """Whether a person has edited a schedule of whoever asks, against which they may not; Forbidden where it is not theirs."""
         if self.trusted:
             return False
-        if schedule.said is None or schedule.owner != self._owner:
+        if schedule.said is None or schedule.owner != self.owner:
             raise not_theirs("schedule", schedule.key, schedule.owner)
         return edited(schedule)
 

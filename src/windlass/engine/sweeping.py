@@ -12,6 +12,7 @@ from windlass.engine.core import BACK_AT_LATEST
 from windlass.engine.limiting import Limiting
 from windlass.engine.schedules import Scheduling
 from windlass.engine.stats import Counting
+from windlass.engine.unused import Removing
 from windlass.engine.watch import JUMP, Watch
 from windlass.errors import Conflict, OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
@@ -38,7 +39,7 @@ class Swept(Struct, frozen=True):
     back_in: int = BACK_AT_LATEST
 
 
-class Sweeping(Scheduling, Counting, Limiting):
+class Sweeping(Scheduling, Counting, Limiting, Removing):
     """The verbs of time."""
 
     _prune_at = 0
@@ -185,11 +186,12 @@ class Sweeping(Scheduling, Counting, Limiting):
         return kind(token=run.token)
 
     async def tidy(self) -> bool:
-        """Clear away what slows claims down, if there is enough of it.
+        """Clear away what slows claims down, if there is enough of it; once a day also what nobody uses any more.
 
         On PostgreSQL a claim reads over the dead entries of what was claimed before, and autovacuum comes once a minute at
         most. This can take seconds, so it belongs in a task of its own, not beside a Watch; every ten seconds is often enough.
         """
+        await self.tidy_unused()
         return await self.records.tidy(TIDY_ABOVE, TIDY_SHARE)
 
     async def _read_up_to(self) -> list[int]:

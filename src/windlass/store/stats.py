@@ -103,11 +103,20 @@ class StatRecords(Tails):
 
     async def drop_workers(self, before: int, count: int) -> None:
         """Forget workers that were not seen since."""
-        names = pack([name for (name,) in await self._read("silent_workers", before=before, count=count)])
-        if names != "[]":
-            await self._batch(
-                "drop_workers", Statement("drop_workers", {"names": names, "before": before}), Statement("drop_lives", {"names": names})
-            )
+        names = [name for (name,) in await self._read("silent_workers", before=before, count=count)]
+        if names:
+            await self._drop_workers(names, before)
+
+    async def drop_worker(self, name: str, before: int) -> bool:
+        """Forget a worker that was not seen since; whether there was such a one."""
+        return await self._drop_workers([name], before)
+
+    async def _drop_workers(self, names: Sequence[str], before: int) -> bool:
+        drop, lives = Statement("drop_workers", {"names": pack(names), "before": before}), Statement("drop_lives", {"names": pack(names)})
+        return bool((await self._batch("drop_workers", drop, lives))[0])
+
+    async def has_worker(self, name: str) -> bool:
+        return bool(await self._read("worker_named", name=name))
 
     # Their processes
 

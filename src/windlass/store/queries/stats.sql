@@ -34,7 +34,10 @@ where r.state = 'scheduled' and r.due_at <= :until order by r.due_at, r.seq limi
 select name from workers where seen_at < :before order by name limit :count
 
 -- name: drop_workers
-delete from workers where name {in_texts: names} and seen_at < :before
+delete from workers where name {in_texts: names} and seen_at < :before returning name
+
+-- name: worker_named
+select name from workers where name = :name
 
 -- name: drop_lives
 delete from worker_lives where worker {in_texts: names} and not exists (select 1 from workers w where w.name = worker_lives.worker)
