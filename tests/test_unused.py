@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 
 from tests.harness import Harness
+from tests.served import ServedHub
 from windlass import App
 from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.engine.unused import UNUSED
 from windlass.errors import LimitReached, NotFound, WrongState
 from windlass.gates import gate_key
+from windlass.hub import HubSettings
 from windlass.model import Limits, Member, NewGroup, NewRun, Options, Principal, Requires, Use, WorkerInfo
 from windlass.store.base import run_sync
 from windlass.store.postgres import BlockingPostgres
@@ -327,6 +330,25 @@ def test_a_creation_from_a_placeholder_that_was_removed_and_defined_meanwhile_is
     assert h.get(made).priority == 7
 
 
+# What was counted
+
+
+def test_what_was_counted_of_a_queue_that_is_gone_is_counted_among_all(h: Harness) -> None:
+    for queue in ("once", "twice"):
+        for _ in range(2):
+            h.create(options=Options(queue=queue))
+    end_all(h)
+    h(h.engine.roll_up())
+    before, pairs = h(h.engine.totals())
+    assert {("once", "mail"), ("twice", "mail")} == pairs.keys()
+    tidy(h)
+    assert h(h.engine.totals()) == (before, {})
+    h.create(options=Options(queue="once"))
+    h(h.engine.roll_up())
+    whole, pairs = h(h.engine.totals())
+    assert (whole.counts.created, pairs["once", "mail"].counts.created) == (5, 1)
+
+
 # Bounds
 
 
@@ -380,3 +402,76 @@ def test_code_of_one_token_sets_no_more_resources_than_its_share(h: Harness) -> 
         h(small.add_resource("c", capacity=1))
     h(h.engine.add_resource("c", capacity=1))
     h(small.add_resource("c", capacity=1))
+
+
+# Through a hub
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def hub(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., httpx.Client]]:
+    """A hub with small limits, and a client for everybody who has a token there."""
+    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    served = ServedHub(store, HubSettings())
+    served.hub.engine.limits = Limits(lanes=50, resources=30, placeholders=50, share=10)
+    with ExitStack() as closing_all:
+        closing_all.callback(served.stop)
+
+        def client(secret: str | None) -> httpx.Client:
+            headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
+            return closing_all.enter_context(httpx.Client(base_url=served.url + "api/v1", timeout=30, headers=headers))
+
+        made = client(None).post("/tokens", json={"name": "ops", "scopes": ["admin"]}).json()
+        admin = client(made["secret"])
+
+        def somebody(name: str, *scopes: str) -> httpx.Client:
+            return client(admin.post("/tokens", json={"name": name, "scopes": scopes}).json()["secret"]) if scopes else admin
+
+        assert admin.put("/jobs/mail", json={}).status_code == 200
+        yield somebody
+
+
+def queues(names: Iterable[str]) -> dict[str, Any]:
+    return {"runs": [{"job": "mail", "options": {"queue": name}} for name in names]}
+
+
+def test_a_token_is_stopped_at_its_share_of_lanes_and_others_go_on(hub: Callable[..., httpx.Client]) -> None:
+    admin, shop, other = hub("ops"), hub("shop", "submit"), hub("other", "submit")
+    refused = shop.post("/runs/batch", json=queues(f"q{n}" for n in range(10_000)))
+    assert (refused.status_code, refused.json()["code"]) == (429, "limit_reached")
+    assert len(admin.get("/lanes").json()["lanes"]) == 1
+    for n in range(5):
+        assert shop.post("/runs", json={"job": "mail", "options": {"queue": f"q{n}"}}).status_code == 202
+    refused = shop.post("/runs", json={"job": "mail", "options": {"queue": "one more"}})
+    assert (refused.status_code, "share of 5" in refused.json()["detail"]) == (429, True)
+    assert shop.post("/runs", json={"job": "mail"}).status_code == 202
+    assert other.post("/runs", json={"job": "mail", "options": {"queue": "one more"}}).status_code == 202
+    lanes = admin.get("/lanes").json()["lanes"]
+    assert [lane["owner"] for lane in lanes] == [None] + ["shop"] * 5 + ["other"]
+
+
+def test_a_token_is_stopped_at_its_share_of_resources(hub: Callable[..., httpx.Client]) -> None:
+    admin, shop, other = hub("ops"), hub("shop", "submit"), hub("other", "submit")
+    many = [{"job": "mail", "options": {"uses": [{"resource": f"r{n}-{m}"} for m in range(10)]}} for n in range(4)]
+    assert shop.post("/runs/batch", json={"runs": many}).status_code == 429
+    assert admin.get("/resources").json()["resources"] == []
+    assert other.post("/runs", json={"job": "mail", "options": {"uses": [{"resource": "gpu"}]}}).status_code == 202
+
+
+def test_an_admin_removes_by_hand_what_nobody_uses(hub: Callable[..., httpx.Client]) -> None:
+    admin, shop = hub("ops"), hub("shop", "submit", "read")
+    run = shop.post("/runs", json={"job": "mail", "options": {"queue": "once", "uses": [{"resource": "gpu"}]}}).json()["id"]
+    lane = max(lane["id"] for lane in shop.get("/lanes").json()["lanes"])
+    assert shop.delete(f"/lanes/{lane}").status_code == 403
+    in_use = admin.delete(f"/lanes/{lane}")
+    assert (in_use.status_code, in_use.json()["code"]) == (409, "wrong_state")
+    assert admin.delete("/resources/gpu").status_code == 409
+    assert shop.post(f"/runs/{run}/cancel", json={}).status_code == 200
+    for path in (f"/lanes/{lane}", "/resources/gpu"):
+        assert admin.delete(path).status_code == 200
+        assert admin.delete(path).status_code == 404
+    assert admin.delete("/jobs/mail").status_code == 409
+    assert admin.delete("/workers/nobody").status_code == 404
+    audit = [(entry["who"], entry["what"], entry["subject"]) for entry in admin.get("/audit").json()["entries"]]
+    assert ("ops", "remove", f"lane {lane}") in audit
+    again = shop.post(f"/runs/{run}/rerun").json()
+    assert shop.get(f"/runs/{again['id']}").json()["state"] == "queued"

@@ -522,7 +522,7 @@ class Core:
         if resources:
             await self.home.add_resources(resources, MAX_WAIT, owner, *self.bounds_of(self.limits.resources), now)
             await self.refresh_controls()
-        if lanes:
+        if lanes and resources <= self.controls.resources.keys():  # else others were faster, and there is no room any more
             await self.home.add_lanes(lanes, owner, *self.bounds_of(self.limits.lanes), self.controls.rev, now)
             await self.refresh_lanes()
 

@@ -38,6 +38,7 @@ class Removing(Core):
         over = await self._tidy_lanes()
         await self._tidy_resources()
         await self._tidy_placeholders()
+        await self._tidy_totals()
         self._unused_at = self.clock.monotonic() + (LOOK_EVERY if over else LOOK_SOON)
 
     async def _tidy_lanes(self) -> bool:
@@ -68,6 +69,13 @@ class Removing(Core):
             after = schedules[-1].key
         if names:
             await self.records.drop_placeholders(names)
+
+    async def _tidy_totals(self) -> None:
+        """What was counted of a queue and a job without lanes is counted among all."""
+        if pairs := await self.records.idle_totals():
+            await self.refresh_lanes()
+            if pairs := pairs - {(lane.queue, lane.job) for lane in self.lanes.all}:
+                await self.records.drop_totals(pairs)
 
     # By hand
 

@@ -17,6 +17,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "drop_workers": ("drop_workers", "drop_lives"),
     "begin_life": ("begin_life",),
     "end_lives": ("end_lives",),
+    "drop_totals": ("lock_totals", "keep_totals", "drop_totals"),
     "roll_up": (*ADVANCE, "add_minutes", "add_totals", "drop_minutes"),
 }
 
@@ -133,6 +134,15 @@ class StatRecords(Tails):
         await self._batch("end_lives", Statement("end_lives", {"worker": worker, "tags": pack(sorted(tags))}))
 
     # How much there was
+
+    async def idle_totals(self) -> set[tuple[str, str]]:
+        """Queues and jobs of which there is no run that has not ended."""
+        return {(queue, job) for queue, job in await self._read("idle_totals")}
+
+    async def drop_totals(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Count what there was of these queues and jobs among all, and no more by their names."""
+        rows = pack(sorted(pairs))
+        await self._batch("drop_totals", *(Statement(name, {"r": rows}) for name in ("lock_totals", "keep_totals", "drop_totals")))
 
     async def roll_up(
         self,
