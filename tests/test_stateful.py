@@ -48,7 +48,9 @@ picks = st.integers(0, 40)
 seldom = [None] * 7
 troubles = st.sampled_from([*seldom, "busy", "drop"])
 """A commit that fails, or one that succeeds without its answer."""
-deeds = st.sampled_from([*seldom, "beat", "start", "succeed", "fail", "cancel", "claim", "patch", "define", "create", "prune", "drop lanes"])
+deeds = st.sampled_from(
+    [*seldom, "beat", "start", "succeed", "fail", "cancel", "claim", "patch", "define", "create", "prune", "drop lanes"]
+)
 """What somebody else does between this verb's reading and its writing."""
 leases = st.sampled_from([30_000, 30_000, 10_000, 1_000, 2 * MINUTE])
 options = st.builds(
