@@ -159,7 +159,8 @@ def let_unused_go(life: Life) -> None:
     life(engine.tidy())
     life.clock.advance(DAY + HOUR)
     life(engine.tidy())
-    life.succeed(*(life.create(), life.claim())[1])
+    life.ledger.write("O", life.create())
+    life.succeed(*life.claim())
 
 
 def join_a_transaction(life: Life) -> None:
