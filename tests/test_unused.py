@@ -393,6 +393,16 @@ def test_one_who_may_not_do_everything_makes_no_more_than_its_share(h: Harness, 
     h(h.engine.create(asked, undefined="wait"))
 
 
+def test_schedules_of_one_token_make_no_more_lanes_than_its_share(h: Harness) -> None:
+    h.engine.limits = Limits(lanes=20)
+    small = h.engine.on_behalf_of(SMALL)
+    for n in range(2):
+        h(small.schedule(f"s{n}", "mail", every="1h", by_code=True, options=Options(queue=f"q{n}")))
+    with pytest.raises(LimitReached, match="share of 2"):
+        h(small.schedule("s2", "mail", every="1h", by_code=True, options=Options(queue="q2")))
+    assert [schedule.key for schedule in h(h.engine.schedules())] == ["s0", "s1"]
+
+
 def test_code_of_one_token_sets_no_more_resources_than_its_share(h: Harness) -> None:
     h.engine.limits = Limits(resources=20)
     small = h.engine.on_behalf_of(SMALL)

@@ -42,7 +42,7 @@ class Removing(Core):
         self._unused_at = self.clock.monotonic() + (LOOK_EVERY if over else LOOK_SOON)
 
     async def _tidy_lanes(self) -> bool:
-        """Whether all lanes that could be removed are."""
+        """Whether all lanes that could be removed are: not those that wait for a transaction to end."""
         unused = await self.records.unused_lanes(self.clock.now() - UNUSED)
         if not unused:
             return True
@@ -50,7 +50,9 @@ class Removing(Core):
         if unknown := [lane for lane, used_at in unused.items() if used_at is None]:
             await self.records.use_lanes(unknown, 1, self.clock.now())
         closed = await self._close([lane for lane, used_at in unused.items() if used_at is not None and used_at < before], before)
-        return closed is not None and not (await self._remove(closed))
+        if closed:
+            await self._remove(closed)
+        return closed is not None
 
     async def _tidy_resources(self) -> None:
         """Those that nobody has set are there once, with or without their row."""
