@@ -136,7 +136,7 @@ class OrderRecords(Rows):
         return [name for (name,) in await self._read("named_resources", before=before)]
 
     async def resources_in_use(self, names: Collection[str]) -> set[str]:
-        """Those of these that runs or direct calls occupy, or that runs are parked for."""
+        """Those of these that runs or direct calls occupy."""
         return {name for (name,) in await self._read("resources_in_use", names=pack(sorted(names)))}
 
     async def drop_resources(self, names: Collection[str], controls: int, last: int) -> list[str]:

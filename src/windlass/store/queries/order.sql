@@ -66,11 +66,10 @@ on conflict (name) do nothing
 -- name: named_resources
 select name from job_resources where named = 1 and created_at < :before
 
--- Those of these resources that runs or direct calls occupy, or that runs are parked for.
+-- Those of these resources that runs or direct calls occupy. What is queued or parked for one is in a lane that names it.
 -- fragment: resources_in_use
 select g.resource from job_gates g where g.resource {in_texts: names} and (
-  exists (select 1 from job_holds h where h.key {probe: g.key}) or exists (select 1 from job_slots s where s.key {probe: g.key})
-  or exists (select 1 from job_runs j where j.parked {probe: g.key}))
+  exists (select 1 from job_holds h where h.key {probe: g.key}) or exists (select 1 from job_slots s where s.key {probe: g.key}))
 
 -- name: resources_in_use
 {resources_in_use}
