@@ -418,6 +418,12 @@ def occupied_is_recounted(now: Snapshot) -> None:
     assert set(found) == recounted, f"S11: occupied {found}, recounted {recounted}"
 
 
+def lanes_are_there(now: Snapshot) -> None:
+    """No run is left where no claim looks."""
+    lost = [run.id for run in now.runs.values() if run.state not in ENDED and abs(run.lane) not in now.lanes]
+    assert not lost, f"in lanes that were removed: {lost}"
+
+
 def direct_calls_wait_in_line(now: Snapshot) -> None:
     """Nobody who calls directly is served before those who called earlier."""
     waiting = set()
@@ -436,6 +442,7 @@ CHECKS: tuple[Callable[[Snapshot], None], ...] = (
     lines_belong,
     nobody_waits_in_vain,
     groups_are_counted,
+    lanes_are_there,
     occupied_is_recounted,
     direct_calls_wait_in_line,
 )

@@ -101,6 +101,7 @@ def scenario(life: Life) -> None:
     life(life.engine.worker_metrics(WORKER.name, {"load": 1}))
     take_over(life)
     let_old_runs_go(life)
+    let_unused_go(life)
     work_in_groups(life)
     join_a_transaction(life)
     use_keys(life)
@@ -143,6 +144,24 @@ def let_old_runs_go(life: Life) -> None:
     life(life.engine.roll_up())  # as a hub does every second: what is counted may go
     life.clock.advance(31 * DAY)
     life(life.engine.prune())
+
+
+def let_unused_go(life: Life) -> None:
+    """Lanes, a resource and a job that nobody uses any more; another lane is used again just in time."""
+    engine = life.engine
+    for job, queue, uses in (("nobody's", "nobody's", (Use("nobody's"),)), ("job", "default", None)):
+        (made,) = life(engine.create([NewRun(job, options=Options(queue=queue, uses=uses))], undefined="wait"))
+        life.ledger.write("E", made.id)
+        life.ledger.write("O", made.id)
+        life.succeed(*life.claim())
+    life(engine.roll_up())
+    life.clock.advance(31 * DAY)
+    life(engine.prune())
+    life(engine.tidy())
+    life.clock.advance(DAY + HOUR)
+    life(engine.tidy())
+    life.ledger.write("O", life.create())
+    life.succeed(*life.claim())
 
 
 def join_a_transaction(life: Life) -> None:

@@ -266,7 +266,7 @@ def test_a_resource_that_was_dropped_while_a_job_began_to_use_it_is_for_one_at_a
     limit(h, capacity=5)
     for _ in range(3):
         h.create()
-    assert h(h.engine.records.drop_resource("gpu"))
+    assert h(h.engine.records.drop_resources(["gpu"], h.engine.controls.rev, h.engine.lanes.last))
     assert len(h.another().claim(3)) == 1
     assert h.claim(3) == []
 

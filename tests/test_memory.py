@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tests.harness import Harness
 from windlass.clock import SystemClock
 from windlass.engine import Engine
-from windlass.model import NewRun, WorkerInfo
+from windlass.model import Job, NewRun, WorkerInfo
 from windlass.store.sqlite import AsyncSqlite
 
 
@@ -20,7 +20,7 @@ def test_a_lane_read_twice_is_one_lane(h: Harness) -> None:
     lanes = h(fresh.home.lanes_after(0))
     fresh.lanes.add(lanes)
     fresh.lanes.add(lanes)  # a second verb had asked before the first one was answered
-    fresh.lanes.add(lanes[:1])
+    fresh.lanes.add(lanes._replace(lanes=lanes.lanes[:1]))
     assert [run.id for run in h(fresh.runs(state="queued")).runs] == ids
     assert [run.id for run in h(fresh.claim(WorkerInfo("w1", slots=9), count=3))] == ids
 
@@ -45,15 +45,15 @@ def test_a_definition_forgotten_while_another_is_read_is_read_again(h: Harness) 
     h.define("other")
     engine = h.another().engine
     h(engine.create([NewRun("mail")]))  # remembers one of the two
-    read, forgotten = engine._read_jobs, list[Sequence[str]]()
+    read, forgotten = engine.home.jobs_named, list[Sequence[str]]()
 
-    async def read_while_somebody_forgets(names: Sequence[str], undefined: Literal["refuse", "wait"]) -> None:
+    async def read_while_somebody_forgets(names: Sequence[str]) -> list[Job]:
         if not forgotten:
             forgotten.append(names)
             engine.forget_jobs()
-        await read(names, undefined)
+        return await read(names)
 
-    engine._read_jobs = read_while_somebody_forgets  # type: ignore[method-assign]
+    engine.home.jobs_named = read_while_somebody_forgets  # type: ignore[method-assign]
     assert len(h(engine.create([NewRun("mail"), NewRun("other")]))) == 2
 
 

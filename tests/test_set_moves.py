@@ -674,7 +674,7 @@ def test_patch(table: Table, case: tuple[list[Run], dict[int, tuple[Run, Command
         if run.seq not in asked:
             continue
         seen, cmd = asked[run.seq]
-        written = run_sync(table.records.patch(Change(seen, step(seen, cmd, now), "patch"), f"{MARK}{run.seq}", now))
+        written = run_sync(table.records.patch(Change(seen, step(seen, cmd, now), "patch"), f"{MARK}{run.seq}", now, 0))
         assert written == (seen.rev == run.rev)
         if written:
             expected[run.seq] = step(run, cmd, now)

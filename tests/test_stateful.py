@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from tests.kill_child import Joined
 from tests.test_machine import LONG
 from windlass.clock import ManualClock
 from windlass.engine import Engine, Outcome, Watch
-from windlass.errors import OutcomeUnknown, StoreBusy, WindlassError
+from windlass.errors import OutcomeUnknown, StoreBusy, WindlassError, WrongState
 from windlass.faults import FAULTS
 from windlass.machine import Fail, GiveBack, Refuse, Report, Snooze, Succeed
 from windlass.model import Created, Failure, Key, NewRun, Options, Receipt, Requires, Run, State, WorkerInfo
@@ -47,7 +48,9 @@ picks = st.integers(0, 40)
 seldom = [None] * 7
 troubles = st.sampled_from([*seldom, "busy", "drop"])
 """A commit that fails, or one that succeeds without its answer."""
-deeds = st.sampled_from([*seldom, "beat", "start", "succeed", "fail", "cancel", "claim", "patch", "define", "create", "prune"])
+deeds = st.sampled_from(
+    [*seldom, "beat", "start", "succeed", "fail", "cancel", "claim", "patch", "define", "create", "prune", "drop lanes"]
+)
 """What somebody else does between this verb's reading and its writing."""
 leases = st.sampled_from([30_000, 30_000, 10_000, 1_000, 2 * MINUTE])
 options = st.builds(
@@ -263,7 +266,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def do(self, deed: str, subject: str | None) -> None:
         doc = self.model.runs.get(subject or "")
-        if deed in ("claim", "define", "create", "prune"):
+        if deed in ("claim", "define", "create", "prune", "drop lanes"):
             self._do_elsewhere(deed)
         elif doc is not None:
             self._do_to(deed, doc)
@@ -281,6 +284,12 @@ class EngineMachine(RuleBasedStateMachine):
             made = run_sync(engine.create([new]))
             assert made == self.model.create([new], made, now)
             self._made(made)
+        elif deed == "drop lanes":
+            used = {abs(run.lane) for run in self.observer.last.runs.values()}  # a rerun must find the lane that its run had
+            for lane in run_sync(engine.all_lanes()):
+                if lane.id not in used:
+                    with suppress(WrongState):  # used just now
+                        run_sync(engine.drop_lane(lane.id))
         else:
             assert run_sync(engine.prune()) == self.model.prune(now)
         self.asked = self.here

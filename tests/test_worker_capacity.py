@@ -221,7 +221,7 @@ def test_a_rerun_uses_as_much_as_its_original(h: Harness) -> None:
 
 def test_runs_from_before_lanes_were_exact_use_what_their_lane_says(h: Harness) -> None:
     """A lane of an earlier version stands for the next power of two."""
-    h(h.engine.ensure_lanes({("default", "mail", needs_text(Needs(cores=4)))}))
+    h(h.engine.lanes_for({("default", "mail", needs_text(Needs(cores=4)))}))
     old, new = needing(h, 4), needing(h, 3)
     assert h.get(old).lane != h.get(new).lane
     assert ids(h.claim(9, cores=7)) == [old, new]

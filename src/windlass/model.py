@@ -208,6 +208,8 @@ class Lane(Struct, frozen=True):
     queue: str
     job: str
     requires: Needs
+    used_at: int | None = None  # to the day; 0: it is being removed
+    owner: str | None = None  # whose small token has made it
 
 
 class Key(Struct, frozen=True):
@@ -673,6 +675,8 @@ class Limits(Struct, frozen=True):
     waits: int = 100_000  # between the members of one group
     lanes: int = 10_000
     resources: int = 1_000
+    placeholders: int = 10_000  # jobs that nobody has defined
+    share: int = 10  # percent of each of these that one who may not do everything can have made
     uses: int = 16  # of one job
     pauses: int = 10_000
     queues: int = 10_000  # with settings of their own

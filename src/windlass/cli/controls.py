@@ -21,7 +21,7 @@ from windlass.engine.core import MAX_WAIT
 from windlass.engine.retention import Kept, Retention
 from windlass.errors import BadInput, NotFound
 from windlass.gates import gate_key
-from windlass.model import Pause, PauseScope, Queue, Slot
+from windlass.model import Needs, Pause, PauseScope, Queue, Slot
 from windlass.store.base import run_sync
 
 # pause, resume, pauses
@@ -210,9 +210,66 @@ def set_resource(shell: Shell) -> int:
 
 
 def drop_resource(shell: Shell) -> int:
-    """Forget a resource that no job uses."""
+    """Forget a resource that nobody uses."""
+    return _dropped(shell, "drop_resource")
+
+
+# lanes
+
+
+def list_lanes(shell: Shell) -> int:
+    """List lanes: what of a queue the same workers may take, when it was last used, and whose small token has made it."""
     with shell.engine() as engine:
-        run_sync(engine.drop_resource(shell.arguments.name))
+        found = run_sync(engine.all_lanes(after=shell.arguments.after, count=shell.arguments.limit))
+    if shell.output.json:
+        shell.output.document({"lanes": to_builtins(found)})
+    elif found:
+        made, now = (
+            table("lane", "queue", "job", "requires", "used", "made by", cut=("queue", "job", "requires", "made by")),
+            shell.clock.now(),
+        )
+        for lane in found:
+            used = views.ago(lane.used_at, now) if lane.used_at else ""
+            made.add_row(str(lane.id), cell(lane.queue), cell(lane.job), cell(_requires(lane.requires)), used, cell(lane.owner or ""))
+        shell.output.console.print(made)
+    else:
+        shell.output.note("No lanes.")
+    return OK
+
+
+def _requires(needs: Needs) -> str:
+    amounts = [f"{number:,} {what}" for what, number in (("cores", needs.cores), ("MiB", needs.memory)) if number]
+    return ", ".join([*needs.tags, *amounts, *(use.resource if use.per is None else f"{use.resource} per {use.per}" for use in needs.uses)])
+
+
+def drop_lane(shell: Shell) -> int:
+    """Remove lanes that have no unfinished runs; what is needed again is made again."""
+    with shell.engine() as engine:
+        for lane in shell.arguments.lanes:
+            run_sync(engine.drop_lane(lane))
+    if shell.output.json:
+        shell.output.document({"dropped": shell.arguments.lanes})
+    else:
+        shell.output.raw(f"{len(shell.arguments.lanes)} removed.")
+    return OK
+
+
+# jobs and workers
+
+
+def drop_job(shell: Shell) -> int:
+    """Forget a job that nobody has defined, and that has no runs."""
+    return _dropped(shell, "drop_job")
+
+
+def drop_worker(shell: Shell) -> int:
+    """Forget a worker that is silent."""
+    return _dropped(shell, "drop_worker")
+
+
+def _dropped(shell: Shell, verb: str) -> int:
+    with shell.engine() as engine:
+        run_sync(getattr(engine, verb)(shell.arguments.name))
     if shell.output.json:
         shell.output.document({"dropped": shell.arguments.name})
     else:

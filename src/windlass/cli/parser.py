@@ -289,10 +289,13 @@ def _add_lists(commands: _Commands) -> None:
         """
         windlass jobs
         windlass jobs --json
+        windlass jobs drop misspelt
         """,
     )
     parser.add_argument("--limit", type=_count, default=100, metavar="N", help="at most so many (default: 100)")
     parser.add_argument("--after", default="", metavar="NAME", help="only those behind this name")
+    below = _Commands(parser, dest="action", required=False)
+    below.add("drop", controls.drop_job, "windlass jobs drop misspelt").add_argument("name", metavar="NAME")
 
 
 def _add_one_run(commands: _Commands) -> None:
@@ -415,6 +418,20 @@ def _add_controls(commands: _Commands) -> None:
     parser.add_argument("--key", help="who occupies it under this key")
     _add_set_resource(below)
     below.add("drop", controls.drop_resource, "windlass resources drop ollama").add_argument("name", metavar="NAME")
+    parser = commands.add(
+        "lanes",
+        controls.list_lanes,
+        """
+        windlass lanes
+        windlass lanes --after 100 --json
+        windlass lanes drop 12 13
+        """,
+        about="List and remove lanes: the sets of runs that the same workers may take",
+    )
+    parser.add_argument("--limit", type=_count, default=100, metavar="N", help="at most so many (default: 100)")
+    parser.add_argument("--after", type=int, default=0, metavar="LANE", help="only those behind this number")
+    below = _Commands(parser, dest="action", required=False)
+    below.add("drop", controls.drop_lane, "windlass lanes drop 12 13").add_argument("lanes", type=int, nargs="+", metavar="LANE")
 
 
 def _add_set_resource(commands: _Commands) -> None:
@@ -627,10 +644,13 @@ def _add_stats(commands: _Commands) -> None:
         """
         windlass workers
         windlass workers --json
+        windlass workers drop old-host
         """,
     )
     parser.add_argument("--limit", type=_count, default=100, metavar="N", help="at most so many (default: 100)")
     parser.add_argument("--after", default="", metavar="NAME", help="only those behind this name")
+    below = _Commands(parser, dest="action", required=False)
+    below.add("drop", controls.drop_worker, "windlass workers drop old-host").add_argument("name", metavar="NAME")
     parser = commands.add(
         "stats",
         stats.stats,

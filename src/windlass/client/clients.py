@@ -69,6 +69,7 @@ class Client:
     define = _plain(_Asking.define)
     jobs = _plain(_Asking.jobs)
     get_job = _plain(_Asking.get_job)
+    drop_job = _plain(_Asking.drop_job)
 
     create = _plain(_Asking.create)
     rerun = _plain(_Asking.rerun)
@@ -106,6 +107,8 @@ class Client:
     get_resource = _plain(_Asking.get_resource)
     resources = _plain(_Asking.resources)
     occupants = _plain(_Asking.occupants)
+    all_lanes = _plain(_Asking.all_lanes)
+    drop_lane = _plain(_Asking.drop_lane)
 
     reserve = _plain(_Asking.reserve)
     turn = _plain(_Asking.turn)
@@ -123,6 +126,7 @@ class Client:
     preview = _plain(_Asking.preview)
 
     workers = _plain(_Asking.workers)
+    drop_worker = _plain(_Asking.drop_worker)
     stats = _plain(_Asking.stats)
     doctor = _plain(_Asking.doctor)
 

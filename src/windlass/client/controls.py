@@ -11,7 +11,7 @@ from windlass.engine.limiting import SLOT_LEASE
 from windlass.engine.retention import Retention
 from windlass.errors import OutcomeUnknown
 from windlass.gates import parts_of
-from windlass.model import Keep, Pause, PauseScope, Queue, Rate, Resource, Slot
+from windlass.model import Keep, Lane, Pause, PauseScope, Queue, Rate, Resource, Slot
 
 LONGEST_WAIT = 25.0  # seconds; many proxies give up on an answer after 30
 ON_THE_WAY = 5.0  # seconds that an answer to a wait may come late
@@ -65,7 +65,7 @@ class ControlVerbs(Verbs):
         return wire.resource_of(await self.ask("PUT", self._resource(name), wire.ResourceView, body=body, safe=True)).resource
 
     async def drop_resource(self, name: str) -> None:
-        """Forget a resource that no job uses."""
+        """Forget a resource that no lane, run or direct call uses."""
         await self.ask("DELETE", self._resource(name), wire.Done)
 
     async def resources(self) -> list[ResourceState]:
@@ -95,6 +95,17 @@ class ControlVerbs(Verbs):
         """Say how long ended runs are kept; None stays as it is. Who does it is known by the token, whatever `by` says."""
         body = wire.PutRetention(keep_succeeded, keep_others)
         return wire.retention_of(await self.ask("PUT", place("retention"), wire.RetentionView, body=body, safe=True))
+
+    # Lanes
+
+    async def all_lanes(self, *, after: int = 0, count: int = 100) -> list[Lane]:
+        """Lanes by number: what of a queue the same workers may take, when it was last used, and whose small token has made it."""
+        checks.integer(count, "count", 1, self.limits.page)
+        return [wire.lane_of(view) for view in (await self._look(place("lanes"), wire.LanesView, after=after, count=count)).lanes]
+
+    async def drop_lane(self, lane: int) -> None:
+        """Remove a lane that has no unfinished runs; one that is needed again is made again."""
+        await self.ask("DELETE", place("lanes", str(checks.integer(lane, "The lane", 1, 2**63 - 1))), wire.Done)
 
     # Direct calls
 

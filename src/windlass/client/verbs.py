@@ -158,6 +158,10 @@ class Verbs:
         """One definition."""
         return wire.job_of(await self._look(place("jobs", checks.name(name, "A job's name")), wire.JobView))
 
+    async def drop_job(self, name: str) -> None:
+        """Forget a job that nobody has defined, and that has no runs."""
+        await self.ask("DELETE", place("jobs", checks.name(name, "A job's name")), wire.Done)
+
     async def definitions(self, names: Set[str], undefined: Literal["refuse", "wait"]) -> dict[str, Job]:
         """The definitions of these jobs; UnknownJob when one is missing that must not be."""
         found = {}
@@ -393,6 +397,10 @@ class Verbs:
         checks.integer(count, "count", 1, self.limits.page)
         found = await self._look(place("workers"), wire.Workers, after=after, count=count)
         return [wire.worker_of(view) for view in found.workers]
+
+    async def drop_worker(self, name: str) -> None:
+        """Forget a worker that is silent; one that lives tells itself again."""
+        await self.ask("DELETE", place("workers", checks.name(name, "A worker's name")), wire.Done)
 
     async def stats(self, *, minutes: int = 60) -> Stats:
         """The totals, and what there was in the last so many minutes, the current one included."""

@@ -268,13 +268,13 @@ class Claiming(Looking):
         return Moment(self.clock.nonce(), rev, now, now + self.limits.keep_claim_nonces)
 
     async def _changed(self, look: Look, known: int, rev: int) -> bool:
-        """Whether there were newer lanes or controls than those by which was looked; they are known now."""
+        """Whether there were newer lanes or controls than those by which was looked; they are known now. What is taken from is in use."""
         if look.newest > known:
             await self.refresh_lanes()
         elif look.controls != rev:
             await self.refresh_controls()
         else:
-            return False
+            return not await self.use(head.lane for view in look.views for head in view.heads)
         return True
 
     async def _drop(self, asks: Iterable[Ask], calls: Mapping[str, str], busy: Collection[str] = ()) -> None:

@@ -126,8 +126,10 @@ class Controlling(Core):
                 )
         now = self.clock.now()
         resource = Resource(name, capacity, rates, max_wait, now, now)
-        if not await self.records.set_resource(resource, self.limits.resources):
-            raise LimitReached(f"There are {self.limits.resources:,} resources already.", hint="Use a key (`per`) instead of many names.")
+        if not await self.records.set_resource(resource, self.owner, *self.bounds_of(self.limits.resources)):
+            room = await self.records.room(self.owner)
+            self.check_room("resources", 1, room.resources, room.own_resources, self.limits.resources)
+            raise Conflict("The resources kept changing.", hint="Try again.")
         await self.refresh_controls()
         await self.refresh_lanes()
         await self._let_in_all(name)
@@ -151,17 +153,24 @@ class Controlling(Core):
         return found or await self.set_resource(name, capacity=capacity, rates=rates, max_wait=max_wait)
 
     async def drop_resource(self, name: str) -> None:
-        """Forget a resource that no job uses."""
+        """Forget a resource that no lane, run or direct call uses."""
         checks.name(name, "A resource's name")
-        await self.refresh_lanes()
-        users = sorted({lane.job for lane in self.lanes.using([name])})
-        if users:
-            raise WrongState(
-                f"Job {users[0]!r} uses {name!r}.", hint="Give the resource another capacity instead; its runs would have none."
-            )
-        if not await self.records.drop_resource(name):
-            raise NotFound(f"There is no resource {name!r}.", hint="`windlass resources` shows those there are.")
-        await self.refresh_controls()
+        for _ in range(PATIENCE):
+            await self.refresh_controls()
+            await self.refresh_lanes()
+            rev, last = self.controls.rev, self.lanes.last
+            if name not in self.controls.resources:
+                raise NotFound(f"There is no resource {name!r}.", hint="`windlass resources` shows those there are.")
+            if users := sorted({lane.job for lane in self.lanes.using([name])}):
+                raise WrongState(
+                    f"Job {users[0]!r} uses {name!r}.",
+                    hint="Give the resource another capacity instead, or remove the job's lanes first: windlass lanes.",
+                )
+            if await self.records.resources_in_use([name]):
+                raise WrongState(f"{name!r} is occupied.", hint="Wait for its end: windlass resources show NAME tells who occupies it.")
+            if await self.records.drop_resources([name], rev, last):
+                return await self.refresh_controls()
+        raise Conflict("Lanes and resources kept changing.", hint="Try again.")
 
     async def resources(self) -> list[ResourceState]:
         """Every resource, and how much of it is occupied."""

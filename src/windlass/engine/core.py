@@ -37,7 +37,7 @@ from windlass.model import (
 )
 from windlass.store.base import SWEEP, Hints, Joined, NoHints, Store, queue_topic, slot_topic, worker_topic
 from windlass.store.order import Settings
-from windlass.store.records import Change, Ready, Records, Written, needs_from, needs_text
+from windlass.store.records import Change, Known, Ready, Records, Written, needs_from, needs_text
 from windlass.store.rows import Act, policy_text
 
 DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 3
@@ -59,6 +59,15 @@ MOST_REMEMBERED = 256
 BACK_AT_LATEST = 1_000
 """Milliseconds between two sweeps at most: what is due within it is worth a hint."""
 
+DAY = 24 * 3_600_000
+NOTED_EVERY, LOOKED_EVERY = DAY, DAY // 24
+"""Milliseconds after which the use of a lane is noted again, and between two looks whether it is time."""
+
+_FEWER = {
+    "lanes": "Use fewer combinations of queue, job and requirements.",
+    "resources": "Use a key (`per`) instead of many names.",
+    "undefined jobs": "Define the jobs first, or use fewer names.",
+}
 _POLICY_FIELDS = Policy.__struct_fields__
 
 
@@ -177,8 +186,14 @@ def _topics(ready: Iterable[Ready], now: int) -> dict[str, list[str | int]]:
     return said
 
 
+def _undefined(name: str) -> tuple[Job, Template]:
+    """A job that nobody has defined."""
+    job = Job(0, name, None, {}, Options(), 0, 0, 0)
+    return job, Template.of(job.options)
+
+
 class Lanes:
-    """The lanes this process has seen. They never change, so only newer ones are ever read."""
+    """The lanes this process has seen. Newer ones are read as they come, and all of them where some were removed."""
 
     def __init__(self) -> None:
         self.all: list[Lane] = []
@@ -186,29 +201,65 @@ class Lanes:
         self.ids: dict[LaneKey, int] = {}
         self._numbers = Counter[tuple[str, str]]()  # of lanes of a job in a queue
         self.last = 0
+        self.removed = 0  # how often lanes were removed from the store
         self.limited = True  # whether there is any whose runs occupy something; there may be, until they are read
         self.worked_out: tuple[tuple[int, int], dict[WorkerInfo, Open]] = (0, 0), {}  # under which lanes and controls, and for whom
+        self._used: dict[int, int] = {}
+        self._unused, self._looked_at = frozenset[int](), -LOOKED_EVERY
         self._adding = Lock()
 
-    def add(self, lanes: Iterable[Lane]) -> None:
-        """Remember lanes, which come in the order of their ids; those known already were asked for twice at once."""
+    def add(self, known: Known) -> bool:
+        """Remember newer lanes, in the order of their ids; those known already were asked for twice at once. False: read all of them."""
         with self._adding:
-            for lane in lanes:
-                if lane.id > self.last:
-                    self.all.append(lane)
-                    self.by_id[lane.id] = lane
-                    self._numbers[lane.queue, lane.job] += 1
-                    self.limited = lane.requires.limited or (self.limited and self.last > 0)
-                    self.ids[lane.queue, lane.job, needs_text(lane.requires)] = self.last = lane.id
+            if known.removed > self.removed and self.last:
+                return False
+            if known.removed >= self.removed:  # else the answer came late
+                self.removed = known.removed
+                self._add(known.lanes)
+        return True
+
+    def renew(self, known: Known) -> None:
+        """Know these lanes alone. One that is gone can still be looked up for a while, by a verb that has just read its number."""
+        with self._adding:
+            if known.removed < self.removed:
+                return
+            fresh = Lanes()
+            fresh._add(known.lanes)
+            self.by_id = {lane.id: lane for lane in self.all} | fresh.by_id
+            self.all, self.ids, self._numbers, self._used, self.limited = fresh.all, fresh.ids, fresh._numbers, fresh._used, fresh.limited
+            self.last, self.removed, self._looked_at = fresh.last, known.removed, -LOOKED_EVERY
+
+    def _add(self, lanes: Iterable[Lane]) -> None:
+        for lane in lanes:
+            if lane.id > self.last:
+                self.all.append(lane)
+                self.by_id[lane.id] = lane
+                self._numbers[lane.queue, lane.job] += 1
+                self._used[lane.id] = lane.used_at or 0
+                self.limited = lane.requires.limited or (self.limited and self.last > 0)
+                self.ids[lane.queue, lane.job, needs_text(lane.requires)] = self.last = lane.id
+
+    def unused(self, now: int) -> frozenset[int]:
+        """The lanes whose use is to be noted again before they are used."""
+        if not 0 <= now - self._looked_at < LOOKED_EVERY:
+            self._unused = frozenset(lane for lane, at in self._used.items() if at < now - NOTED_EVERY)
+            self._looked_at = now
+        return self._unused
+
+    def noted(self, lanes: Iterable[int], now: int) -> None:
+        """The use of these lanes is noted."""
+        with self._adding:
+            self._used |= {lane: now for lane in lanes if lane in self._used}
+            self._looked_at = -LOOKED_EVERY
 
     def find(self, lane: LaneKey) -> int | None:
         """The lane for these needs: their own, or a rounded one where a job has many."""
         found = self.ids.get(lane)
         return self.ids.get(_rounded(lane)) if found is None and self._numbers[lane[:2]] >= EXACT_LANES else found
 
-    def lane(self, wanted: LaneKey) -> Lane:
-        """The lane for needs that were made sure of."""
-        return self.by_id[self.find(wanted) or 0]
+    def lane(self, wanted: LaneKey) -> Lane | None:
+        """The lane for these needs, if there is one."""
+        return self.by_id.get(self.find(wanted) or 0)
 
     def missing(self, wanted: Iterable[LaneKey]) -> set[LaneKey]:
         """The lanes to be made so that there is one for each of these needs."""
@@ -416,11 +467,15 @@ class Core:
             checks.name(handler, "A handler's name")
         chosen = self.allowed(options or Options())
         text = json.encode(dict(payload or {}), most=self.limits.payload, what="The payload template")
+        template = Template.of(chosen)
+        lanes = {(template.queue, name, template.requires)}
+        if self.lanes.missing(lanes):
+            await self._planned(lanes)  # whether there is room is asked before anything is written
         job = await self.home.define(name, handler or name, text, chosen, self.principal, self.clock.now())
         if (job.handler, job.payload, job.options) != (handler or name, dict(payload or {}), chosen) and not self.trusted:
             raise not_theirs("job", name, job.owner)
-        template = self._remember(job)
-        await self.ensure_lanes({(template.queue, job.name, template.requires)})
+        self._remember(job)
+        await self.lanes_for(lanes)
         return job
 
     def _remember(self, job: Job) -> Template:
@@ -429,26 +484,25 @@ class Core:
         return template
 
     async def definitions(self, names: Set[str], undefined: Literal["refuse", "wait"]) -> dict[str, tuple[Job, Template]]:
-        """The current definitions as far as this process knows; a creation is refused by the store if one is stale."""
-        jobs = self._jobs
-        while missing := sorted(name for name in names if name not in jobs):
-            await self._read_jobs(missing, undefined)
-            jobs = self._jobs  # another verb may have forgotten meanwhile what this one knew
-        return jobs
+        """The current definitions as far as this process knows; a creation is refused by the store if one is stale.
 
-    async def _read_jobs(self, names: Sequence[str], undefined: Literal["refuse", "wait"]) -> None:
-        for name in names:
-            checks.name(name, "A job's name")
-        found = {job.name: job for job in await self.home.jobs_named(names)}
-        for name in names:
-            if name not in found and undefined == "refuse":
+        A job that nobody has defined, and whose runs may wait for that, has revision 0 until there is a placeholder for it.
+        """
+        jobs, new = self._jobs, dict[str, tuple[Job, Template]]()
+        while missing := sorted(name for name in names if name not in jobs and name not in new):
+            for name in missing:
+                checks.name(name, "A job's name")
+            found = {job.name: job for job in await self.home.jobs_named(missing)}
+            for job in found.values():
+                self._remember(job)
+            new |= {name: _undefined(name) for name in missing if name not in found}
+            if new and undefined == "refuse":
                 raise UnknownJob(
-                    f"No job is called {name!r}.", hint="Define it first, or say undefined='wait' to let its runs wait for a definition."
+                    f"No job is called {min(new)!r}.",
+                    hint="Define it first, or say undefined='wait' to let its runs wait for a definition.",
                 )
-            if name not in found:
-                await self.home.define_placeholder(name, self.clock.now())
-        for job in await self.home.jobs_named(names):
-            self._remember(job)
+            jobs = self._jobs  # another verb may have forgotten meanwhile what this one knew
+        return {**jobs, **new} if new else jobs
 
     @property
     def _jobs(self) -> dict[str, tuple[Job, Template]]:
@@ -458,40 +512,89 @@ class Core:
         """Somebody has changed a definition: read them again."""
         self._memory.jobs = {}
 
-    async def ensure_lanes(self, wanted: set[LaneKey]) -> None:
-        """Make the lanes that do not exist yet, in a batch of their own."""
-        if wanted <= self.lanes.ids.keys() or not self.lanes.missing(wanted):
-            return
+    async def lanes_for(self, wanted: Set[LaneKey], undefined: Collection[str] = ()) -> tuple[int, dict[LaneKey, Lane]]:
+        """A lane for each of these needs, and the revision of the controls as of which they are there.
+
+        What is missing is made in batches of its own, also placeholders for jobs that nobody has defined. Before a lane is used that was
+        not used for a day, that is noted: those that nobody uses are removed, under a newer revision.
+        """
+        for _ in range(PATIENCE):
+            rev = self.controls.rev
+            lanes = {key: lane for key in wanted if (lane := self.lanes.lane(key)) is not None}
+            if len(lanes) < len(wanted) or undefined or rev < 0:
+                await self._make(wanted, undefined)
+                undefined = ()
+            elif await self.use(lane.id for lane in lanes.values()):
+                return rev, lanes
+        raise Conflict("Lanes were made and removed again and again.", hint="Try again.")
+
+    async def use(self, lanes: Iterable[int]) -> bool:
+        """Note that these lanes are in use, once a day. False: one of them was removed, and this process knows it now."""
+        now = self.clock.now()
+        if not (unused := self.lanes.unused(now)) or not (ids := unused.intersection(lanes)):
+            return True
+        there = await self.home.use_lanes(ids, now - NOTED_EVERY // 2, now)
+        self.lanes.noted(there, now)
+        if there == ids:
+            return True
+        await self.refresh_controls()
+        return False
+
+    async def _make(self, wanted: Set[LaneKey], undefined: Collection[str]) -> None:
+        lanes, resources = await self._planned(wanted, undefined)
+        owner, now = self.owner, self.clock.now()
+        if undefined:
+            await self.home.define_placeholders(undefined, owner, *self.bounds_of(self.limits.placeholders), now)
+        if resources:
+            await self.home.add_resources(resources, MAX_WAIT, owner, *self.bounds_of(self.limits.resources), now)
+            await self.refresh_controls()
+        if lanes and resources <= self.controls.resources.keys():  # else others were faster, and there is no room any more
+            await self.home.add_lanes(lanes, owner, *self.bounds_of(self.limits.lanes), self.controls.rev, now)
+            await self.refresh_lanes()
+
+    async def _planned(self, wanted: Set[LaneKey], undefined: Collection[str] = ()) -> tuple[set[LaneKey], set[str]]:
+        """The lanes and resources that are to be made for these needs; LimitReached where there is no room for them."""
+        await self.refresh_controls()
         await self.refresh_lanes()
-        missing = self.lanes.missing(wanted)
-        if not missing:
-            return
-        await self._ensure_resources(missing)
-        await self.home.add_lanes(missing, self.limits.lanes)
-        await self.refresh_lanes()
-        if self.lanes.missing(wanted):
+        lanes = self.lanes.missing(wanted)
+        resources = {use.resource for _, _, needs in lanes for use in needs_from(needs).uses} - self.controls.resources.keys()
+        if lanes or undefined:
+            room, limits = await self.home.room(self.owner), self.limits
+            self.check_room("lanes", len(lanes), room.lanes, room.own_lanes, limits.lanes)
+            self.check_room("resources", len(resources), room.resources, room.own_resources, limits.resources)
+            self.check_room("undefined jobs", len(undefined), room.placeholders, room.own_placeholders, limits.placeholders)
+        return lanes, resources
+
+    def check_room(self, what: Literal["lanes", "resources", "undefined jobs"], more: int, there: int, own: int, most: int) -> None:
+        """LimitReached where so many more would be too many: of all, or of those made by one who may not do everything."""
+        if more and there + more > most:
+            raise LimitReached(f"There are {there:,} {what} of at most {most:,} already, too many for {more:,} more.", hint=_FEWER[what])
+        if more and self.owner is not None and own + more > (share := self.bounds_of(most)[1]):
             raise LimitReached(
-                f"There are {self.limits.lanes:,} lanes already.", hint="Use fewer combinations of queue, job and requirements."
+                f"{self.owner!r} has made {own:,} {what} of its share of {share:,}, too many for {more:,} more.",
+                hint=f"{_FEWER[what]} What nobody uses is removed after some days; an admin can remove it at once.",
             )
 
-    async def _ensure_resources(self, lanes: set[LaneKey]) -> None:
-        """Make the resources that these lanes name and nobody has set."""
-        named = {use.resource for _, _, needs in lanes for use in needs_from(needs).uses}
-        if named <= self.controls.resources.keys():
-            return
-        await self.refresh_controls()
-        if missing := named - self.controls.resources.keys():
-            await self.home.add_resources(missing, MAX_WAIT, self.limits.resources, self.clock.now())
-            await self.refresh_controls()
-        if not named <= self.controls.resources.keys():
-            raise LimitReached(f"There are {self.limits.resources:,} resources already.", hint="Use a key (`per`) instead of many names.")
+    def bounds_of(self, most: int) -> tuple[int, int]:
+        """How many there may be of something, and how many of them can be made by one who may not do everything."""
+        return most, max(1, most * self.limits.share // 100)
+
+    @property
+    def owner(self) -> str | None:
+        """Whose what is made is counted as; None: of those who may do everything."""
+        return None if self.principal is None or self.principal.trusted else self.principal.name
 
     async def refresh_lanes(self) -> None:
-        self.lanes.add(await self.home.lanes_after(self.lanes.last))
+        """Read the lanes that are new, or all of them where some were removed."""
+        if not self.lanes.add(await self.home.lanes_after(self.lanes.last)):
+            self.lanes.renew(await self.home.lanes_after(0))
 
     async def refresh_controls(self) -> None:
-        """Read pauses, queues and resources as they are now."""
-        self.controls.learn(await self.home.settings())
+        """Read pauses, queues and resources as they are now; before them, which lanes were removed up to their revision."""
+        settings = await self.home.settings()
+        if settings.removed > self.lanes.removed:
+            await self.refresh_lanes()
+        self.controls.learn(settings)
 
     async def stale(self) -> bool:
         """Whether what this process knew of the controls was no longer true; it is now."""
@@ -521,7 +624,7 @@ class Core:
         return {key: Gate(key, offered.get(key) or self.controls.resource(parts_of(key)[0]), *used, now) for key, used in found.items()}
 
     async def lane_of(self, run: Run) -> Lane:
-        """The lane of a run, parked or not."""
+        """The lane of a run that has not ended, parked or not."""
         if abs(run.lane) not in self.lanes.by_id:
             await self.refresh_lanes()
         return self.lanes.by_id[abs(run.lane)]

@@ -18,8 +18,8 @@ from windlass.engine.steady import Bounds
 from windlass.errors import BadInput, Conflict, DuplicateKey, Forbidden, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.gates import keys_text, limits_by_key, own_amounts
 from windlass.machine import ENDED, rank, refusal
-from windlass.model import INDEX_STEP, Created, Job, Key, NewRun, Options, State, Use, place
-from windlass.store.records import Creation, KeyRow, Kind, Ready, Winner
+from windlass.model import INDEX_STEP, Created, Job, Key, Lane, NewRun, Options, Run, State, Use, place
+from windlass.store.records import Creation, KeyRow, Kind, Ready, Winner, needs_text
 from windlass.store.rows import policy_of, policy_text
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
@@ -103,17 +103,35 @@ class Creating(Core):
             raise WrongState(refusal(old, "rerun"), hint="Wait for its end, or cancel it first.")
         now, new_id = self.clock.now(), self.clock.new_id()
         rules = old.max_attempts, old.max_runtime, policy_text(old.policy)
-        kind = Kind(_QUEUED, old.job, old.queue, old.lane, old.band, *rules, retry_of=old.current_attempt, aged=old.aged, keep=old.keep)
         asked: _Asked = (new_id, NewRun(old.job, key=key), None if key is None else (checks.key(key, self.limits).scope, key.name), "")
-        row = (new_id, place(now - old.head_start), now, old.payload, *(asked[2] or (None, None)), None, old.instant, old.keys)
-        made = Creation(now, [new_id], {kind: [row]})
+        made = Creation(now, [new_id], {})
         if key is not None:
             earliest, latest = await self.bounds()
             made = made._replace(keys=[_key_row(asked, key.on_duplicate == "compare", latest)], keys_at=earliest)
         for _ in range(PATIENCE):
-            if (winners := await self._store(made)) is not None:
+            rev, ((lane, keys),) = await self.lanes_again([old])
+            kind = Kind(_QUEUED, old.job, old.queue, lane, old.band, *rules, retry_of=old.current_attempt, aged=old.aged, keep=old.keep)
+            row = (new_id, place(now - old.head_start), now, old.payload, *(asked[2] or (None, None)), None, old.instant, keys)
+            if (winners := await self._store(made._replace(rows={kind: [row]}, controls=rev))) is not None:
                 return self._answer(asked, winners)
+            await self.refresh_controls()
         raise Conflict(f"Run {old.id} could not be rerun.", hint="Try again.")
+
+    async def lanes_again(self, ended: Sequence[Run]) -> tuple[int, list[tuple[int, str | None]]]:
+        """Where runs like these that have ended belong, and their keys there; and the revision as of which that is so.
+
+        A lane that was removed since says no more what its runs needed: then that is what their job needs now.
+        """
+        await self.refresh_controls()
+        known = {lane.id: needs_text(lane.requires) for lane in self.lanes.all}
+        jobs = await self.definitions({run.job for run in ended if run.lane not in known}, "wait")
+        needs = [known[run.lane] if run.lane in known else jobs[run.job][1].requires for run in ended]
+        wanted = [(run.queue, run.job, text) for run, text in zip(ended, needs, strict=True)]
+        rev, lanes = await self.lanes_for(set(wanted))
+        return rev, [
+            (lanes[key].id, run.keys if run.lane in known else _keys_of(lanes[key], jobs[run.job][1], run.payload))
+            for run, key in zip(ended, wanted, strict=True)
+        ]
 
     async def _store(self, made: Creation) -> dict[tuple[str, str], Winner] | None:
         """Who holds the keys now that the runs are stored; None when they are not.
@@ -177,8 +195,6 @@ class Creating(Core):
 
     async def _made(self, asked: Sequence[_Asked], undefined: Literal["refuse", "wait"]) -> Creation:
         """Everything one batch needs, worked out from what this process knows now."""
-        if self.controls.rev < 0:
-            await self.refresh_controls()
         now, first = self.clock.now(), _first_by_key(asked)
         kept = [(index, item) for index, item in enumerate(asked) if not item[2] or first[item[2]] is item]
         predecessors = await self._predecessors({before for _, new, _, _ in asked if new.after for before in new.after})
@@ -197,17 +213,20 @@ class Creating(Core):
             if new.schedule is not None:
                 row = (*row, new.schedule, new.instant)  # always behind a key
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
+        rev, kinds = await self._by_kind(rows, jobs)
+        if any(jobs[name][0].rev == 0 for _, name, _, _ in rows):  # there are placeholders for them now
+            return await self._made(asked, undefined)
         bounds = await self.bounds() if first else Bounds(now, now)
         compared = {key for _, new, key, _ in asked if key and new.key and new.key.on_duplicate == "compare"}
         return Creation(
             now=now,
             ids=[item[0] for _, item in kept],
-            rows=await self._by_kind(rows, jobs),
-            controls=self.controls.rev,
+            rows=kinds,
+            controls=rev,
             later=self._joined is not None,
             keys=[_key_row(item, key in compared, bounds.latest) for key, item in sorted(first.items())],
             keys_at=bounds.earliest,
-            definitions=sorted({(name, jobs[name][0].rev) for _, name, _, _ in rows}),
+            definitions=sorted({(name, jobs[name][0].rev, jobs[name][0].id) for _, name, _, _ in rows}),
             waits=[
                 (identity, predecessors[before], new.after_end)
                 for _, (identity, new, _, _) in kept
@@ -218,14 +237,17 @@ class Creating(Core):
 
     async def _by_kind(
         self, rows: Mapping[_Alike, list[tuple[Any, ...]]], jobs: Mapping[str, tuple[Job, Template]]
-    ) -> dict[Kind, list[tuple[Any, ...]]]:
-        """The rows with what they have in common, in lanes that exist."""
+    ) -> tuple[int, dict[Kind, list[tuple[Any, ...]]]]:
+        """The rows with what they have in common, in lanes that exist as of a revision."""
         templates = {alike: self._template(alike[2], *jobs[alike[1]]) for alike in rows}
-        await self.ensure_lanes({(template.queue, alike[1], template.requires) for alike, template in templates.items()})
+        undefined = {alike[1] for alike in rows if jobs[alike[1]][0].rev == 0}
+        rev, lanes = await self.lanes_for(
+            {(template.queue, alike[1], template.requires) for alike, template in templates.items()}, undefined
+        )
         made: dict[Kind, list[tuple[Any, ...]]] = defaultdict(list)
         for (state, job, options, retry_of), template in templates.items():
             queue, requires, band, max_attempts, max_runtime, policy, amounts, keep = template
-            lane = self.lanes.lane((queue, job, requires))
+            lane = lanes[queue, job, requires]
             kind = Kind(state, job, queue, lane.id, band, max_attempts, max_runtime, policy, retry_of, keep=keep)
             found = rows[state, job, options, retry_of]
             own = own_amounts(lane.requires, amounts)
@@ -234,7 +256,7 @@ class Creating(Core):
             if (ageing := self.controls.ageing(queue)) is not None:
                 kind, found = _ageing(kind, found, ageing)
             made[kind] += found
-        return made
+        return rev, made
 
     def _template(self, options: Options | None, job: Job, template: Template) -> Template:
         if options is None:
@@ -278,6 +300,12 @@ class Creating(Core):
                     f"The key {row.key!r} is held by run {winner.run}, which was asked for with other content.",
                     hint="Use a new key for a new request; repeat the first request exactly to get its run.",
                 )
+
+
+def _keys_of(lane: Lane, job: Template, payload: str) -> str | None:
+    """The keys of a run of this job in a lane, with amounts of its own where it has some."""
+    uses, own = lane.requires.uses, own_amounts(lane.requires, job.amounts)
+    return keys_text(uses, msgspec.json.decode(payload), own) if own is not None or limits_by_key(uses) else None
 
 
 def _keyed(rows: list[tuple[Any, ...]], uses: tuple[Use, ...], amounts: tuple[int, int] | None) -> list[tuple[Any, ...]]:

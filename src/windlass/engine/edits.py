@@ -49,22 +49,23 @@ class Editing(Core):
         if not given:
             raise BadInput("Nothing to patch.", hint=f"Give at least one of {', '.join(PATCHABLE)}.")
         cmd = self._patch_of(given)
-        if cmd.queue is not None:
-            await self.refresh_controls()
-            cmd = replace(cmd, ageing=self.controls.ageing(cmd.queue))
         for _ in range(PATIENCE):
+            if cmd.queue is not None:
+                await self.refresh_controls()
+                cmd = replace(cmd, ageing=self.controls.ageing(cmd.queue))
             before = await self.get(run_id)
             now = self.clock.now()
             step(before, cmd, now)  # raises what is wrong, before a lane is made for it
-            lane = await (self.lane_of(before) if cmd.queue is None else self._lane_in(before, cmd.queue))
+            rev, lane = await self._lane_in(before, cmd.queue or before.queue)
             if cmd.queue is not None:
                 cmd = replace(cmd, lane=lane.id)
             if cmd.payload is not None or cmd.queue is not None:
                 cmd = replace(cmd, keys=await self._keys_in(before, lane, given))
             change = Change(before, step(before, cmd, now), cmd.name, detail_of(by, fields=sorted(given)))
-            if await self.records.patch(change, self.clock.nonce(), now):
+            if await self.records.patch(change, self.clock.nonce(), now, rev):
                 await self.wake_after([change], Written({before.seq}, []), now)
                 return change.after
+            await self.refresh_controls()
         raise Conflict(f"Run {run_id} kept changing; it was not patched.", hint="Try again.")
 
     def _patch_of(self, given: dict[str, Any]) -> Patch:
@@ -81,12 +82,15 @@ class Editing(Core):
             checks.name(given["queue"], "A queue's name")
         return Patch(**checked)
 
-    async def _lane_in(self, run: Run, queue: str) -> Lane:
+    async def _lane_in(self, run: Run, queue: str) -> tuple[int, Lane]:
+        """The lane of a run in its queue or in another, and the revision as of which it is there."""
         needs = (await self.lane_of(run)).requires
-        cores, memory = amounts_of(needs, run.keys)
-        wanted = queue, run.job, needs_text(replace(needs, cores=cores, memory=memory))
-        await self.ensure_lanes({wanted})
-        return self.lanes.lane(wanted)
+        if queue != run.queue:
+            cores, memory = amounts_of(needs, run.keys)
+            needs = replace(needs, cores=cores, memory=memory)
+        wanted = queue, run.job, needs_text(needs)
+        rev, lanes = await self.lanes_for({wanted})
+        return rev, lanes[wanted]
 
     async def _keys_in(self, run: Run, lane: Lane, given: dict[str, Any]) -> str | None:
         """Its keys under the payload that it is given or has, and what it uses of a worker if that lane has rounded it."""

@@ -148,13 +148,16 @@ class Grouping(Creating):
         identity = self.clock.new_id()
         group = GroupRow(identity, old.name, old.kind, old.on_failure, old.total, waits, callback, retry_of=old.id, retries=retries)
         now = self.clock.now()
-        made = _in_group(Creation(now, ids, _again([*runs, *called], new_ids, now)), group)
+        asked = Creation(now, ids, {})
         if key is not None:
             earliest, latest = await self.bounds()
-            made = made._replace(keys=[_key_row(("rerun", old.id), self._checked_key(key), identity, latest)], keys_at=earliest)
+            asked = asked._replace(keys=[_key_row(("rerun", old.id), self._checked_key(key), identity, latest)], keys_at=earliest)
         for _ in range(PATIENCE):
+            rev, places = await self.lanes_again([*runs, *called])
+            made = _in_group(asked._replace(rows=_again([*runs, *called], new_ids, places, now), controls=rev), group)
             if (stored := await self._store_group(group, made)) is not None:
                 return stored
+            await self.refresh_controls()
         raise Conflict(f"Group {old.id} could not be rerun.", hint="Try again.")
 
     async def _all_members(self, group: Group) -> list[Run]:
@@ -289,13 +292,15 @@ def _in_group(made: Creation, group: GroupRow) -> Creation:
     return made._replace(rows=rows)
 
 
-def _again(runs: Sequence[Run], new_ids: Mapping[str, str], now: int) -> dict[Kind, list[tuple[Any, ...]]]:
-    """The rows of new runs with the payloads and rules of old ones."""
+def _again(
+    runs: Sequence[Run], new_ids: Mapping[str, str], places: Sequence[tuple[int, str | None]], now: int
+) -> dict[Kind, list[tuple[Any, ...]]]:
+    """The rows of new runs with the payloads and rules of old ones, in these lanes and under these keys."""
     rows: dict[Kind, list[tuple[Any, ...]]] = defaultdict(list)
-    for index, run in enumerate(runs):
+    for index, (run, (lane, keys)) in enumerate(zip(runs, places, strict=True)):
         rules = run.max_attempts, run.max_runtime, policy_text(run.policy)
-        kind = Kind(State.QUEUED.value, run.job, run.queue, run.lane, run.band, *rules, retry_of=None, aged=run.aged, keep=run.keep)
-        rows[kind].append((new_ids[run.id], place(now - run.head_start, index), now, run.payload, None, None, None, None, run.keys))
+        kind = Kind(State.QUEUED.value, run.job, run.queue, lane, run.band, *rules, retry_of=None, aged=run.aged, keep=run.keep)
+        rows[kind].append((new_ids[run.id], place(now - run.head_start, index), now, run.payload, None, None, None, None, keys))
     return rows
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from windlass import cron
 from windlass import payload as json
 from windlass.engine import checks
-from windlass.engine.core import PATIENCE, not_theirs
+from windlass.engine.core import PATIENCE, Template, merged, not_theirs
 from windlass.engine.create import Creating
 from windlass.engine.edits import Editing
 from windlass.errors import BadInput, Conflict, DuplicateKey, Forbidden, NotFound, OutcomeUnknown, StoreError, WindlassError
@@ -101,7 +101,9 @@ class Scheduling(Creating, Editing):
         said = fingerprint(wanted) if by_code else None
         for _ in range(PATIENCE):
             seen = await self.records.schedule(key)
-            if seen is None and await self.records.add_schedule(_planned(replace(wanted, said=said, owner=self._owner), now), now):
+            if seen is None:
+                await self._count_lane(wanted)
+            if seen is None and await self.records.add_schedule(_planned(replace(wanted, said=said, owner=self.owner), now), now):
                 return await self.get_schedule(key)
             if new:
                 raise DuplicateKey(f"There is a schedule {key!r} already.", hint="Use another key, or leave out `new` to update this one.")
@@ -109,19 +111,23 @@ class Scheduling(Creating, Editing):
                 continue
             if by_code and (seen.said == said or self._stands(seen)):
                 return seen
+            await self._count_lane(wanted)
             if await self._write_edit(seen, replace(wanted, said=said or seen.said), from_now):
                 return await self.get_schedule(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not stored.", hint="Try again.")
 
-    @property
-    def _owner(self) -> str | None:
-        return None if self.principal is None or self.principal.trusted else self.principal.name
+    async def _count_lane(self, schedule: Schedule) -> None:
+        """Make the lane of a schedule's runs on the account of one who may not do everything: its fires are on nobody's."""
+        if not self.trusted:
+            job, _ = (await self.definitions({schedule.job}, "wait"))[schedule.job]
+            template = Template.of(merged(job.options, schedule.options))
+            await self.lanes_for({(template.queue, job.name, template.requires)}, [] if job.rev else [job.name])
 
     def _stands(self, schedule: Schedule) -> bool:
         """Whether a person has edited a schedule of whoever asks, against which they may not; Forbidden where it is not theirs."""
         if self.trusted:
             return False
-        if schedule.said is None or schedule.owner != self._owner:
+        if schedule.said is None or schedule.owner != self.owner:
             raise not_theirs("schedule", schedule.key, schedule.owner)
         return edited(schedule)
 

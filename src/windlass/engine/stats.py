@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from windlass.engine import checks
 from windlass.engine.reading import Reading, Tail
-from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown
+from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, WrongState
 from windlass.machine import ENDED, LIVE, GiveBack, Lapse, Refuse, Snooze
 from windlass.model import Counts, Entry, State, Worker, WorkerInfo
 from windlass.store.stats import FOLLOWER, Total
@@ -87,6 +87,15 @@ class Counting(Reading):
     async def prune_workers(self) -> None:
         """Forget those that nobody has seen for long."""
         await self.records.drop_workers(self.clock.now() - self.limits.keep_workers, self.limits.page)
+
+    async def drop_worker(self, name: str) -> None:
+        """Forget a worker that is silent; one that lives tells itself again."""
+        checks.name(name, "A worker's name")
+        if await self.records.drop_worker(name, self.clock.now() - self.limits.worker_silence):
+            return
+        if await self.records.has_worker(name):
+            raise WrongState(f"Worker {name!r} is alive.", hint="Stop it first; one that is silent for a minute can be removed.")
+        raise NotFound(f"There is no worker {name!r}.", hint="`windlass workers` shows those there are.")
 
     # How much there was
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from windlass.engine.core import BACK_AT_LATEST
 from windlass.engine.retention import Retaining
 from windlass.engine.schedules import Scheduling
+from windlass.engine.unused import Removing
 from windlass.engine.watch import JUMP, Watch
 from windlass.errors import OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
@@ -38,7 +39,7 @@ class Swept(Struct, frozen=True):
     back_in: int = BACK_AT_LATEST
 
 
-class Sweeping(Scheduling, Retaining):
+class Sweeping(Scheduling, Retaining, Removing):
     """The verbs of time."""
 
     _minute_at = _prune_at = 0
@@ -190,11 +191,12 @@ class Sweeping(Scheduling, Retaining):
         return kind(token=run.token)
 
     async def tidy(self) -> bool:
-        """Clear away what slows claims down, if there is enough of it.
+        """Clear away what slows claims down, if there is enough of it; once a day also what nobody uses any more.
 
         On PostgreSQL a claim reads over the dead entries of what was claimed before, and autovacuum comes once a minute at
         most. This can take seconds, so it belongs in a task of its own, not beside a Watch; every ten seconds is often enough.
         """
+        await self.tidy_unused()
         return await self.records.tidy(TIDY_ABOVE, TIDY_SHARE)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -21,7 +21,8 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "pause": ("add_pause", "raise_controls"),
     "resume": ("drop_pause", "raise_controls"),
     "queue": ("set_queue", "drop_queue", "raise_controls"),
-    "resource": ("add_resources", "set_resource", "drop_resource", "raise_controls"),
+    "resource": ("add_resources", "set_resource", "raise_controls"),
+    "drop_resources": ("lock_lanes", "drop_resources", "raise_controls"),
     "open_gates": ("lock_gates", "open_gates", "unpark_keys"),
     "free": ("lock_gates_of", *LET_GO),
     "idle_gates": ("drop_idle_rates", "drop_idle_gates"),
@@ -36,6 +37,7 @@ class Settings(NamedTuple):
     """Everything that is controlled, as of a revision."""
 
     rev: int
+    removed: int  # how often lanes were removed
     pauses: list[Pause]
     queues: list[Queue]
     resources: list[Resource]
@@ -94,10 +96,11 @@ class OrderRecords(Rows):
     # Controls
 
     async def settings(self) -> Settings:
-        rev, pauses, queues, resources = await self.store.batch(
+        revs, pauses, queues, resources = await self.store.batch(
             "read", [Statement(name) for name in ("controls_rev", "all_pauses", "all_queues", "all_resources")]
         )
-        return Settings(rev[0][0], [Pause(*row) for row in pauses], [Queue(*row) for row in queues], list(map(_resource_of, resources)))
+        rev, removed = revs[0]
+        return Settings(rev, removed, [Pause(*row) for row in pauses], [Queue(*row) for row in queues], list(map(_resource_of, resources)))
 
     async def _control(self, verb: str, name: str, values: Mapping[str, Value]) -> bool:
         done, _ = await self._batch(verb, Statement(name, values), Statement("raise_controls"))
@@ -116,18 +119,31 @@ class OrderRecords(Rows):
     async def drop_queue(self, name: str) -> bool:
         return await self._control("queue", "drop_queue", {"name": name})
 
-    async def set_resource(self, resource: Resource, most: int) -> bool:
+    async def set_resource(self, resource: Resource, owner: str | None, most: int, share: int) -> bool:
         values: dict[str, Value] = {"name": resource.name, "capacity": resource.capacity, "rates": pack(resource.rates)}
+        bounds: dict[str, Value] = {"owner": owner, "most": most, "share": share}
         return await self._control(
-            "resource", "set_resource", values | {"max_wait": resource.max_wait, "now": resource.updated_at, "most": most}
+            "resource", "set_resource", values | bounds | {"max_wait": resource.max_wait, "now": resource.updated_at}
         )
 
-    async def add_resources(self, names: Iterable[str], max_wait: int, most: int, now: int) -> None:
-        rows = pack([[name] for name in sorted(names)])
-        await self._control("resource", "add_resources", {"r": rows, "max_wait": max_wait, "now": now, "most": most})
+    async def add_resources(self, names: Iterable[str], max_wait: int, owner: str | None, most: int, share: int, now: int) -> None:
+        """Make those that are not there, all or none, if there is room for them."""
+        values: dict[str, Value] = {"r": pack([[name] for name in sorted(names)]), "max_wait": max_wait, "now": now}
+        await self._control("resource", "add_resources", values | {"owner": owner, "most": most, "share": share})
 
-    async def drop_resource(self, name: str) -> bool:
-        return await self._control("resource", "drop_resource", {"name": name})
+    async def named_resources(self, before: int) -> list[str]:
+        """Resources that jobs have named before then, and that nobody has set."""
+        return [name for (name,) in await self._read("named_resources", before=before)]
+
+    async def resources_in_use(self, names: Collection[str]) -> set[str]:
+        """Those of these that runs or direct calls occupy."""
+        return {name for (name,) in await self._read("resources_in_use", names=pack(sorted(names)))}
+
+    async def drop_resources(self, names: Collection[str], controls: int, last: int) -> list[str]:
+        """Remove those of these that are not in use, if controls and lanes are as they were read; which they were."""
+        values: dict[str, Value] = {"names": pack(sorted(names)), "controls": controls, "last": last}
+        statements = Statement("lock_lanes"), Statement("drop_resources", values), Statement("raise_controls")
+        return _keys((await self._batch("drop_resources", *statements))[1])
 
     # What is occupied
 

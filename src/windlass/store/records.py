@@ -79,8 +79,10 @@ _PRUNE = (
 
 BATCHES: Mapping[str, tuple[str, ...]] = {
     "define": ("define",),
-    "placeholder": ("define_placeholder",),
-    "lanes": ("lock_lanes", "add_lanes"),
+    "placeholder": ("define_placeholders",),
+    "lanes": ("lock_lanes", "add_lanes", "use_lanes", "close_lanes", "raise_removed"),
+    "drop_lanes": ("lock_lanes", "drop_lanes", "raise_removed"),
+    "drop_jobs": ("drop_placeholders",),
     "create": (*_KEYS, "lock_predecessors", "refuse_create", "create", "journal_created", "add_waits", *_SETTLE, *_LATER),
     "create_group": (*_KEYS, "refuse_create", "create", "journal_created", *groups.MADE),
     "register": ("register",),
@@ -177,6 +179,24 @@ class Kind(NamedTuple):
     keep: int | None = None
 
 
+class Known(NamedTuple):
+    """Lanes, and how often lanes had been removed before they were read."""
+
+    removed: int
+    lanes: list[Lane]
+
+
+class Room(NamedTuple):
+    """How much there is of what creations make as they need it: in all, and made by one who may not do everything."""
+
+    lanes: int
+    own_lanes: int
+    resources: int
+    own_resources: int
+    placeholders: int
+    own_placeholders: int
+
+
 class KeyRow(NamedTuple):
     """A key that a run asks for."""
 
@@ -196,7 +216,7 @@ class Creation(NamedTuple):
     ids: Sequence[str]
     rows: Mapping[Kind, Sequence[tuple[Any, ...]]]  # id, position, due_at, payload; scope, key, schedule, instant, keys
     keys: Sequence[KeyRow] = ()
-    definitions: Sequence[tuple[str, int]] = ()  # name, rev
+    definitions: Sequence[tuple[str, int, int]] = ()  # name, rev, id
     waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
     controls: int | None = None  # the revision it was worked out under; None: it does not depend on any
     later: bool = False  # whether its waits are over already is left to a sweep, so that no predecessor is locked
@@ -337,8 +357,10 @@ class Records(
         found = await self._batch("define", Statement("define", values), Statement("jobs_named", {"names": pack([name])}))
         return _job_of(found[1][0])
 
-    async def define_placeholder(self, name: str, now: int) -> None:
-        await self._batch("placeholder", Statement("define_placeholder", {"name": name, "now": now}))
+    async def define_placeholders(self, names: Iterable[str], owner: str | None, most: int, share: int, now: int) -> None:
+        """Make those that are not there, all or none, if there is room for them."""
+        values: dict[str, Value] = {"r": pack([[name] for name in sorted(names)]), "owner": owner, "most": most, "share": share, "now": now}
+        await self._batch("placeholder", Statement("define_placeholders", values))
 
     async def jobs_named(self, names: Sequence[str]) -> list[Job]:
         return [_job_of(row) for row in await self._read("jobs_named", names=pack(names))]
@@ -346,11 +368,67 @@ class Records(
     async def jobs_after(self, name: str, count: int) -> list[Job]:
         return [_job_of(row) for row in await self._read("jobs_all", after=name, count=count)]
 
-    async def add_lanes(self, lanes: Iterable[tuple[str, str, str]], most: int) -> None:
-        await self._batch("lanes", Statement("lock_lanes"), Statement("add_lanes", {"r": pack(sorted(lanes)), "most": most}))
+    async def add_lanes(
+        self, lanes: Iterable[tuple[str, str, str]], owner: str | None, most: int, share: int, controls: int, now: int
+    ) -> None:
+        """Make those that are not there, all or none, if there is room for them and the controls are as they were read."""
+        values: dict[str, Value] = {"r": pack(sorted(lanes)), "owner": owner, "most": most, "share": share}
+        await self._batch("lanes", Statement("lock_lanes"), Statement("add_lanes", values | {"controls": controls, "now": now}))
 
-    async def lanes_after(self, last: int) -> list[Lane]:
-        return [Lane(identity, queue, job, needs_from(text)) for identity, queue, job, text in await self._read("lanes_after", after=last)]
+    async def lanes_after(self, last: int) -> Known:
+        """The lanes behind one of them, and how often lanes had been removed before they were read."""
+        (revs, *_), rows = await self._batch("read", Statement("controls_rev"), Statement("lanes_after", {"after": last}))
+        return Known(revs[1], [Lane(identity, queue, job, needs_from(text), *rest) for identity, queue, job, text, *rest in rows])
+
+    async def room(self, owner: str | None) -> Room:
+        return Room(*(await self._read("room", owner=owner))[0])
+
+    # What nobody uses any more
+
+    async def unused_lanes(self, before: int) -> dict[int, int | None]:
+        """Lanes that were not used since then, and when they were; those of which that is not known too."""
+        return dict(await self._read("unused_lanes", before=before))
+
+    async def use_lanes(self, ids: Collection[int], before: int, now: int) -> set[int]:
+        """Note that these lanes are in use, where that was not noted since then; those that are there."""
+        packed = pack(sorted(ids))
+        values: dict[str, Value] = {"ids": packed, "before": before, "now": now}
+        there = Statement("lanes_there", {"ids": packed})
+        return _seqs((await self._batch("lanes", Statement("lock_lanes"), Statement("use_lanes", values), there))[-1])
+
+    async def close_lanes(self, ids: Collection[int], before: int) -> set[int]:
+        """Have those of these that were not used since then noted by whoever uses them from now on; which they are."""
+        values: dict[str, Value] = {"ids": pack(sorted(ids)), "before": before}
+        return _seqs((await self._batch("lanes", Statement("lock_lanes"), Statement("close_lanes", values), Statement("raise_removed")))[1])
+
+    async def creating(self) -> set[str]:
+        """The transactions that are making runs, where others than this one can be."""
+        return {name for (name,) in await self._read("creating")}
+
+    async def lanes_in_use(self, ids: Collection[int]) -> set[int]:
+        """Those of these lanes that have queued or live runs."""
+        return _seqs(await self._read("lanes_in_use", ids=pack(sorted(ids))))
+
+    async def lanes_of_waiting(self, after: int, count: int) -> list[tuple[int, int]]:
+        """Runs that wait for others, with their lanes, from behind one of them on."""
+        return [(seq, lane) for seq, lane in await self._read("lanes_of_waiting", seq=after, count=count)]
+
+    async def lanes_of_scheduled(self, after: tuple[int, int], count: int) -> list[tuple[int, int, int]]:
+        """When runs are due, their seqs and lanes, from behind such a place on."""
+        return [(at, seq, lane) for at, seq, lane in await self._read("lanes_of_scheduled", at=after[0], seq=after[1], count=count)]
+
+    async def drop_lanes(self, ids: Collection[int]) -> set[int]:
+        """Remove those of these that were closed, that nobody has used since, and that have neither queued nor live runs."""
+        drop = Statement("drop_lanes", {"ids": pack(sorted(ids))})
+        return _seqs((await self._batch("drop_lanes", Statement("lock_lanes"), drop, Statement("raise_removed")))[1])
+
+    async def unused_placeholders(self, before: int) -> list[str]:
+        """The names of jobs that nobody has defined, and that have no runs."""
+        return [name for (name,) in await self._read("unused_placeholders", before=before)]
+
+    async def drop_placeholders(self, names: Collection[str]) -> list[str]:
+        dropped = await self._batch("drop_jobs", Statement("drop_placeholders", {"names": pack(sorted(names))}))
+        return sorted(name for (name,) in dropped[0])
 
     # Creation
 
@@ -487,10 +565,11 @@ class Records(
         statements = _letting_go(statements, pack(left), len(left), limited and bool(left))
         return _written(statements, await self._batch(verb, *statements), "write_back")
 
-    async def patch(self, change: Change, mark: str, now: int) -> bool:
+    async def patch(self, change: Change, mark: str, now: int, controls: int) -> bool:
+        """Whether the run and the controls were still as they were read."""
         rows = pack([[*(getattr(change.after, name) for name in _PATCHED), policy_text(change.after.policy)]])
         journal = Statement("journal_moves", {"r": pack([_journaled(change)]), "mark": mark, "now": now})
-        return bool((await self._batch("patch", Statement("patch", {"r": rows, "mark": mark}), journal))[0])
+        return bool((await self._batch("patch", Statement("patch", {"r": rows, "mark": mark, "controls": controls}), journal))[0])
 
     # Leases
 

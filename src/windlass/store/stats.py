@@ -18,6 +18,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "begin_life": ("begin_life",),
     "end_lives": ("end_lives",),
     "stop_worker": ("stop_worker",),
+    "drop_totals": ("lock_totals", "keep_totals", "drop_totals"),
     "roll_up": (*ADVANCE, "add_minutes", "add_totals", "drop_minutes"),
 }
 
@@ -109,11 +110,20 @@ class StatRecords(Tails):
 
     async def drop_workers(self, before: int, count: int) -> None:
         """Forget workers that were not seen since."""
-        names = pack([name for (name,) in await self._read("silent_workers", before=before, count=count)])
-        if names != "[]":
-            await self._batch(
-                "drop_workers", Statement("drop_workers", {"names": names, "before": before}), Statement("drop_lives", {"names": names})
-            )
+        names = [name for (name,) in await self._read("silent_workers", before=before, count=count)]
+        if names:
+            await self._drop_workers(names, before)
+
+    async def drop_worker(self, name: str, before: int) -> bool:
+        """Forget a worker that was not seen since; whether there was such a one."""
+        return await self._drop_workers([name], before)
+
+    async def _drop_workers(self, names: Sequence[str], before: int) -> bool:
+        drop, lives = Statement("drop_workers", {"names": pack(names), "before": before}), Statement("drop_lives", {"names": pack(names)})
+        return bool((await self._batch("drop_workers", drop, lives))[0])
+
+    async def has_worker(self, name: str) -> bool:
+        return bool(await self._read("worker_named", name=name))
 
     # Their processes
 
@@ -138,6 +148,15 @@ class StatRecords(Tails):
         await self._batch("stop_worker", Statement("stop_worker", {"name": worker, "about": about, "now": now}))
 
     # How much there was
+
+    async def idle_totals(self) -> set[tuple[str, str]]:
+        """Queues and jobs of which there is no run that has not ended."""
+        return {(queue, job) for queue, job in await self._read("idle_totals")}
+
+    async def drop_totals(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Count what there was of these queues and jobs among all, and no more by their names."""
+        rows = pack(sorted(pairs))
+        await self._batch("drop_totals", *(Statement(name, {"r": rows}) for name in ("lock_totals", "keep_totals", "drop_totals")))
 
     async def roll_up(
         self,

@@ -18,6 +18,8 @@ from windlass.wire.answers import Done as Done
 from windlass.wire.answers import Problem as Problem
 from windlass.wire.answers import problem_of as problem_of
 from windlass.wire.controls import HolderView as HolderView
+from windlass.wire.controls import LanesView as LanesView
+from windlass.wire.controls import LaneView as LaneView
 from windlass.wire.controls import OccupantsView as OccupantsView
 from windlass.wire.controls import PauseAsked as PauseAsked
 from windlass.wire.controls import Pauses as Pauses
@@ -32,6 +34,8 @@ from windlass.wire.controls import ResourceView as ResourceView
 from windlass.wire.controls import ResumeAsked as ResumeAsked
 from windlass.wire.controls import Resumed as Resumed
 from windlass.wire.controls import RetentionView as RetentionView
+from windlass.wire.controls import lane_of as lane_of
+from windlass.wire.controls import lane_view as lane_view
 from windlass.wire.controls import occupants_of as occupants_of
 from windlass.wire.controls import occupants_view as occupants_view
 from windlass.wire.controls import pause_of as pause_of

@@ -9,7 +9,7 @@ from msgspec import Struct
 from windlass.engine.controls import Occupants, ResourceState
 from windlass.engine.core import MAX_WAIT
 from windlass.engine.retention import Kept, Retention
-from windlass.model import Keep, Pause, PauseScope, Queue, Rate, Resource
+from windlass.model import Keep, Lane, Needs, Pause, PauseScope, Queue, Rate, Resource
 from windlass.store.order import Holder
 from windlass.wire.slots import SlotView, slot_of, slot_view
 from windlass.wire.values import heard, maybe_heard, maybe_told, told
@@ -169,3 +169,30 @@ def retention_view(found: Retention) -> RetentionView:
 def retention_of(view: RetentionView) -> Retention:
     kept = view.keep_succeeded, view.keep_others
     return Retention(*(Kept(one.keep, one.source, one.who, maybe_heard(one.at, "at")) for one in kept))
+
+
+class LaneView(Struct, frozen=True):
+    """What of a queue the same workers may take: when it was last used, to the day, and whose small token has made it."""
+
+    id: int
+    queue: str
+    job: str
+    requires: Needs
+    used_at: str | None
+    owner: str | None
+
+
+class LanesView(Struct, frozen=True):
+    """Some lanes, and after which number the next page begins."""
+
+    lanes: list[LaneView]
+    cursor: int | None
+
+
+def lane_view(lane: Lane) -> LaneView:
+    return LaneView(lane.id, lane.queue, lane.job, lane.requires, told(lane.used_at) if lane.used_at else None, lane.owner)
+
+
+def lane_of(view: LaneView) -> Lane:
+    used_at = None if view.used_at is None else heard(view.used_at, "used_at")
+    return Lane(view.id, view.queue, view.job, view.requires, used_at, view.owner)

@@ -62,7 +62,7 @@ async def put_resource(request: HubRequest, name: FromPath[str], data: JSONBody[
     return wire.resource_view(await request.hub.engine.get_resource(name))
 
 
-@delete("/api/v1/resources/{name:str}", status_code=200, opt={"scope": "admin"}, summary="Forget a resource that no job uses")
+@delete("/api/v1/resources/{name:str}", status_code=200, opt={"scope": "admin"}, summary="Forget a resource that nobody uses")
 async def drop_resource(request: HubRequest, name: FromPath[str]) -> wire.Done:
     await request.act("remove", f"resource {name}").drop_resource(name)
     return wire.DONE
@@ -86,7 +86,20 @@ async def put_retention(request: HubRequest, data: JSONBody[wire.PutRetention]) 
     return wire.retention_view(await engine.set_retention(**asdict(data), by=request.caller.who))
 
 
+@get("/api/v1/lanes", opt={"scope": "read"}, summary="Lanes by number, when each was last used, and whose token made it")
+async def list_lanes(request: HubRequest, after: FromQuery[int] = 0, count: Count = 100) -> wire.LanesView:
+    lanes = await request.hub.engine.all_lanes(after=after, count=count)
+    return wire.LanesView([wire.lane_view(lane) for lane in lanes], lanes[-1].id if len(lanes) == count else None)
+
+
+@delete("/api/v1/lanes/{lane:int}", status_code=200, opt={"scope": "admin"}, summary="Remove a lane that has no unfinished runs")
+async def drop_lane(request: HubRequest, lane: FromPath[int]) -> wire.Done:
+    await request.act("remove", f"lane {lane}").drop_lane(lane)
+    return wire.DONE
+
+
 HANDLERS: list[Any] = [
     pause, resume, list_pauses, list_queues, put_queue, list_resources, get_resource, put_resource, drop_resource, list_occupants,
     get_retention, put_retention,
+    list_lanes, drop_lane,
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import get, put
+from litestar import delete, get, put
 from litestar.params import FromPath, FromQuery, JSONBody
 
 from windlass import wire
@@ -32,4 +32,10 @@ async def define_job(request: HubRequest, name: FromPath[str], data: JSONBody[wi
     return wire.job_view(await engine.define(name, handler=data.handler or name, payload=data.payload, options=data.options))
 
 
-HANDLERS: list[Any] = [list_jobs, get_job, define_job]
+@delete("/api/v1/jobs/{name:str}", status_code=200, opt={"scope": "admin"}, summary="Forget a job that nobody has defined")
+async def drop_job(request: HubRequest, name: FromPath[str]) -> wire.Done:
+    await request.act("remove", f"job {name}").drop_job(name)
+    return wire.DONE
+
+
+HANDLERS: list[Any] = [list_jobs, get_job, define_job, drop_job]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from litestar import Response, get, post
-from litestar.params import FromQuery, JSONBody, QueryParameter
+from litestar import Response, delete, get, post
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from windlass import wire
 from windlass.errors import StoreError
@@ -25,6 +25,12 @@ PATIENCE = 2.0
 async def list_workers(request: HubRequest, after: FromQuery[str] = "", count: Count = 100) -> wire.Workers:
     workers = await request.hub.engine.workers(after=after, count=count)
     return wire.Workers([wire.worker_view(worker) for worker in workers], workers[-1].info.name if len(workers) == count else None)
+
+
+@delete("/api/v1/workers/{name:str}", status_code=200, opt={"scope": "admin"}, summary="Forget a worker that is silent")
+async def drop_worker(request: HubRequest, name: FromPath[str]) -> wire.Done:
+    await request.act("remove", f"worker {name}").drop_worker(name)
+    return wire.DONE
 
 
 @get("/api/v1/stats", opt={"scope": "read"}, summary="How much there is and was")
@@ -73,4 +79,4 @@ async def scrape(request: HubRequest) -> Response[bytes]:
     return Response(body, media_type=media_type)
 
 
-HANDLERS: list[Any] = [list_workers, get_stats, tell_metrics, healthz, readyz, scrape]
+HANDLERS: list[Any] = [list_workers, drop_worker, get_stats, tell_metrics, healthz, readyz, scrape]

@@ -3,11 +3,16 @@
 -- fragment: controls
 (select coalesce(max(rev), 0) from job_controls)
 
+-- The revision, and how often lanes were removed.
 -- name: controls_rev
-select {controls}
+select {controls}, (select coalesce(max(removed), 0) from job_controls)
 
 -- name: raise_controls
 insert into job_controls (id, rev) values (1, 1) on conflict (id) do update set rev = job_controls.rev + 1
+
+-- name: raise_removed
+insert into job_controls (id, rev, removed) values (1, 1, 1)
+on conflict (id) do update set rev = job_controls.rev + 1, removed = job_controls.removed + 1
 
 -- name: all_pauses
 select scope, name, at, reason, who from job_pauses order by scope, name
@@ -37,22 +42,43 @@ returning name
 delete from job_queues where name = :name returning name
 
 -- name: set_resource
-insert into job_resources (name, capacity, rates, max_wait, created_at, updated_at)
-select :name, cast(:capacity as {int}), :rates, :max_wait, :now, :now
-where (select count(*) from job_resources) < :most or exists (select 1 from job_resources where name = :name)
+insert into job_resources (name, capacity, rates, max_wait, owner, created_at, updated_at)
+select :name, cast(:capacity as {int}), :rates, :max_wait, cast(:owner as text), :now, :now
+where exists (select 1 from job_resources where name = :name)
+  or (select count(*) from job_resources) < :most
+    and (cast(:owner as text) is null or (select count(*) from job_resources where owner = :owner) < :share)
 on conflict (name) do update
-  set capacity = excluded.capacity, rates = excluded.rates, max_wait = excluded.max_wait, updated_at = excluded.updated_at
+  set capacity = excluded.capacity, rates = excluded.rates, max_wait = excluded.max_wait, updated_at = excluded.updated_at, named = 0
 returning name
 
 -- A resource that a job names and nobody has set: one at a time, which harms nobody.
 -- name: add_resources
-insert into job_resources (name, capacity, rates, max_wait, created_at, updated_at)
-select r.name, 1, '[]', :max_wait, :now, :now from {rows: r: name text}
-where (select count(*) from job_resources) + (select count(*) from {rows: r: name text}) <= :most
+insert into job_resources (name, capacity, rates, max_wait, named, owner, created_at, updated_at)
+select r.name, 1, '[]', :max_wait, 1, cast(:owner as text), :now, :now from {rows: r: name text}
+where (select count(*) from job_resources) + {new_resources} <= :most
+  and (cast(:owner as text) is null or (select count(*) from job_resources where owner = :owner) + {new_resources} <= :share)
 on conflict (name) do nothing
 
--- name: drop_resource
-delete from job_resources where name = :name returning name
+-- fragment: new_resources
+(select count(*) from {rows: r: name text} where not exists (select 1 from job_resources known where known.name {probe: r.name}))
+
+-- Which are as their names were first met: nobody has set them.
+-- name: named_resources
+select name from job_resources where named = 1 and created_at < :before
+
+-- Those of these resources that runs or direct calls occupy. What is queued or parked for one is in a lane that names it.
+-- fragment: resources_in_use
+select g.resource from job_gates g where g.resource {in_texts: names} and (
+  exists (select 1 from job_holds h where h.key {probe: g.key}) or exists (select 1 from job_slots s where s.key {probe: g.key}))
+
+-- name: resources_in_use
+{resources_in_use}
+
+-- Those that no lane names, as of the last lane that was looked at.
+-- name: drop_resources
+delete from job_resources where name {in_texts: names} and {controls} = :controls and (select coalesce(max(id), 0) from job_lanes) = :last
+  and name not in ({resources_in_use})
+returning name
 
 -- What is occupied ------------------------------------------------------------------------------------------------
 

@@ -20,9 +20,15 @@ on conflict (name) do update
   where (jobs.handler is distinct from excluded.handler or jobs.payload <> excluded.payload or jobs.options <> excluded.options)
     and (:trusted = 1 or jobs.handler is null or jobs.owner = excluded.owner)
 
--- name: define_placeholder
-insert into jobs (name, handler, payload, options, rev, created_at, updated_at)
-values (:name, null, '{}', '{}', 1, :now, :now)
+-- fragment: new_placeholders
+(select count(*) from {rows: r: name text} where not exists (select 1 from jobs known where known.name {probe: r.name}))
+
+-- All or none of them, as many as there is room for: in all, and for one who may not do everything.
+-- name: define_placeholders
+insert into jobs (name, handler, payload, options, owner, rev, created_at, updated_at)
+select r.name, null, '{}', '{}', cast(:owner as text), 1, :now, :now from {rows: r: name text}
+where (select count(*) from jobs where handler is null) + {new_placeholders} <= :most
+  and (cast(:owner as text) is null or (select count(*) from jobs where handler is null and owner = :owner) + {new_placeholders} <= :share)
 on conflict (name) do nothing
 
 -- name: jobs_named
@@ -35,14 +41,78 @@ select id, name, handler, payload, options, rev, created_at, updated_at, owner f
 -- name: lock_lanes postgres
 lock table job_lanes in share row exclusive mode
 
+-- fragment: new_lanes
+(select count(*) from {rows: r: queue text, job text, requires text} where not exists (
+  select 1 from job_lanes known where known.queue {probe: r.queue} and known.job {probe: r.job} and known.requires {probe: r.requires}))
+
+-- All or none of them, as many as there is room for. The resources that they name are known as of a revision.
 -- name: add_lanes
-insert into job_lanes (queue, job, requires)
-select r.queue, r.job, r.requires from {rows: r: queue text, job text, requires text}
-where (select count(*) from job_lanes) < :most
+insert into job_lanes (queue, job, requires, used_at, owner)
+select r.queue, r.job, r.requires, :now, cast(:owner as text) from {rows: r: queue text, job text, requires text}
+where {controls} = :controls and (select count(*) from job_lanes) + {new_lanes} <= :most
+  and (cast(:owner as text) is null or (select count(*) from job_lanes where owner = :owner) + {new_lanes} <= :share)
 on conflict (queue, job, requires) do nothing
 
 -- name: lanes_after
-select id, queue, job, requires from job_lanes where id > :after order by id
+select id, queue, job, requires, used_at, owner from job_lanes where id > :after order by id
+
+-- How much there is of what creations make as they need it: in all, and made by one who may not do everything.
+-- name: room
+select (select count(*) from job_lanes), (select count(*) from job_lanes where owner = :owner),
+  (select count(*) from job_resources), (select count(*) from job_resources where owner = :owner),
+  (select count(*) from jobs where handler is null), (select count(*) from jobs where handler is null and owner = :owner)
+
+-- What nobody uses any more ----------------------------------------------------------------------------------------
+
+-- name: unused_lanes
+select id, used_at from job_lanes where used_at < :before union all select id, used_at from job_lanes where used_at is null
+
+-- name: use_lanes
+update job_lanes set used_at = :now where id {in: ids} and coalesce(used_at, 0) < :before
+
+-- name: lanes_there
+select id from job_lanes where id {in: ids}
+
+-- From here on a lane is used only by those who note it first: they learn of it with the revision that is raised in the same batch.
+-- name: close_lanes
+update job_lanes set used_at = 0 where id {in: ids} and coalesce(used_at, 0) < :before returning id
+
+-- Transactions in which runs are being made: every creation asks `refuse_create`, and keeps that lock up to its end. One that
+-- takes it later compares the revision later.
+-- name: creating postgres
+select virtualtransaction from pg_locks
+where locktype = 'relation' and relation = 'schema_version'::regclass and mode = 'RowExclusiveLock' and granted
+  and database = (select d.oid from pg_database d where d.datname = current_database())
+
+-- Lanes that have queued runs, parked or not, or live ones: as one statement, so that none is missed on its way from one to the other.
+-- fragment: lanes_in_use
+select l.id from job_lanes l where l.id {in: ids} and (
+  (select 1 from job_runs q where q.state = 'queued' and q.lane = l.id limit 1) is not null
+  or (select 1 from job_runs p where p.state = 'queued' and p.lane = -l.id limit 1) is not null)
+union all
+select abs(h.lane) from job_runs h where h.look_at is not null and abs(h.lane) {in: ids}
+
+-- name: lanes_in_use
+{lanes_in_use}
+
+-- name: lanes_of_waiting
+select seq, abs(lane) from job_runs where state = 'waiting' and seq > :seq order by seq limit :count
+
+-- name: lanes_of_scheduled
+select due_at, seq, abs(lane) from job_runs where state = 'scheduled' and (due_at, seq) > (:at, :seq) order by due_at, seq limit :count
+
+-- name: drop_lanes
+delete from job_lanes where id {in: ids} and used_at = 0 and id not in ({lanes_in_use}) returning id
+
+-- name: unused_placeholders
+select j.name from jobs j where j.handler is null and j.created_at < :before
+  and (select 1 from job_runs r where r.job = j.name limit 1) is null
+order by j.created_at
+
+-- name: drop_placeholders
+delete from jobs where name {in_texts: names} and handler is null
+  and (select 1 from job_runs r where r.job = jobs.name limit 1) is null
+returning name
 
 -- Which of these workers have their one slot taken.
 -- name: busy
@@ -83,7 +153,7 @@ select seq from job_runs where seq {in: predecessors} order by seq for key share
 -- name: refuse_create
 insert into schema_version (version, applied_at)
 select 1, :now
-where (select count(*) from {rows: d: name text, rev int} join jobs on jobs.name = d.name and jobs.rev = d.rev) <> :definitions
+where (select count(*) from {rows: d: name text, rev int, id int} join jobs on jobs.name = d.name and jobs.rev = d.rev and jobs.id + 0 = d.id) <> :definitions
   or {controls} <> coalesce(cast(:controls as {int}), {controls})
   or (select count(*) from job_runs where seq {in: predecessors}) <> :expected
   or (select count(h.run) from {rows: k: scope text, key text} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}) <> :keys
@@ -280,7 +350,7 @@ update job_runs
 set state = r.state, rev = r.rev, mark = :mark, payload = r.payload, queue = r.queue, lane = r.lane, band = r.band,
   position = r.position, due_at = r.due_at, max_attempts = r.max_attempts, keys = r.keys, parked = r.parked, aged = r.aged, policy = r.policy
 from {rows: r: seq int, rev int, state text, payload text, queue text, lane int, band int, position int, due_at int, max_attempts int, keys text, parked text, aged int, policy text}
-where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and job_runs.state {from: patch}
+where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and job_runs.state {from: patch} and {controls} = :controls
 returning job_runs.seq
 
 -- Followers: what waits for runs that have ended -----------------------------------------------------------------

@@ -44,7 +44,10 @@ where name = :name and coalesce(about, '') = :about
 select name from workers where seen_at < :before order by name limit :count
 
 -- name: drop_workers
-delete from workers where name {in_texts: names} and seen_at < :before
+delete from workers where name {in_texts: names} and seen_at < :before returning name
+
+-- name: worker_named
+select name from workers where name = :name
 
 -- name: drop_lives
 delete from worker_lives where worker {in_texts: names} and not exists (select 1 from workers w where w.name = worker_lives.worker)
@@ -104,6 +107,33 @@ on conflict (queue, job) do update
     retried = job_totals.retried + excluded.retried, returned = job_totals.returned + excluded.returned,
     lapsed = job_totals.lapsed + excluded.lapsed, waited = job_totals.waited + excluded.waited, ran = job_totals.ran + excluded.ran
 
+-- What was counted of a queue and a job of which there is nothing any more is kept without their names, so that the whole stays what it is.
+-- fragment: nothing_left
+queue <> '' and waiting = 0 and scheduled = 0 and queued = 0 and claimed = 0 and running = 0 and cancelling = 0
+
+-- name: idle_totals
+select queue, job from job_totals where {nothing_left}
+
+-- fragment: totals_named
+exists (select 1 from {rows: r: queue text, job text} where r.queue = job_totals.queue and r.job = job_totals.job) and {nothing_left}
+
+-- name: lock_totals postgres
+select 1 from job_totals where {totals_named} order by queue, job for update
+
+-- name: keep_totals
+insert into job_totals (queue, job, since, {unfinished_states}, {counts})
+select '', '', 0, 0, 0, 0, 0, 0, 0, {sums} from job_totals where {totals_named} having count(*) > 0
+on conflict (queue, job) do update
+  set created = job_totals.created + excluded.created, started = job_totals.started + excluded.started,
+    succeeded = job_totals.succeeded + excluded.succeeded, failed = job_totals.failed + excluded.failed,
+    quarantined = job_totals.quarantined + excluded.quarantined, cancelled = job_totals.cancelled + excluded.cancelled,
+    skipped = job_totals.skipped + excluded.skipped, attempts = job_totals.attempts + excluded.attempts,
+    retried = job_totals.retried + excluded.retried, returned = job_totals.returned + excluded.returned,
+    lapsed = job_totals.lapsed + excluded.lapsed, waited = job_totals.waited + excluded.waited, ran = job_totals.ran + excluded.ran
+
+-- name: drop_totals
+delete from job_totals where {totals_named}
+
 -- fragment: old_minutes
 select minute from job_minutes where minute < :before order by minute limit :count
 
@@ -119,7 +149,7 @@ select sum(waiting), sum(scheduled), sum(queued), sum(claimed), sum(running), su
 
 -- In an order that does not change: what is listed stays listed.
 -- name: totals
-select queue, job, {unfinished_states}, {counts} from job_totals order by since, queue, job limit :count
+select queue, job, {unfinished_states}, {counts} from job_totals where queue <> '' order by since, queue, job limit :count
 
 -- The minute in which the rows that may be read come to their end. The key has it, so this reads no rows.
 -- name: minute_behind
