@@ -92,7 +92,7 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
         "host": '"::1"', "port": "81", "connections": "9", "allow": '["10.0.0.0/8"]', "plain_http": "true",
         "hub": '"https://hub"', "hub_token": '"wl_x"', "hub_ca": '"/ca.pem"', "spool": '"/spool"',
         "solvers": "true", "solver_hosts": '["a"]', "solver_allow": '["10.0.0.0/8"]', "solver_plain_http": "true", "solver_cache": '"/c"',
-        "solver_memory": '"1GiB"',
+        "solver_memory": '"1GiB"', "solver_processes": "300", "solver_file_size": '"1GiB"',
     }  # fmt: skip
     texts = {
         "store": "/shop.db", "app": "shop:app", "name": "w", "queues": "a", "jobs": "a,", "tags": " a ", "slots": "2",
@@ -100,7 +100,7 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
         "host": "::1", "port": "81", "connections": "9", "allow": "10.0.0.0/8", "plain_http": "1",
         "hub": "https://hub", "hub_token": "wl_x", "hub_ca": "/ca.pem", "spool": "/spool",
         "solvers": "1", "solver_hosts": "a", "solver_allow": "10.0.0.0/8", "solver_plain_http": "true", "solver_cache": "/c",
-        "solver_memory": "1024",
+        "solver_memory": "1024", "solver_processes": "300", "solver_file_size": "1024",
     }  # fmt: skip
     assert lines.keys() == texts.keys() == FIELDS.keys() == set(Settings.__struct_fields__)
     _write(tmp_path, "\n".join(f"{name} = {value}" for name, value in lines.items()))
