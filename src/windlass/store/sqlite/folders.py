@@ -48,7 +48,7 @@ class Folder(NamedTuple):
 
 
 def plain(path: str) -> Folder | None:
-    """A folder to which only this user can write, at a path that nobody else can change; None where that is not known. It costs one call."""
+    """A folder to which only this user can write, at a path that nobody else can change; None where that is not known."""
     if not _unchanged_by_others(path):
         return None
     status = os.lstat(path)
@@ -58,7 +58,7 @@ def plain(path: str) -> Folder | None:
 
 @lru_cache(maxsize=1_000)  # looked at once
 def _unchanged_by_others(path: str) -> bool:
-    """Whether no other user but root can put anything in the place of a folder of ours, or of one above it; and whether the path is short."""
+    """Whether no other user but root can put anything in the place of a folder of ours or of one above it, and its path is short."""
     folder = os.path.dirname(path)
     status = os.stat(folder)
     if len(os.fsencode(path)) > LONGEST or status.st_uid not in (0, os.geteuid()):
