@@ -6,8 +6,10 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from threading import Barrier
 from typing import Any
 
 import msgspec
@@ -18,9 +20,13 @@ from hypothesis import strategies as st
 from tests.conformance import dump, running, unchanged
 from tests.harness import Harness, token
 from windlass import payload
+from windlass.clock import ManualClock
+from windlass.engine import Engine
 from windlass.errors import BadInput, WindlassError
 from windlass.machine import Fail, GiveBack, Snooze, Succeed
-from windlass.model import Failure, Key, Limits, NewRun, Options, Requires, WorkerInfo
+from windlass.model import Failure, Key, Limits, NewRun, Options, Requires, Run, WorkerInfo
+from windlass.store.base import run_sync
+from windlass.store.postgres import BlockingPostgres
 from windlass.store.records import Held
 
 Case = Callable[[], object]
@@ -673,3 +679,23 @@ def test_what_parse_accepts_encode_accepts_too(text: str | bytes) -> None:
     if accepted[0]:
         assert _same(payload.decode(payload.encode(value, most=10_000)), value)
         assert json.loads(text) == value
+
+
+def test_lines_that_are_sent_at_once_have_no_more_room_together(emptied_postgres: str) -> None:
+    clock = ManualClock()
+    stores = [BlockingPostgres(emptied_postgres, clock) for _ in range(4)]
+    h = Harness(stores[0], clock)
+    h.define()
+    engines, together = [Engine(store, clock, Limits(line=100, lines=1_000, log=10_000)) for store in stores], Barrier(4)
+
+    def send(number: int, run: Run) -> None:
+        together.wait()
+        run_sync(engines[number].log(run.id, token(run), [(number * 100 + n, "x" * 100) for n in range(1, 101)]))
+
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(10):
+            run = running(h)
+            list(threads.map(partial(send, run=run), range(4)))
+            assert sum(len(line.text) for line in h(h.engine.lines(run.id, count=1_000))) <= 10_100
+    for store in stores:
+        run_sync(store.close())

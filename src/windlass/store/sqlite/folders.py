@@ -12,11 +12,14 @@ import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 from windlass.clock import SystemClock
 
 PRIVATE, FOR_ALL = 0o600, 0o666  # modes of a socket; the folder says who comes as far as that
+
+LONGEST = 80  # bytes of a path; systems allow 104 or 108 for the whole of a socket's
 
 _OPENED = "/proc/self/fd"
 _PINS = hasattr(os, "O_PATH") and os.path.isdir(_OPENED)  # whether what was opened can be used in place of its name
@@ -28,17 +31,41 @@ class Unusable(Exception):
 
 
 class Folder(NamedTuple):
-    """An opened folder, and whether others than this process's user can write to it."""
+    """A folder, opened unless its path is as good, and whether others than this process's user can write to it."""
 
     path: str
-    fd: int
+    fd: int | None
     status: os.stat_result
     shared: bool
 
     @property
     def address(self) -> str:
         """A way to it that leads to what was opened, and is short enough for the address of a socket."""
-        return f"{_OPENED}/{self.fd}" if _PINS else self.path
+        return self.path if self.fd is None or not _PINS else f"{_OPENED}/{self.fd}"
+
+    def names(self) -> list[str]:
+        return os.listdir(self.path if self.fd is None else self.fd)
+
+
+def plain(path: str) -> Folder | None:
+    """A folder to which only this user can write, at a path that nobody else can change; None where that is not known."""
+    if not _unchanged_by_others(path):
+        return None
+    status = os.lstat(path)
+    private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+    return Folder(path, None, status, shared=False) if private else None
+
+
+@lru_cache(maxsize=1_000)  # looked at once
+def _unchanged_by_others(path: str) -> bool:
+    """Whether no other user but root can put anything in the place of a folder of ours or of one above it, and its path is short."""
+    folder = os.path.dirname(path)
+    status = os.stat(folder)
+    if len(os.fsencode(path)) > LONGEST or status.st_uid not in (0, os.geteuid()):
+        return False
+    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        return False
+    return folder == path or _unchanged_by_others(folder)
 
 
 @contextmanager
@@ -75,7 +102,7 @@ def reached_by_writers(path: str, file: str) -> Iterator[Folder]:
     made = owner.st_uid == os.geteuid() and _made(path)
     try:
         with opened(path, file) as folder:
-            if made and mode & 0o022 and not os.listdir(folder.fd):  # what was put in its place may have something in it
+            if made and mode & 0o022 and folder.fd is not None and not folder.names():  # what was put in its place may have something in it
                 os.fchmod(folder.fd, mode | folder.status.st_mode & stat.S_ISGID)
                 folder = _seen(path, folder.fd)
             _check(folder, owner, mode)
@@ -120,10 +147,7 @@ def _foreign(folder: Folder) -> Unusable:
 
 @contextmanager
 def address_of(folder: Folder, name: str) -> Iterator[str]:
-    """Where to send for a socket of the folder; OSError if others can write to it and the name is no socket, or has another name too."""
-    if not folder.shared:
-        yield f"{folder.address}/{name}"
-        return
+    """Where to send for a socket of a folder that others write to; OSError if the name is no socket, or has another name too."""
     with _pinned(folder, name) as (address, status):
         if not stat.S_ISSOCK(status.st_mode) or status.st_nlink != 1:
             raise FileNotFoundError(f"{name} is not a socket of its own")
@@ -159,5 +183,6 @@ def _pinned(folder: Folder, name: str) -> Iterator[tuple[str, os.stat_result]]:
 def clear_away(folder: Folder, name: str) -> None:
     """Remove what a process left behind that was killed."""
     with suppress(OSError):
-        if stat.S_ISSOCK(os.stat(name, dir_fd=folder.fd, follow_symlinks=False).st_mode):
-            os.unlink(name, dir_fd=folder.fd)
+        place = os.path.join(folder.path, name) if folder.fd is None else name
+        if stat.S_ISSOCK(os.stat(place, dir_fd=folder.fd, follow_symlinks=False).st_mode):
+            os.unlink(place, dir_fd=folder.fd)

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 
 import msgspec
@@ -29,6 +29,7 @@ from windlass.store.sqlite.folders import (
     clear_away,
     open_to_writers,
     opened,
+    plain,
     reached_by_writers,
 )
 
@@ -149,6 +150,9 @@ class FileHints(Board):
         """Tell those who wait in this store, then those who wait in others."""
         super().wake(topics)
         try:
+            if (private := plain(self._folder)) is not None:
+                self._send(topics, private)
+                return
             with opened(self._folder, self._path) as folder:
                 self._send(topics, folder)
         except OSError:  # as a rule, because there is no folder: nobody waits
@@ -158,16 +162,17 @@ class FileHints(Board):
 
     def _send(self, topics: Collection[str], folder: Folder) -> None:
         own = self._ear.name if self._ear else None
-        others = [name for name in os.listdir(folder.fd) if name != own]
+        others = [name for name in folder.names() if name != own]
         if not others:
             return
         message = _message(topics)
         # A new sender each time: what a process that is stopped has not read would fill the buffer of an old one.
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
+            way = None if folder.shared else folder.address
             for name in others:
                 try:
-                    with address_of(folder, name) as address:
+                    with nullcontext(f"{way}/{name}") if way else address_of(folder, name) as address:
                         sender.sendto(message, address)
                 except ConnectionRefusedError:
                     clear_away(folder, name)
