@@ -144,5 +144,5 @@ def refuse_newer(found: int, known: int, where: str) -> None:
     if found > known:
         raise SchemaMismatch(
             f"{where} has schema version {found}; this windlass knows only {known}.",
-            hint="Upgrade this windlass to the version that has migrated the store.",
+            hint="Upgrade windlass here to the version that has migrated the store.",
         )
