@@ -40,8 +40,8 @@ ROOT = Path(__file__).parent.parent
 EVIL = "[red]a[/red]\x1b[2J\x1b]0;b\x07\x9b31m\u202e\x7f"
 COMMANDS = (
     "migrate", "work", "up", "hub", "enqueue", "runs", "jobs", "show", "logs", "why", "cancel", "move", "rerun", "groups", "pause",
-    "resume", "pauses", "queues", "retention", "resources", "slot", "slots", "workers", "stats", "doctor", "schedules", "webhooks",
-    "tokens", "audit", "backup", "restore", "config", "faults",
+    "resume", "pauses", "queues", "retention", "resources", "lanes", "slot", "slots", "workers", "stats", "doctor", "schedules",
+    "webhooks", "tokens", "audit", "backup", "restore", "config", "faults",
 )  # fmt: skip
 
 
