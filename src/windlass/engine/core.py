@@ -524,7 +524,7 @@ class Core:
             if len(lanes) < len(wanted) or undefined or rev < 0:
                 await self._make(wanted, undefined)
                 undefined = ()
-            elif await self.use(lane.id for lane in lanes.values()):
+            elif not self.lanes.unused(self.clock.now()) or await self.use(lane.id for lane in lanes.values()):
                 return rev, lanes
         raise Conflict("Lanes were made and removed again and again.", hint="Try again.")
 

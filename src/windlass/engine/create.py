@@ -226,7 +226,7 @@ class Creating(Core):
             later=self._joined is not None,
             keys=[_key_row(item, key in compared, bounds.latest) for key, item in sorted(first.items())],
             keys_at=bounds.earliest,
-            definitions=sorted({(name, jobs[name][0].rev, jobs[name][0].id) for _, name, _, _ in rows}),
+            definitions=sorted({(jobs[name][0].id, jobs[name][0].rev) for _, name, _, _ in rows}),
             waits=[
                 (identity, predecessors[before], new.after_end)
                 for _, (identity, new, _, _) in kept

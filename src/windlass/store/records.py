@@ -216,7 +216,7 @@ class Creation(NamedTuple):
     ids: Sequence[str]
     rows: Mapping[Kind, Sequence[tuple[Any, ...]]]  # id, position, due_at, payload; scope, key, schedule, instant, keys
     keys: Sequence[KeyRow] = ()
-    definitions: Sequence[tuple[str, int, int]] = ()  # name, rev, id
+    definitions: Sequence[tuple[int, int]] = ()  # id, rev
     waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
     controls: int | None = None  # the revision it was worked out under; None: it does not depend on any
     later: bool = False  # whether its waits are over already is left to a sweep, so that no predecessor is locked

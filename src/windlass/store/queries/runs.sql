@@ -153,7 +153,7 @@ select seq from job_runs where seq {in: predecessors} order by seq for key share
 -- name: refuse_create
 insert into schema_version (version, applied_at)
 select 1, :now
-where (select count(*) from {rows: d: name text, rev int, id int} join jobs on jobs.name = d.name and jobs.rev = d.rev and jobs.id + 0 = d.id) <> :definitions
+where (select count(*) from {rows: d: id int, rev int} join jobs on jobs.id = d.id and jobs.rev = d.rev) <> :definitions
   or {controls} <> coalesce(cast(:controls as {int}), {controls})
   or (select count(*) from job_runs where seq {in: predecessors}) <> :expected
   or (select count(h.run) from {rows: k: scope text, key text} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}) <> :keys
