@@ -32,6 +32,17 @@ THEIRS = ("/jobs/mail", "/schedules/nightly", "/resources/gpu", "/queues", "/pau
 MOVES_ON = {"used_at", "next_at", "last_at", "last_run", "fired", "skipped", "occupied", "waiting", "held"}
 """What of it changes by itself, and by what others may do."""
 
+_PROGRAM = {"options": {"solver": {"url": "https://example.com/solve", "checksum": "a" * 64}}}
+_EVERY = {"job": "mail", "every": "1h", "by_code": True}
+VALID: dict[tuple[str, str], list[Any]] = {
+    ("put", "/api/v1/jobs/{name}"): [{"handler": "evil"}, {"payload": {"evil": 1}}, _PROGRAM],
+    ("put", "/api/v1/schedules/{key}"): [_EVERY, _EVERY | {"enabled": False}, _EVERY | _PROGRAM],
+    ("put", "/api/v1/resources/{name}"): [{"capacity": 100}, {"capacity": 100, "rates": []}],
+    ("post", "/api/v1/runs"): [{"job": "mail"} | _PROGRAM, {"job": "mail", "key": {"name": "1@0", "scope": "schedule"}}],
+    ("post", "/api/v1/groups"): [{"members": [{"job": "mail"} | _PROGRAM]}],
+}
+"""Bodies that would do something, which chance hardly ever finds."""
+
 
 class Hub:
     """A hub that an admin has set up."""
@@ -106,10 +117,15 @@ def _fuzzed(hub: Hub, token: dict[str, str], operation: Any, *, allowed: bool) -
     """How many requests were answered as they must be; a route that is not for this token is refused whatever it is sent."""
     tried = 0
 
-    @given(case=operation.as_strategy(), real=st.booleans())
-    @settings(max_examples=EXAMPLES if allowed else 1, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    def ask(case: Any, real: bool) -> None:
+    valid = VALID.get((operation.method, operation.path), [])
+
+    @given(case=operation.as_strategy(), real=st.booleans(), body=st.sampled_from([None, *valid]))
+    @settings(
+        max_examples=EXAMPLES * (1 + len(valid)) if allowed else 1, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    def ask(case: Any, real: bool, body: Any) -> None:
         nonlocal tried
+        case.body = case.body if body is None else body
         if real:
             case.path_parameters = {name: hub.there.get(name, value) for name, value in (case.path_parameters or {}).items()}
         answer = case.call_and_validate(base_url=hub.served.url, headers=token, checks=CHECKS, timeout=60)
