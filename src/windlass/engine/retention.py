@@ -164,25 +164,27 @@ class Retaining(Keeping, Counting, Limiting):
         await self.tidy_gates()
 
     async def prune_for(self, budget: int | None) -> Pruned:
-        """Remove what is past its time for so many milliseconds, in turns of every kind; None: all of it."""
+        """Remove what is past its time for so many milliseconds, in turns of every kind; None: all of it.
+
+        The right to do so is asked for when there is something: where nothing is past its time, nothing is written.
+        """
         ends, pruned = None if budget is None else self.clock.monotonic() + budget, 0
-        if not await self._take_turn():
-            self._unpruned.clear()
-            return Pruned(0, left=False)
         await self._store_settings()
         kinds = await self._kinds((await self.bounds(note=True)).earliest)
         left = self._unpruned
         left[:] = [name for name in left if name in kinds] or kinds
-        while left and await self._take_turn():
+        while left:
             name = left.pop(0)
-            runs, more = await kinds[name]()
-            pruned += runs
-            if more:
+            removed = await kinds[name]()
+            if removed is None:  # another process removes
+                left.clear()
+                return Pruned(pruned, left=False)
+            pruned += removed.runs
+            if removed.more:
                 left.append(name)
             if left and ends is not None and self.clock.monotonic() >= ends:
                 return Pruned(pruned, left=True)
         await self._end_turn()
-        left.clear()
         return Pruned(pruned, left=False)
 
     async def _store_settings(self) -> None:
@@ -203,13 +205,14 @@ class Retaining(Keeping, Counting, Limiting):
         return mine
 
     async def _end_turn(self) -> None:
-        self._renew_at = 0
-        with suppress(OutcomeUnknown):  # then it ends by itself
-            await self.records.end_turn(TURN, self._turn)
+        if self._renew_at:
+            self._renew_at = 0
+            with suppress(OutcomeUnknown):  # then it ends by itself
+                await self.records.end_turn(TURN, self._turn)
 
-    async def _kinds(self, now: int) -> dict[str, Callable[[], Awaitable[Slice]]]:
+    async def _kinds(self, now: int) -> dict[str, Callable[[], Awaitable[Slice | None]]]:
         """How a slice of each kind is removed of what is past its time."""
-        kinds: dict[str, Callable[[], Awaitable[Slice]]] = {
+        kinds: dict[str, Callable[[], Awaitable[Slice | None]]] = {
             name: partial(self._prune, name, shelf.page, now) for name, shelf in (await self.shelves(now)).items()
         }
         audit_from = now - self.limits.keep_audit
@@ -223,14 +226,18 @@ class Retaining(Keeping, Counting, Limiting):
         return kinds
 
     async def _drop_some(self, drop: Callable[[], Awaitable[int]]) -> Slice:
-        return Slice(0, more=await drop() > 0)
+        """Remove the first of some small things; more of them in turn."""
+        return Slice(0, more=await drop() > 0 and await self._take_turn())
 
-    async def _prune(self, name: str, page: Page, now: int) -> Slice:
+    async def _prune(self, name: str, page: Page, now: int) -> Slice | None:
         """Remove the next runs of a kind; what is kept does not hide what is behind it, however much it is."""
         old = await page(self._pruned_upto.pop(name, (0, 0)), SLICE)
+        seqs = [run.seq for run in old if not run.needed]
+        if seqs and not await self._take_turn():
+            return None
         if more := len(old) == SLICE:
             self._pruned_upto[name] = (old[-1].at, old[-1].seq)
-        return Slice(await self._prune_these([run.seq for run in old if not run.needed], now, own=name == "own"), more)
+        return Slice(await self._prune_these(seqs, now, own=name == "own"), more)
 
     async def _prune_these(self, seqs: list[int], now: int, *, own: bool) -> int:
         try:
