@@ -124,6 +124,7 @@ def take_over(life: Life) -> None:
     run_id = life.create()
     life(life.engine.claim(WORKER, token=former.tag + life.clock.nonce()))
     assert life(life.engine.end_lives(WORKER.name, [former.tag])) == 1
+    life(life.engine.leave(WORKER.name, 0))
     life.clock.advance(5_000)
     life(life.engine.sweep())
     life.succeed(*life.claim())

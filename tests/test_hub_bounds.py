@@ -229,6 +229,7 @@ def test_a_client_that_does_not_read_is_dropped(served: ServedHub, monkeypatch: 
         line.settimeout(1)
         with suppress(OSError):
             line.sendall(b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 2_000)
+        until(lambda: lines_of(served))
         until(lambda: not lines_of(served))
         line.settimeout(DEADLINE)
         assert is_closed(line)
