@@ -309,7 +309,10 @@ LITERALS: dict[str, set[str]] = {
     "claim_within": _from(Claim) | _to(Claim) | _LIVE,
     "park": _from(Claim) | _LIVE,
     **dict.fromkeys(("usage", "holders", "held_under", "free", "unpark", "stale_holds"), _LIVE),
-    "lanes_waiting": _from(Claim),
+    **dict.fromkeys(("lanes_waiting", "lanes_in_use", "drop_lanes"), _from(Claim)),
+    "lanes_of_scheduled": _from(Dispatch),
+    "lanes_of_waiting": _from(Release),
+    "news": _from(Claim) | _from(Dispatch) | {"cancelling"} | _ENDED,
     "late_runs": _from(Dispatch),
 }
 """Which states each statement names, read from the table; a statement that is not here names none."""

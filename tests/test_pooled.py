@@ -22,7 +22,7 @@ from windlass.engine import Engine
 from windlass.errors import Conflict, OutcomeUnknown, StoreError
 from windlass.model import NewRun, Options, WorkerInfo
 from windlass.store import postgres, sql
-from windlass.store.base import Statement, queue_topic, run_sync
+from windlass.store.base import Statement, Value, queue_topic, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres, hints, wire
 from windlass.testing.servers import PgBouncer, PostgresServer, has_pgbouncer
 from windlass.testing.stores import CASES, Case, conform
@@ -31,7 +31,8 @@ SETTINGS = (
     "select name, setting from pg_settings where name like 'enable%' or name like '%timeout%' or name like 'default_transaction%'"
     " or name in ('jit', 'plan_cache_mode', 'synchronous_commit') order by name"
 )
-DEFINE = Statement("define", {"name": "job", "handler": "job", "payload": "{}", "options": "{}", "now": 1})
+_WHOSE: dict[str, Value] = {"owner": None, "trusted": 1, "takes": 0}
+DEFINE = Statement("define", {"name": "job", "handler": "job", "payload": "{}", "options": "{}", "now": 1, **_WHOSE})
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from windlass.engine import Engine
 from windlass.errors import Conflict, SchemaMismatch
 from windlass.model import WorkerInfo
 from windlass.store import postgres, sql, sqlite
-from windlass.store.base import Statement, Store, run_sync
+from windlass.store.base import Statement, Store, Value, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.records import Held
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite, connect, disconnect
@@ -112,7 +112,8 @@ def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(
     run_sync(store.close())
 
 
-DEFINE = Statement("define", {"name": "job", "handler": "job", "payload": '"new"', "options": "{}", "now": 1})
+_WHOSE: dict[str, Value] = {"owner": None, "trusted": 1, "takes": 0}
+DEFINE = Statement("define", {"name": "job", "handler": "job", "payload": '"new"', "options": "{}", "now": 1, **_WHOSE})
 NAMED = Statement("jobs_named", {"names": '["job"]'})
 
 

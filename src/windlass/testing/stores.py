@@ -23,7 +23,7 @@ from windlass.engine import Engine, Outcome
 from windlass.errors import Conflict, LeaseLost, StoreError, WindlassError
 from windlass.machine import Fail, Succeed
 from windlass.model import Created, Entry, Failure, Key, NewRun, Options, Receipt, Run, State, WorkerInfo, place
-from windlass.store.base import Row, Statement, Store, run_sync
+from windlass.store.base import Row, Statement, Store, Value, run_sync
 from windlass.store.records import Held
 from windlass.store.rows import pack
 
@@ -112,7 +112,8 @@ def refused(kind: type[WindlassError]) -> Iterator[None]:
 
 
 def _define(name: str, payload: str = "{}", *, handler: str | None = "handler", now: int = 1) -> Statement:
-    return Statement("define", {"name": name, "handler": handler, "payload": payload, "options": "{}", "now": now})
+    whose: dict[str, Value] = {"owner": None, "trusted": 1, "takes": 0}
+    return Statement("define", {"name": name, "handler": handler, "payload": payload, "options": "{}", "now": now, **whose})
 
 
 def _named(*names: str) -> Statement:
