@@ -59,7 +59,18 @@ def test_create_prints_the_secret_and_nothing_else(w: Door) -> None:
 
 def test_create_prints_a_document(w: Door) -> None:
     made = w.json("tokens", "create", "ops", "--scopes", "admin")
-    assert made["token"].keys() == {"id", "name", "scopes", "worker", "kind", "created_at", "expires_at", "revoked_at", "used_at"}
+    assert made["token"].keys() == {
+        "id",
+        "name",
+        "scopes",
+        "worker",
+        "principal",
+        "kind",
+        "created_at",
+        "expires_at",
+        "revoked_at",
+        "used_at",
+    }
     assert (w.find(made["secret"]) or w.tokens()[0]).id == made["token"]["id"]
 
 
