@@ -319,8 +319,12 @@ def test_a_group_in_an_open_transaction_holds_up_nobody(h: Harness, caller: Call
 # Beside every write
 
 
+LATER = ("drop_lanes.", "drop_totals.", "claim.after_claim_each")
+"""Lanes are removed when no transaction that makes runs is open; as long as one with limits stays, claims go by limits."""
+
+
 class Beside(Life):
-    """A life of which every second run is waited for by a run in a transaction that stays open."""
+    """A life of which every second run is waited for by a run in a transaction that stays open; those with options are left alone."""
 
     caller: Calling
     _made = 0
@@ -328,7 +332,7 @@ class Beside(Life):
     def create(self, job: str = "job", key: Key | None = None, **fields: Any) -> str:
         run = super().create(job, key, **fields)
         self._made += 1
-        if self._made % 2:
+        if self._made % 2 and "options" not in fields:
             self.caller.follow(run, job="job", after_end="any")
         return run
 
@@ -361,7 +365,7 @@ def test_a_strangers_long_transaction_beside_every_write(
     monkeypatch.setattr(FAULTS, "hit", visits.add)
     scenario(life)
     monkeypatch.undo()
-    assert sorted(visits) == fault_points("postgres")
+    assert sorted(visits) == [point for point in fault_points("postgres") if not point.startswith(LATER)]
     assert [life(life.engine.get(run)) for run in ids] == before
     getattr(stranger, end)()
     finish(life)
