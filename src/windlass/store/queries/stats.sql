@@ -78,18 +78,21 @@ created, started, succeeded, failed, quarantined, cancelled, skipped, attempts, 
 -- fragment: unfinished_states
 waiting, scheduled, queued, claimed, running, cancelling
 
+-- What is counted on top of what was counted before, in the table that is named.
+-- fragment: added
+created = @.created + excluded.created, started = @.started + excluded.started, succeeded = @.succeeded + excluded.succeeded,
+  failed = @.failed + excluded.failed, quarantined = @.quarantined + excluded.quarantined, cancelled = @.cancelled + excluded.cancelled,
+  skipped = @.skipped + excluded.skipped, attempts = @.attempts + excluded.attempts, retried = @.retried + excluded.retried,
+  returned = @.returned + excluded.returned, lapsed = @.lapsed + excluded.lapsed, waited = @.waited + excluded.waited,
+  ran = @.ran + excluded.ran
+
 -- name: add_minutes
 insert into job_minutes (minute, queue, job, {counts})
 select minute, queue, job, {counts}
 from {rows: r: minute int, queue text, job text, created int, started int, succeeded int, failed int, quarantined int, cancelled int, skipped int, attempts int, retried int, returned int, lapsed int, waited int, ran int}
 where true
 on conflict (minute, queue, job) do update
-  set created = job_minutes.created + excluded.created, started = job_minutes.started + excluded.started,
-    succeeded = job_minutes.succeeded + excluded.succeeded, failed = job_minutes.failed + excluded.failed,
-    quarantined = job_minutes.quarantined + excluded.quarantined, cancelled = job_minutes.cancelled + excluded.cancelled,
-    skipped = job_minutes.skipped + excluded.skipped, attempts = job_minutes.attempts + excluded.attempts,
-    retried = job_minutes.retried + excluded.retried, returned = job_minutes.returned + excluded.returned,
-    lapsed = job_minutes.lapsed + excluded.lapsed, waited = job_minutes.waited + excluded.waited, ran = job_minutes.ran + excluded.ran
+  set {added: job_minutes}
 
 -- name: add_totals
 insert into job_totals (queue, job, since, {unfinished_states}, {counts})
@@ -100,12 +103,7 @@ on conflict (queue, job) do update
   set waiting = job_totals.waiting + excluded.waiting, scheduled = job_totals.scheduled + excluded.scheduled,
     queued = job_totals.queued + excluded.queued, claimed = job_totals.claimed + excluded.claimed,
     running = job_totals.running + excluded.running, cancelling = job_totals.cancelling + excluded.cancelling,
-    created = job_totals.created + excluded.created, started = job_totals.started + excluded.started,
-    succeeded = job_totals.succeeded + excluded.succeeded, failed = job_totals.failed + excluded.failed,
-    quarantined = job_totals.quarantined + excluded.quarantined, cancelled = job_totals.cancelled + excluded.cancelled,
-    skipped = job_totals.skipped + excluded.skipped, attempts = job_totals.attempts + excluded.attempts,
-    retried = job_totals.retried + excluded.retried, returned = job_totals.returned + excluded.returned,
-    lapsed = job_totals.lapsed + excluded.lapsed, waited = job_totals.waited + excluded.waited, ran = job_totals.ran + excluded.ran
+    {added: job_totals}
 
 -- What was counted of a queue and a job of which there is nothing any more is kept without their names, so that the whole stays what it is.
 -- fragment: nothing_left
@@ -124,12 +122,7 @@ select 1 from job_totals where {totals_named} order by queue, job for update
 insert into job_totals (queue, job, since, {unfinished_states}, {counts})
 select '', '', 0, 0, 0, 0, 0, 0, 0, {sums} from job_totals where {totals_named} having count(*) > 0
 on conflict (queue, job) do update
-  set created = job_totals.created + excluded.created, started = job_totals.started + excluded.started,
-    succeeded = job_totals.succeeded + excluded.succeeded, failed = job_totals.failed + excluded.failed,
-    quarantined = job_totals.quarantined + excluded.quarantined, cancelled = job_totals.cancelled + excluded.cancelled,
-    skipped = job_totals.skipped + excluded.skipped, attempts = job_totals.attempts + excluded.attempts,
-    retried = job_totals.retried + excluded.retried, returned = job_totals.returned + excluded.returned,
-    lapsed = job_totals.lapsed + excluded.lapsed, waited = job_totals.waited + excluded.waited, ran = job_totals.ran + excluded.ran
+  set {added: job_totals}
 
 -- name: drop_totals
 delete from job_totals where {totals_named}
