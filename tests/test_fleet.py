@@ -19,7 +19,7 @@ import httpx
 import psycopg
 import pytest
 
-from windlass.clock import SystemClock
+from windlass.clock import SystemClock, nap
 from windlass.config import migrate_store
 from windlass.hub.serving import listening
 
@@ -29,7 +29,7 @@ EACH = 300  # runs that end between two kills
 LEASE = "4s"
 HERE = Path(__file__).parent.parent
 
-_CLOCK, _NEVER = SystemClock(), threading.Event()
+_CLOCK = SystemClock()
 
 
 def free_port() -> int:
@@ -118,7 +118,7 @@ class Watcher:
                 self._follow(self._hubs[turn % len(self._hubs)])
             except (httpx.HTTPError, ConnectionError):
                 self.breaks += 1
-                _NEVER.wait(0.05)
+                nap(0.05)
             turn += 1
 
     def _follow(self, hub: str) -> None:
@@ -204,7 +204,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 240) -
     deadline = _CLOCK.monotonic() + seconds * 1000
     while not condition():
         assert _CLOCK.monotonic() < deadline, f"In vain: {what}."
-        _NEVER.wait(0.1)
+        nap(0.1)
 
 
 def ask_for(urls: list[str], numbers: range) -> list[str]:
@@ -216,7 +216,7 @@ def ask_for(urls: list[str], numbers: range) -> list[str]:
                 f"{urls[turn % HUBS]}/api/v1/runs/batch", json=asked, headers={"Idempotency-Key": f"from {numbers.start}"}, timeout=30
             )
         except httpx.HTTPError:
-            _NEVER.wait(0.1)
+            nap(0.1)
             continue
         if answer.status_code == 202:
             return [made["id"] for made in answer.json()["runs"]]

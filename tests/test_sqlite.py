@@ -246,7 +246,7 @@ async def test_those_who_ask_the_same_at_once_are_answered_by_one_look(path: str
 
 @in_loop
 async def test_a_busy_store_says_so_and_works_again(path: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "PATIENCE", 0.05)
+    monkeypatch.setattr(files, "PATIENCE", 0.05)
     async with opened(path, kind) as store:
         with plain(path) as other:
             other.execute("begin immediate")
@@ -257,12 +257,54 @@ async def test_a_busy_store_says_so_and_works_again(path: str, kind: str, monkey
 
 
 def test_patience_ends_although_the_clock_stands_still(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "PATIENCE", 0.05)
+    monkeypatch.setattr(files, "PATIENCE", 0.05)
     store = BlockingSqlite(path, ManualClock(), queries=QUERIES, steps=STEPS)
     with plain(path) as other:
         other.execute("begin immediate")
         with pytest.raises(StoreBusy):
             run_sync(store.batch("pair", pair(1)))
+    run_sync(store.close())
+
+
+class Interrupted(Exception):
+    """As Ctrl-C raises it: anywhere."""
+
+
+@contextlib.contextmanager
+def interrupted_while_it_waits(nth: int) -> Iterator[None]:
+    """Raise after the nth call of a function in C that a wait for the lock makes on this thread, where a signal would be heard."""
+    waiting, left = False, nth
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        nonlocal waiting, left
+        waiting = waiting or (event == "call" and frame.f_code.co_filename == files.__file__ and frame.f_code.co_name == "wait")
+        if waiting and event == "c_return":
+            left -= 1
+            if not left:
+                sys.setprofile(None)
+                raise Interrupted
+
+    sys.setprofile(look)
+    try:
+        with pytest.raises(Interrupted):
+            yield
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("nth", range(1, 13))
+def test_what_a_signal_raises_in_a_wait_for_the_lock_holds_up_no_other_thread(path: str, nth: int) -> None:
+    store = BlockingSqlite(path, SystemClock(), queries=QUERIES, steps=STEPS)
+    with plain(path) as other:
+        other.execute("begin immediate")
+        with interrupted_while_it_waits(nth):
+            run_sync(store.batch("pair", pair(1)))
+        thread = threading.Thread(target=lambda: run_sync(store.batch("pair", pair(2))), daemon=True)
+        thread.start()
+        thread.join(0.01)  # it waits by now, or will not have to
+    thread.join(30)
+    assert not thread.is_alive()
+    assert ids(path) == [2]
     run_sync(store.close())
 
 

@@ -27,6 +27,7 @@ from tests import invariants, ledger
 from tests.kill_child import open_store
 from tests.ledger import Ledger, Line, Tail
 from tests.worker_child import LEDGER, PATIENCE, SMALL, TIMES, Times, app, make_impatient
+from tests.workers import pause_outside_a_commit
 from windlass import App
 from windlass.clock import ManualClock, SystemClock
 from windlass.errors import OutcomeUnknown, StoreBusy, StoreUnreachable
@@ -323,7 +324,7 @@ def test_of_several_workers_with_one_name_only_the_killed_one_loses_its_runs(sit
     ids = set(site.enqueue(*(NewRun("waiting thread") for _ in range(6))))
     until(lambda: {line.run for line in site.words("S")} == ids, "all handlers run")
     assert {len(site.calls(worker)) for worker in (alive, paused, killed)} == {2}
-    os.kill(paused, signal.SIGSTOP)
+    pause_outside_a_commit(paused, site.app)
     site.end(killed, signal.SIGKILL)
     heir = site.start(**settings)
     until(lambda: len(site.words("R")) == 2, "what the killed one held is done")

@@ -13,11 +13,15 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
+import apsw
+
 from windlass import App, Handle, State
-from windlass.clock import ManualClock, SystemClock
+from windlass.clock import ManualClock, SystemClock, nap
+from windlass.errors import StoreBusy
 from windlass.machine import ENDED
 from windlass.model import Entry, Run, WorkerInfo
 from windlass.store.base import SWEEP, run_sync
+from windlass.store.sqlite.files import connect, disconnect
 from windlass.worker import Worker
 
 T = TypeVar("T")
@@ -25,7 +29,7 @@ T = TypeVar("T")
 DEADLINE = 60.0
 """Seconds after which what is waited for has failed. Nothing that works comes near it."""
 
-_CLOCK, _NEVER = SystemClock(), threading.Event()
+_CLOCK = SystemClock()
 
 
 def until(condition: Callable[[], T | None]) -> T:
@@ -33,7 +37,7 @@ def until(condition: Callable[[], T | None]) -> T:
     deadline = _CLOCK.monotonic() + DEADLINE * 1000
     while not (answer := condition()):
         assert _CLOCK.monotonic() < deadline, "It did not come true in time."
-        _NEVER.wait(0.005)
+        nap(0.005)
     return answer
 
 
@@ -202,6 +206,33 @@ def ghost(app: App, *, lease: int) -> Run:
 
 
 # Programs
+
+
+def pause_outside_a_commit(pid: int, app: App) -> None:
+    """Pause a program where others can write: one that is paused while it commits to a file holds everybody up until it goes on."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        if _can_write(app):
+            return
+        os.kill(pid, signal.SIGCONT)
+        nap(0.02)  # in which a commit ends
+
+
+def _can_write(app: App) -> bool:
+    if app.address.startswith("postgres"):
+        return True
+    try:
+        db = connect(app.address, app.clock)
+    except StoreBusy:
+        return False
+    try:
+        db.set_busy_handler(None)
+        db.execute("begin immediate; rollback")
+    except apsw.BusyError:
+        return False
+    finally:
+        disconnect(db)
+    return True
 
 
 class Program:

@@ -40,6 +40,15 @@ class Clock(Protocol):
         """Return after that time on this clock."""
 
 
+def nap(seconds: float) -> None:
+    """Let this thread rest for a moment of real time, whatever clock there is.
+
+    Not by waiting for an event that all threads share: what a signal raises in there, as Ctrl-C does, can leave its lock taken, and then
+    every thread that rests would rest for ever.
+    """
+    time.sleep(seconds)
+
+
 def uuid7(ms: int, random_bytes: bytes) -> str:
     """The UUIDv7 of an instant and ten random bytes."""
     tail = bytearray(random_bytes)

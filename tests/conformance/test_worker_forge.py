@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tests.conformance import begun
-from tests.workers import DEADLINE, Gate, Program, ended, ghost, in_state, later, moves, program, several, until, working
+from tests.workers import DEADLINE, Gate, ended, ghost, in_state, later, moves, pause_outside_a_commit, program, several, until, working
 from windlass import App, Context, Job, State
-from windlass.errors import StoreBusy
 from windlass.store.base import run_sync
 from windlass.store.records import Held
 from windlass.worker import Worker
@@ -205,17 +204,6 @@ def test_F13_the_handler_has_stopped_shortly_before_the_end_of_a_lease_that_no_b
     assert 0 < left[0] < lease // 20
 
 
-def pause_outside_a_commit(child: Program, app: App) -> None:
-    """Pause a program where others can write: one that is paused while it commits to a file holds everybody up until it goes on."""
-    while True:
-        child.signal(signal.SIGSTOP)
-        try:
-            run_sync(app.engine.define("probe"))
-            return
-        except StoreBusy:
-            child.signal(signal.SIGCONT)
-
-
 def test_F13_a_paused_program_wakes_up_to_find_its_job_taken(shared: App) -> None:
     gate = Gate()
 
@@ -227,7 +215,7 @@ def test_F13_a_paused_program_wakes_up_to_find_its_job_taken(shared: App) -> Non
     run = again.enqueue()
     with program(shared.address, "1", "0.6") as child:
         assert child.says()[:3] == ["began", run.id, "1"]
-        pause_outside_a_commit(child, shared)
+        pause_outside_a_commit(child.process.pid, shared)
         with working(shared, name="new"):
             gate.reached()
             child.tell("of the dead")

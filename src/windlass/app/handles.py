@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
 from windlass import payload as json
-from windlass.clock import Clock
+from windlass.clock import Clock, nap
 from windlass.engine import Engine, Reason
 from windlass.errors import NotFinished, RunFailed
 from windlass.machine import ENDED
@@ -207,7 +206,7 @@ H = TypeVar("H", bound=_Handle[Any])
 
 async def block(seconds: float) -> None:
     """Wait on the caller's own thread."""
-    threading.Event().wait(seconds)
+    nap(seconds)
 
 
 async def looks(

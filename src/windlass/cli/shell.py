@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import threading
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,15 +11,13 @@ from typing import Any
 
 from windlass import config
 from windlass.cli.output import Output
-from windlass.clock import SystemClock
+from windlass.clock import SystemClock, nap
 from windlass.config import FIELDS, Said, Settings
 from windlass.engine import Engine
 from windlass.errors import BadInput
 from windlass.store.base import run_sync
 
 PATIENCE = 5.0  # seconds of waiting for a server: somebody sits before the terminal
-
-_never = threading.Event()
 
 
 class Shell:
@@ -75,7 +72,7 @@ class Shell:
 
     def pause(self, seconds: float) -> None:
         """Let time pass; Ctrl-C ends it."""
-        _never.wait(seconds)
+        nap(seconds)
 
 
 def who() -> str:

@@ -6,12 +6,12 @@ import asyncio
 import os
 import socket
 import ssl
-import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple, NoReturn, Protocol
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from windlass.clock import nap
 from windlass.errors import BadInput, HubFailed, HubUnreachable, OutcomeUnknown
 from windlass.extras import install
 from windlass.store.base import check_process
@@ -178,7 +178,7 @@ class BlockingTransport(_Common):
             self._failed(error)
 
     async def pause(self, seconds: float) -> None:
-        threading.Event().wait(seconds)
+        nap(seconds)
 
     async def close(self) -> None:
         self._http.close()

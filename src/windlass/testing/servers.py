@@ -12,10 +12,11 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from windlass.clock import nap
 
 _FOLDERS = {16: "pginstall", 18: "pginstall18"}
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -115,7 +116,7 @@ class PostgresServer:
         self._process.wait(60)
         self._process = None
         while any(map(_lives, backends)):  # no other can start while one of them has hold of its memory
-            threading.Event().wait(0.01)
+            nap(0.01)
 
     def restart(self, mode: str = "fast") -> None:
         """Stop and start again."""
@@ -213,7 +214,7 @@ class PgBouncer:
         for _ in range(1_000):
             if self._ready():
                 return self
-            threading.Event().wait(0.01)
+            nap(0.01)
         self.stop()
         raise RuntimeError(f"PgBouncer did not start:\n{self.log}")
 

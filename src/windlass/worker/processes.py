@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from windlass.clock import nap
 from windlass.machine import Fail, Refuse, Report, Snooze, Succeed
 from windlass.model import Failure, Result
 from windlass.worker.context import Call, Context, Sink
@@ -27,7 +28,6 @@ LONGEST_LINE = 8 * 1024
 LOOK_EVERY = 0.5  # seconds of silence after which it is looked whether a process lives
 PATIENCE = 5.0  # seconds for a process to end by itself once nobody talks to it
 
-_NEVER = threading.Event()
 
 REPORTS: dict[str, type[Report]] = {kind.name: kind for kind in (Succeed, Fail, Snooze, Refuse)}
 
@@ -158,7 +158,7 @@ def wait_for(process: subprocess.Popen[bytes], seconds: float | None = None) -> 
     while process.returncode is None and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         if seconds is not None and waited >= seconds:
             return False
-        _NEVER.wait(pause)
+        nap(pause)
         waited, pause = waited + pause, min(pause * 2, 0.05)
     return True
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import apsw
 
-from windlass.clock import Clock
+from windlass.clock import Clock, nap
 from windlass.errors import BadInput, Conflict, StoreBroken, StoreBusy, StoreError, StoreFull, WindlassError
 from windlass.faults import FAULTS
 from windlass.store import sql
@@ -22,8 +22,6 @@ Path = str | os.PathLike[str]
 MEMORY = ":memory:"
 OLDEST_ENGINE = (3, 51, 3)
 PATIENCE = 30.0  # seconds of waiting for a lock
-
-NEVER = threading.Event()  # waiting for it is how a thread sleeps here
 
 
 # Errors
@@ -148,9 +146,9 @@ def patience(clock: Clock, seconds: float) -> Callable[[int], bool]:
 
     def wait(tries: int) -> bool:
         nonlocal waited
-        nap = 0.0002 + 0.0008 * clock.chance()
-        waited = nap if tries == 0 else waited + nap
-        NEVER.wait(nap)
+        pause = 0.0002 + 0.0008 * clock.chance()
+        waited = pause if tries == 0 else waited + pause
+        nap(pause)
         return waited < seconds
 
     return wait

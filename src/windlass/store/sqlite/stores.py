@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from windlass.clock import Clock
+from windlass.clock import Clock, nap
 from windlass.errors import StoreError
 from windlass.store.base import Runs, Statement, check_process
 from windlass.store.hints import Board, wait_anywhere
-from windlass.store.sqlite.files import MEMORY, NEVER, Path
+from windlass.store.sqlite.files import MEMORY, Path
 from windlass.store.sqlite.hints import FileHints
 from windlass.store.sqlite.lines import Batch, Line, Outcome, Queries, Results, open_lines, own_queries, plan
 
@@ -167,7 +167,7 @@ class Writer(Desk):
         _answer(jobs, self.line.serve([job.batch for job in jobs]))
         self.line.tidy()
         if self._limit > 1 and (self._waiting or not self._inbox.empty()):
-            NEVER.wait(YIELD)
+            nap(YIELD)
 
 
 class Reader(Desk):
