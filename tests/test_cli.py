@@ -995,6 +995,21 @@ def test_asked_to_stop_while_nothing_runs(supervised: subprocess.Popen[str]) -> 
     assert supervised.wait(60) == 3
 
 
+IMPATIENT = """
+import os, random, signal, threading
+from windlass.cli import reload
+reload.LOOK_EVERY = 0
+for _ in range(50):
+    stop = threading.Timer(random.random() / 100, os.kill, (os.getpid(), signal.SIGINT))
+    assert reload.Supervisor(["false"], [], lambda text: stop.start()).run() == 1
+    stop.join()
+"""
+
+
+def test_a_signal_at_any_moment_ends_the_wait_for_a_change() -> None:
+    subprocess.run([sys.executable, "-c", IMPATIENT], check=True, timeout=60)
+
+
 # Words
 
 

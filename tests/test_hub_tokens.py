@@ -1,4 +1,4 @@
-"""What ends with a token, and what one token may take of a hub: through real hubs, and over a socket."""
+"""What ends with a token, and what one principal may take of a hub: through real hubs, and over a socket."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ class Site:
         headers = {"Authorization": f"Bearer {token}"}
         return httpx.request(method, f"{self.hubs[hub].url}api/v1/{path}", headers=headers, timeout=DEADLINE, **how)
 
-    def token(self, *scopes: str) -> tuple[str, str]:
-        """The id and the secret of a new token."""
-        made = self.ask("POST", "tokens", self.admin, json={"name": "-".join(scopes), "scopes": scopes}).json()
+    def token(self, *scopes: str, principal: str | None = None) -> tuple[str, str]:
+        """The id and the secret of a new token, which acts on behalf of its own name unless told otherwise."""
+        body = {"name": "-".join(scopes), "scopes": scopes, "principal": principal}
+        made = self.ask("POST", "tokens", self.admin, json=body).json()
         return made["token"]["id"], made["secret"]
 
     def close(self) -> None:
@@ -196,45 +197,49 @@ def test_a_token_outlives_a_page_that_it_was_typed_into(tmp_path: Path) -> None:
 # Shares
 
 
-def test_one_token_takes_no_more_than_its_share_of_the_streams(tmp_path: Path) -> None:
+def test_the_tokens_of_one_principal_take_no_more_than_its_share_of_the_streams(tmp_path: Path) -> None:
     with site(tmp_path / "hub.db", HubSettings(streams=5, share=40)) as s, ExitStack() as stack:
-        (_, one), (_, other) = s.token("read"), s.token("read")
+        (_, one), (_, again), (_, other) = (s.token("read", principal=name) for name in ("shop", "shop", "press"))
 
         def opens(secret: str) -> httpx.Response:
             headers = {"Authorization": f"Bearer {secret}"}
             return stack.enter_context(httpx.stream("GET", s.hub.url + "api/v1/events", headers=headers, timeout=DEADLINE))
 
-        first = [opens(one), opens(one)]
+        first = [opens(one), opens(again)]
         assert [stream.status_code for stream in first] == [200, 200]
-        refused = opens(one)
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        refused.read()
-        assert "its share" in refused.json()["detail"]
+        for secret in (one, again):
+            refused = opens(secret)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            refused.read()
+            assert "the tokens of 'shop' already, which is their share" in refused.json()["detail"]
         ticket = s.ask("POST", "tickets", one).json()["ticket"]
         by_ticket = httpx.get(s.hub.url + "api/v1/events", params={"ticket": ticket}, timeout=DEADLINE)
         assert by_ticket.status_code == 429
         assert [opens(other).status_code for _ in range(2)] == [200, 200]
         first[0].close()
         until(lambda: s.hub.hub.events.open == 3)
-        assert opens(one).status_code == 200
+        assert opens(again).status_code == 200
 
 
-def test_one_token_takes_no_more_than_its_share_of_the_waits(tmp_path: Path) -> None:
+def test_the_tokens_of_one_principal_take_no_more_than_its_share_of_the_waits(tmp_path: Path) -> None:
     with site(tmp_path / "hub.db", HubSettings(waits=4, longest_wait=AGES)) as s:
-        (id, one), (_, other) = s.token("work", "submit"), s.token("work")
+        tokens = [s.token("work", "submit", principal=name) for name in ("fleet", "fleet", "others")]
+        one, again, other = (secret for _, secret in tokens)
         s.ask("PUT", "resources/gpu", s.admin, json={"capacity": 1}).raise_for_status()
-        for _ in range(2):
-            Asking(lambda: s.ask("POST", "worker/claim", one, json=CLAIM))
+        Asking(lambda: s.ask("POST", "worker/claim", one, json=CLAIM))
+        Asking(lambda: s.ask("POST", "worker/claim", again, json=CLAIM))
         until(lambda: s.hub.hub.waiting == 2)
         for path, body in (
             ("worker/claim", CLAIM),
             ("worker/wait", {"topics": TOPICS, "timeout": 10}),
             ("slots", {"resource": "gpu", "wait": 10}),
         ):
-            refused = s.ask("POST", path, one, json=body)
-            assert (refused.status_code, refused.json()["code"]) == (429, "limit_reached"), refused.text
+            for secret in (one, again):
+                refused = s.ask("POST", path, secret, json=body)
+                assert (refused.status_code, refused.json()["code"]) == (429, "limit_reached"), refused.text
         assert s.ask("POST", "worker/wait", other, json={"topics": TOPICS, "timeout": 10}).status_code == 200
-        s.ask("DELETE", f"tokens/{id}", s.admin).raise_for_status()
+        for id, _ in tokens:
+            s.ask("DELETE", f"tokens/{id}", s.admin).raise_for_status()
         s.engine(lambda engine: engine.wake(TOPICS))
         until(lambda: s.hub.hub.waiting == 0)
 

@@ -755,6 +755,41 @@ def test_I13_hostile_text_in_filters_and_schedules_is_only_text(corpus: Corpus, 
         watched.check()
 
 
+ABOUT: list[dict[str, Any]] = [{}, {"host": "h"}, {"version": "1"}, {"pid": 7}, {"host": None, "pid": {}, "system": 2**60}]
+METRICS: list[dict[str, float]] = [{}, {"cpu": 1.5, "memory": 2**60}, {"memory": 1, "disk_total": 2**60}, {"load1": 0.5}, {"cores": 4}]
+PROGRESS = ("{}", "7", '{"message": {"of": 1}}', '{"fraction": null, "message": null}', '{"message": 1e300}')
+WRITTEN = """() => [...document.querySelectorAll("body, body *")].filter((node) => !node.matches("pre.json")).flatMap((node) => [
+  ...[...node.childNodes].filter((child) => child.nodeType === Node.TEXT_NODE).map((child) => child.nodeValue),
+  ...[...node.attributes].map((attribute) => attribute.value)])"""
+
+
+def test_what_nobody_has_told_is_shown_as_nothing(app: App, hub: ServedHub, watched: Watched) -> None:
+    engine, page, ids = app.engine, watched.page, []
+    run_sync(engine.define("bare"))
+    run_sync(engine.schedule("bare", "bare", every="1h"))
+    for n, (about, metrics, progress) in enumerate(zip(ABOUT, METRICS, PROGRESS, strict=True)):
+        info = WorkerInfo(f"w{n}")
+        run_sync(engine.register(info, about=about))
+        run_sync(engine.worker_metrics(info.name, metrics))
+        run_sync(engine.create([NewRun("bare", {})]))
+        (run,) = run_sync(engine.claim(info, count=1, lease=AGES))
+        run_sync(engine.beat([held := Held(run.seq, token(run))], lease=AGES, progress={held: progress}))
+        ids.append(run.id)
+    run_sync(engine.report(ids[0], Succeed(token=run_sync(engine.get(ids[0])).token)))
+    ids += [made.id for made in run_sync(engine.create([NewRun("bare", {}), NewRun("unknown", {})], undefined="wait"))]
+    for place in ("workers", "runs", *(f"runs/{id}" for id in ids), "schedules", "schedules/bare", "jobs"):
+        page.goto(f"{hub.url}?{place}#/{place}")  # another address, so that nothing of the view before is left
+        expect(page.locator("main h1")).to_be_visible()
+        expect(page.locator(".connection")).to_have_text(re.compile("live|ended"))
+        wrong = [text for text in page.evaluate(WRITTEN) if re.search(r"\b(undefined|null|NaN|Infinity|Invalid)\b|\[object", text)]
+        assert wrong == [], place
+        watched.check()
+        if place == "workers":
+            cards = page.locator(".card").all_text_contents()
+            assert [re.findall("Host(.*?)(?=Version|Since)", card) for card in cards] == [[], ["h"], [], ["pid 7"], []]
+            assert [re.findall("Version(.*?)Since", card) for card in cards] == [[], [], ["1"], [], []]
+
+
 DOTS = (".", "..")
 """Keys that no browser can put into a path: there they mean something else."""
 

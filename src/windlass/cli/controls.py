@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import to_builtins
 from rich.table import Table
@@ -41,7 +41,7 @@ def pause(shell: Shell) -> int:
     """Hand nothing out of a queue, of a job, or at all; what runs goes on."""
     scope, name = _paused(shell.arguments)
     with shell.engine() as engine:
-        done = run_sync(engine.pause(scope, name, reason=shell.arguments.reason, by=who()))
+        done = run_sync(shell.act(engine, "pause", f"{scope} {name}".rstrip()).pause(scope, name, reason=shell.arguments.reason, by=who()))
     if shell.output.json:
         shell.output.document(to_builtins(done))
     else:
@@ -53,7 +53,7 @@ def resume(shell: Shell) -> int:
     """Hand out again what was paused."""
     scope, name = _paused(shell.arguments)
     with shell.engine() as engine:
-        done = run_sync(engine.resume(scope, name))
+        done = run_sync(shell.act(engine, "resume", f"{scope} {name}".rstrip()).resume(scope, name))
     if shell.output.json:
         shell.output.document({"resumed": done})
     else:
@@ -108,7 +108,7 @@ def set_queue(shell: Shell) -> int:
     """Let waiting count in a queue, for runs made from now on."""
     given = shell.arguments
     with shell.engine() as engine:
-        queue = run_sync(engine.set_queue(given.name, ageing=given.ageing))
+        queue = run_sync(shell.act(engine, "set", f"queue {given.name}").set_queue(given.name, ageing=given.ageing))
     if shell.output.json:
         shell.output.document({"name": given.name, "ageing": given.ageing})
     elif queue is None:
@@ -188,7 +188,7 @@ def slot_document(slot: Slot) -> dict[str, Any]:
 
 def set_resource(shell: Shell) -> int:
     """Say how much there is of a resource, and how often it may be used; what is left out stays as it is."""
-    said = vars(shell.arguments)
+    said, resource = vars(shell.arguments), shell.arguments.name
     given = {name: said[name] for name in ("capacity", "rates", "max_wait") if name in said}
     if not given:
         raise BadInput("Nothing is said of the resource.", hint="Give --capacity, --rate or --max-wait.")
@@ -196,12 +196,12 @@ def set_resource(shell: Shell) -> int:
         given["rates"] = tuple(map(rate_of, given["rates"] or ()))
     with shell.engine() as engine:
         try:
-            before = run_sync(engine.get_resource(shell.arguments.name)).resource
+            before = run_sync(engine.get_resource(resource)).resource
             kept: dict[str, Any] = {"capacity": before.capacity, "rates": before.rates, "max_wait": before.max_wait}
         except NotFound:
             kept = {"max_wait": MAX_WAIT}
-        run_sync(engine.set_resource(shell.arguments.name, **kept | given))
-        state = run_sync(engine.get_resource(shell.arguments.name))
+        run_sync(shell.act(engine, "set", f"resource {resource}").set_resource(resource, **kept | given))
+        state = run_sync(engine.get_resource(resource))
     if shell.output.json:
         shell.output.document(_document(state))
     else:
@@ -211,7 +211,7 @@ def set_resource(shell: Shell) -> int:
 
 def drop_resource(shell: Shell) -> int:
     """Forget a resource that nobody uses."""
-    return _dropped(shell, "drop_resource")
+    return _dropped(shell, "resource")
 
 
 # lanes
@@ -246,7 +246,7 @@ def drop_lane(shell: Shell) -> int:
     """Remove lanes that have no unfinished runs; what is needed again is made again."""
     with shell.engine() as engine:
         for lane in shell.arguments.lanes:
-            run_sync(engine.drop_lane(lane))
+            run_sync(shell.act(engine, "remove", f"lane {lane}").drop_lane(lane))
     if shell.output.json:
         shell.output.document({"dropped": shell.arguments.lanes})
     else:
@@ -259,21 +259,22 @@ def drop_lane(shell: Shell) -> int:
 
 def drop_job(shell: Shell) -> int:
     """Forget a job that nobody has defined, and that has no runs."""
-    return _dropped(shell, "drop_job")
+    return _dropped(shell, "job")
 
 
 def drop_worker(shell: Shell) -> int:
     """Forget a worker that is silent."""
-    return _dropped(shell, "drop_worker")
+    return _dropped(shell, "worker")
 
 
-def _dropped(shell: Shell, verb: str) -> int:
+def _dropped(shell: Shell, what: Literal["resource", "job", "worker"]) -> int:
+    name = shell.arguments.name
     with shell.engine() as engine:
-        run_sync(getattr(engine, verb)(shell.arguments.name))
+        run_sync(getattr(shell.act(engine, "remove", f"{what} {name}"), f"drop_{what}")(name))
     if shell.output.json:
-        shell.output.document({"dropped": shell.arguments.name})
+        shell.output.document({"dropped": name})
     else:
-        shell.output.raw(f"{line(shell.arguments.name)} is gone.")
+        shell.output.raw(f"{line(name)} is gone.")
     return OK
 
 
@@ -290,7 +291,8 @@ def set_retention(shell: Shell) -> int:
     """Say how long ended runs are kept, for every process on this store; what is left out stays as it is."""
     given = shell.arguments
     with shell.engine() as engine:
-        return _tell_retention(shell, run_sync(engine.set_retention(keep_succeeded=given.succeeded, keep_others=given.others, by=who())))
+        setting = shell.act(engine, "set", "retention").set_retention(keep_succeeded=given.succeeded, keep_others=given.others, by=who())
+        return _tell_retention(shell, run_sync(setting))
 
 
 def _tell_retention(shell: Shell, found: Retention) -> int:

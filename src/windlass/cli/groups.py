@@ -54,8 +54,9 @@ def show(shell: Shell) -> int:
 
 def cancel(shell: Shell) -> int:
     """Cancel what has not ended of a group."""
+    id = shell.arguments.id
     with shell.engine() as engine:
-        group = run_sync(engine.cancel_group(shell.arguments.id, reason=shell.arguments.reason, by=who()))
+        group = run_sync(shell.act(engine, "cancel", f"group {id}").cancel_group(id, reason=shell.arguments.reason, by=who()))
     if shell.output.json:
         shell.output.document(_document(group))
     else:
@@ -65,8 +66,9 @@ def cancel(shell: Shell) -> int:
 
 def rerun(shell: Shell) -> int:
     """Make a new group from one that has ended, and print its id."""
+    id = shell.arguments.id
     with shell.engine() as engine:
-        group = run_sync(engine.rerun_group(shell.arguments.id))
+        group = run_sync(shell.act(engine, "rerun", f"group {id}").rerun_group(id))
     if shell.output.json:
         shell.output.document(_document(group))
     else:

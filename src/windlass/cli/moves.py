@@ -12,7 +12,8 @@ def move(shell: Shell) -> int:
     """Give a run that waits another place in its queue."""
     said = shell.arguments
     with shell.engine() as engine:
-        run = run_sync(engine.move(said.id, place=said.place, to=said.to, before=said.before, after=said.after, by=who()))
+        acting = shell.act(engine, "move", f"run {said.id}")
+        run = run_sync(acting.move(said.id, place=said.place, to=said.to, before=said.before, after=said.after, by=who()))
     if shell.output.json:
         shell.output.document(views.run_document(run))
     else:

@@ -13,6 +13,7 @@ from types import FrameType
 SUPERVISED = "WINDLASS_SUPERVISED"  # in the environment of a child, which must not watch over a child of its own
 LOOK_EVERY = 0.5
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_never = threading.Event()
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 
@@ -43,7 +44,7 @@ class Supervisor:
     def __init__(self, command: Sequence[str], folders: Sequence[str], say: Callable[[str], None]) -> None:
         self.command, self.folders, self.say = command, folders, say
         self.child: subprocess.Popen[bytes] | None = None
-        self.asked_to_stop = threading.Event()
+        self.asked_to_stop = False  # no event: a handler of signals that takes its lock could wait for the very code it has interrupted
         self._seen: dict[str, int] = {}
 
     def run(self) -> int:
@@ -51,7 +52,7 @@ class Supervisor:
         with self._signals():
             while True:
                 code, path = self._one_child()
-                if self.asked_to_stop.is_set() or (code == 0 and path is None):
+                if self.asked_to_stop or (code == 0 and path is None):
                     return code if code >= 0 else 128 - code
                 path = path or self._wait_for_change(code)
                 if path is None:
@@ -62,13 +63,13 @@ class Supervisor:
         """Run a child to its end; its exit code, and the file whose change ended it."""
         self._seen = stamps(self.folders)
         self.child = child = subprocess.Popen(self.command, process_group=0, env=os.environ | {SUPERVISED: "1"})
-        if self.asked_to_stop.is_set():  # asked between two children
+        if self.asked_to_stop:  # asked between two children
             child.send_signal(signal.SIGTERM)
         while True:
             try:
                 return child.wait(LOOK_EVERY), None
             except subprocess.TimeoutExpired:
-                path = None if self.asked_to_stop.is_set() else self._changed()
+                path = None if self.asked_to_stop else self._changed()
             if path is not None:
                 child.send_signal(signal.SIGTERM)
                 return child.wait(), path
@@ -76,7 +77,8 @@ class Supervisor:
     def _wait_for_change(self, code: int) -> str | None:
         """The file that changes after the child has failed by itself; None when somebody asks to stop first."""
         self.say(f"The worker has ended with code {code}; waiting for a change.")
-        while not self.asked_to_stop.wait(LOOK_EVERY):
+        while not self.asked_to_stop:
+            _never.wait(LOOK_EVERY)
             if path := self._changed():
                 return path
         return None
@@ -86,7 +88,7 @@ class Supervisor:
         return changed(self._seen, stamps(self.folders))
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self.asked_to_stop.set()
+        self.asked_to_stop = True
         if self.child is not None:
             self.child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 

@@ -303,8 +303,9 @@ def _in_words(reason: Reason, now: int) -> str:
 
 def cancel(shell: Shell) -> int:
     """Cancel a run, or ask the worker that has it to stop."""
+    id = shell.arguments.id
     with shell.engine() as engine:
-        run = run_sync(engine.cancel(shell.arguments.id, reason=shell.arguments.reason, by=who()))
+        run = run_sync(shell.act(engine, "cancel", f"run {id}").cancel(id, reason=shell.arguments.reason, by=who()))
     if shell.output.json:
         shell.output.document(views.run_document(run))
     else:
@@ -314,8 +315,9 @@ def cancel(shell: Shell) -> int:
 
 def rerun(shell: Shell) -> int:
     """Make a new run from an ended one."""
+    id = shell.arguments.id
     with shell.engine() as engine:
-        return _tell_created(shell, run_sync(engine.rerun(shell.arguments.id)))
+        return _tell_created(shell, run_sync(shell.act(engine, "rerun", f"run {id}").rerun(id)))
 
 
 # jobs

@@ -54,9 +54,10 @@ def _payload(text: str) -> dict[str, Any]:
 
 def add(shell: Shell) -> int:
     """Store a schedule; a key that is there already is given these words, or with --new is refused."""
-    words = words_of(shell)
+    words, key = words_of(shell), shell.arguments.key
     with shell.engine() as engine:
-        made = run_sync(engine.schedule(shell.arguments.key, words.pop("job"), new=shell.arguments.new, **words))
+        acting = shell.act(engine, "schedule", f"schedule {key}")
+        made = run_sync(acting.schedule(key, words.pop("job"), new=shell.arguments.new, **words))
         _warn_of_unknown_job(shell, engine, made.job)
     return _tell(shell, made)
 
@@ -91,8 +92,9 @@ def disable(shell: Shell) -> int:
 
 
 def _edit(shell: Shell, words: Mapping[str, Any]) -> int:
+    key = shell.arguments.key
     with shell.engine() as engine:
-        made = run_sync(engine.set_schedule(shell.arguments.key, **words))
+        made = run_sync(shell.act(engine, "edit", f"schedule {key}").set_schedule(key, **words))
         if "job" in words:
             _warn_of_unknown_job(shell, engine, made.job)
     return _tell(shell, made)
@@ -111,7 +113,7 @@ def remove(shell: Shell) -> int:
     """Forget a schedule; its runs stay."""
     with shell.engine() as engine:
         seen = run_sync(engine.get_schedule(shell.arguments.key))
-        run_sync(engine.remove_schedule(seen.key))
+        run_sync(shell.act(engine, "remove", f"schedule {seen.key}").remove_schedule(seen.key))
     if shell.output.json:
         shell.output.document({"key": seen.key, "removed": True})
         return OK
@@ -125,8 +127,9 @@ def remove(shell: Shell) -> int:
 
 def trigger(shell: Shell) -> int:
     """Make a run of a schedule now, and print its id; its instants stay as they are."""
+    key = shell.arguments.key
     with shell.engine() as engine:
-        made = run_sync(engine.trigger(shell.arguments.key))
+        made = run_sync(shell.act(engine, "trigger", f"schedule {key}").trigger(key))
     if shell.output.json:
         shell.output.document({"id": made.id, "created": made.created, "pruned": made.pruned})
     else:

@@ -70,6 +70,10 @@ class Shell:
         with self.engine() as engine:
             yield engine
 
+    def act(self, engine: Engine, what: str, subject: str) -> Engine:
+        """The same engine for one act of the person at the terminal, which the audit will remember; a hub remembers it by its token."""
+        return engine if self.hub else engine.by(who(), what, subject)
+
     def pause(self, seconds: float) -> None:
         """Let time pass; Ctrl-C ends it."""
         nap(seconds)

@@ -13,7 +13,7 @@ from windlass import wire
 from windlass.cli import views
 from windlass.cli.codes import OK
 from windlass.cli.output import cell, line, table
-from windlass.cli.shell import Shell, who
+from windlass.cli.shell import Shell
 from windlass.model import Audited, Token
 from windlass.store.base import run_sync
 
@@ -22,7 +22,7 @@ def create(shell: Shell) -> int:
     """Make a token, and print its secret, which is not shown again."""
     given = shell.arguments
     with shell.store_engine() as engine:
-        acting = engine.by(who(), "create", f"token {given.whose:.100}")
+        acting = shell.act(engine, "create", f"token {given.whose:.100}")
         token, secret = run_sync(
             acting.create_token(given.whose, given.scopes, worker=given.worker, principal=given.principal, expires_in=given.expires)
         )
@@ -33,7 +33,7 @@ def rotate(shell: Shell) -> int:
     """Make the successor of a token, and print its secret; the old one stays good for a while."""
     given = shell.arguments
     with shell.store_engine() as engine:
-        acting = engine.by(who(), "rotate", f"token {given.id:.100}")
+        acting = shell.act(engine, "rotate", f"token {given.id:.100}")
         token, secret = run_sync(acting.rotate_token(given.id, overlap=given.overlap))
     return _tell_secret(shell, token, secret)
 
@@ -51,7 +51,7 @@ def revoke(shell: Shell) -> int:
     """End a token now; hubs that know it notice within a second."""
     id = shell.arguments.id
     with shell.store_engine() as engine:
-        token = run_sync(engine.by(who(), "revoke", f"token {id:.100}").revoke_token(id))
+        token = run_sync(shell.act(engine, "revoke", f"token {id:.100}").revoke_token(id))
     if shell.output.json:
         shell.output.document(_document(token))
     else:

@@ -13,7 +13,7 @@ from windlass import config, wire
 from windlass.cli import views
 from windlass.cli.codes import OK
 from windlass.cli.output import cell, line, table
-from windlass.cli.shell import Shell, who
+from windlass.cli.shell import Shell
 from windlass.errors import BadInput
 from windlass.machine import ENDED
 from windlass.model import Delivery, Webhook
@@ -35,7 +35,7 @@ def add(shell: Shell) -> int:
     words = _words(shell)
     url = words.pop("url")
     with shell.store_engine() as engine:
-        made = run_sync(engine.by(who(), "add", f"webhook {url:.100}").add_webhook(url, **words))
+        made = run_sync(shell.act(engine, "add", f"webhook {url:.100}").add_webhook(url, **words))
     return _tell_secret(shell, made)
 
 
@@ -45,7 +45,7 @@ def change(shell: Shell) -> int:
     if not words:
         raise BadInput("There is nothing to set.", hint="`windlass webhooks set --help` lists what can be said.")
     with shell.store_engine() as engine:
-        made = run_sync(engine.by(who(), "edit", f"webhook {identity:.100}").set_webhook(identity, **words))
+        made = run_sync(shell.act(engine, "edit", f"webhook {identity:.100}").set_webhook(identity, **words))
     if shell.output.json:
         shell.output.document(_document(shell, made))
     else:
@@ -57,7 +57,7 @@ def remove(shell: Shell) -> int:
     """Forget an endpoint and what it was told."""
     identity = shell.arguments.id
     with shell.store_engine() as engine:
-        run_sync(engine.by(who(), "remove", f"webhook {identity:.100}").remove_webhook(identity))
+        run_sync(shell.act(engine, "remove", f"webhook {identity:.100}").remove_webhook(identity))
     if shell.output.json:
         shell.output.document({"id": identity, "removed": True})
     else:
@@ -69,7 +69,7 @@ def rotate(shell: Shell) -> int:
     """Sign with a new secret, and print it; the old one signs too for a while."""
     identity = shell.arguments.id
     with shell.store_engine() as engine:
-        acting = engine.by(who(), "rotate", f"webhook {identity:.100}")
+        acting = shell.act(engine, "rotate", f"webhook {identity:.100}")
         made = run_sync(acting.rotate_webhook(identity, overlap=shell.arguments.overlap))
     return _tell_secret(shell, made)
 
@@ -117,7 +117,7 @@ def resend(shell: Shell) -> int:
     """Have a delivery tried again from now on, by whichever hub runs."""
     identity = shell.arguments.id
     with shell.store_engine() as engine:
-        made = run_sync(engine.by(who(), "resend", f"delivery {identity:.100}").resend(identity))
+        made = run_sync(shell.act(engine, "resend", f"delivery {identity:.100}").resend(identity))
     if shell.output.json:
         shell.output.document(_plain(wire.delivery_view(made)))
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Literal, NamedTuple
@@ -129,6 +129,7 @@ class Keeping(Reading):
 class Retaining(Keeping, Counting, Limiting):
     """The verbs that remove what is past its time."""
 
+    _unpruned: Sequence[str] = ()  # kinds of which there is more, those that have waited longest first; replaced, since threads share it
     _renew_at = 0  # by the monotonic clock; before that the turn is this process's own
 
     @cached_property
@@ -139,11 +140,6 @@ class Retaining(Keeping, Counting, Limiting):
     def _pruned_upto(self) -> dict[str, tuple[int, int]]:
         """Where the next slice of each kind begins."""
         return {}
-
-    @cached_property
-    def _unpruned(self) -> list[str]:
-        """The kinds of which there is more, those that have waited longest first."""
-        return []
 
     # What is removed
 
@@ -159,7 +155,7 @@ class Retaining(Keeping, Counting, Limiting):
 
     async def clear_away(self) -> None:
         """Forget workers that are long gone and what nobody occupies any more, and look at every kind anew."""
-        self._unpruned.clear()
+        self._unpruned = ()
         await self.prune_workers()
         await self.tidy_gates()
 
@@ -171,17 +167,17 @@ class Retaining(Keeping, Counting, Limiting):
         ends, pruned = None if budget is None else self.clock.monotonic() + budget, 0
         await self._store_settings()
         kinds = await self._kinds((await self.bounds(note=True)).earliest)
-        left = self._unpruned
-        left[:] = [name for name in left if name in kinds] or kinds
+        left = [name for name in self._unpruned if name in kinds] or [*kinds]
         while left:
-            name = left.pop(0)
+            name, *left = left
+            self._unpruned = left  # also where it fails: the others come first then
             removed = await kinds[name]()
             if removed is None:  # another process removes
-                left.clear()
+                self._unpruned = ()
                 return Pruned(pruned, left=False)
             pruned += removed.runs
             if removed.more:
-                left.append(name)
+                self._unpruned = left = [*left, name]
             if left and ends is not None and self.clock.monotonic() >= ends:
                 return Pruned(pruned, left=True)
         await self._end_turn()

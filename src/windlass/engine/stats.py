@@ -91,11 +91,11 @@ class Counting(Reading):
     async def drop_worker(self, name: str) -> None:
         """Forget a worker that is silent; one that lives tells itself again."""
         checks.name(name, "A worker's name")
-        if await self.records.drop_worker(name, self.clock.now() - self.limits.worker_silence):
-            return
-        if await self.records.has_worker(name):
+        seen_at, since = await self.records.worker_seen_at(name), self.clock.now() - self.limits.worker_silence
+        if seen_at is None:
+            raise NotFound(f"There is no worker {name!r}.", hint="`windlass workers` shows those there are.")
+        if seen_at >= since or not await self.records.drop_worker(name, since):
             raise WrongState(f"Worker {name!r} is alive.", hint="Stop it first; one that is silent for a minute can be removed.")
-        raise NotFound(f"There is no worker {name!r}.", hint="`windlass workers` shows those there are.")
 
     # How much there was
 

@@ -107,7 +107,7 @@ class Removing(Core):
             raise NotFound(f"There is no job {name!r}.", hint="`windlass jobs` shows those there are.")
         if job.handler is not None:
             raise WrongState(f"The job {name!r} is defined.", hint="Only what nobody has defined is removed; a definition stays.")
-        if not await self.records.drop_placeholders([name]):
+        if name not in await self.records.unused_placeholders(_ALWAYS) or not await self.records.drop_placeholders([name]):
             raise WrongState(f"The job {name!r} has runs.", hint="It can be removed when retention has removed them.")
 
     # One lane, or many

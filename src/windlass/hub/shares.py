@@ -1,4 +1,4 @@
-"""Room for what stays open: so much for all, and for one token its share of it."""
+"""Room for what stays open: so much for all, and for one principal its share of it, however many tokens it has."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ class Room:
 
     def __init__(self, what: str, most: int, share: int) -> None:
         self._what, self._most, self._share = what, most, max(1, most * share // 100)
-        self._by_token = Counter[str]()
+        self._by_principal = Counter[str]()
         self.taken = 0
 
     @contextmanager
     def for_one(self, caller: Caller) -> Iterator[None]:
         """Room for one more, or LimitReached."""
-        token = None if caller.token is None else caller.token.id
-        self._check(token)
-        self._count(token, 1)
+        name = None if caller.token is None else caller.principal.name
+        self._check(name)
+        self._count(name, 1)
         try:
             yield
         finally:
-            self._count(token, -1)
+            self._count(name, -1)
 
-    def _check(self, token: str | None) -> None:
+    def _check(self, name: str | None) -> None:
         if self.taken >= self._most:
             raise LimitReached(f"{self.taken:,} {self._what} already.", hint="Come back in a few seconds, or add another hub.")
-        if token is not None and self._by_token[token] >= self._share:
+        if name is not None and self._by_principal[name] >= self._share:
             raise LimitReached(
-                f"{self._by_token[token]:,} {self._what} with this token already, which is its share.",
-                hint="End some, use another token, or add another hub.",
+                f"{self._by_principal[name]:,} {self._what} for the tokens of {name!r:.80} already, which is their share.",
+                hint="End some, or add another hub.",
             )
 
-    def _count(self, token: str | None, by: int) -> None:
+    def _count(self, name: str | None, by: int) -> None:
         self.taken += by
-        if token is not None:
-            self._by_token[token] += by
-            if not self._by_token[token]:
-                del self._by_token[token]
+        if name is not None:
+            self._by_principal[name] += by
+            if not self._by_principal[name]:
+                del self._by_principal[name]

@@ -60,6 +60,9 @@ export const between = (from, to) => (from && to ? duration(Date.parse(to) - Dat
 /** 1204 is "1,204". */
 export const number = (value) => value.toLocaleString("en");
 
+/** A word or a number that somebody may have told; nothing where they told neither. */
+export const plain = (value) => (typeof value === "string" || Number.isFinite(value) ? String(value) : "");
+
 export const json = (value) => JSON.stringify(value, null, 2);
 
 /** The last group of an id: the first ones are a time, and the same for all that were made together. */

@@ -2,7 +2,7 @@
 
 import { get, patch, path, post } from "./api.js";
 import { h } from "./dom.js";
-import { at, between, clock, duration, ENDED, HELD, now, pill, when } from "./format.js";
+import { at, between, clock, duration, ENDED, HELD, now, pill, plain, when } from "./format.js";
 import { log } from "./log.js";
 import { act, asked, command, facts, live, runLink, steadily, switching, to, value } from "./parts.js";
 import { bar, tries } from "./runs.js";
@@ -122,7 +122,7 @@ const quoted = (word) => (/^[\w.-]+$/.test(word) ? word : `'${word.replaceAll("'
 
 function far(progress) {
   const percent = typeof progress.fraction === "number" && `${Math.floor(progress.fraction * 100)} %`;
-  return h("div", { class: "far", key: "progress" }, bar(progress), h("span", {}, percent, " ", progress.message));
+  return h("div", { class: "far", key: "progress" }, bar(progress), h("span", {}, percent, " ", plain(progress.message)));
 }
 
 function failure({ code, message, detail }) {

@@ -2,7 +2,7 @@
 
 import { get, passing } from "./api.js";
 import { h } from "./dom.js";
-import { between, ENDED, HELD, number, pill, short, STATES, when } from "./format.js";
+import { between, ENDED, HELD, number, pill, plain, short, STATES, when } from "./format.js";
 import { command, empty, heads, live, problem, steadily, to } from "./parts.js";
 
 const COUNT = 50;
@@ -175,7 +175,7 @@ export const tries = (run) => run.failures + (HELD.has(run.state) || run.state =
 function what(run) {
   const { created_at: created, error, progress, due_at: due, state } = run;
   const said = error && `${error.code}: ${error.message}`;
-  if (HELD.has(state)) return [run.cancel_asked_at && ["asked to stop ", when(run.cancel_asked_at), " "], bar(progress), progress?.message];
+  if (HELD.has(state)) return [run.cancel_asked_at && ["asked to stop ", when(run.cancel_asked_at), " "], bar(progress), plain(progress?.message)];
   if (state === "scheduled") return ["due ", when(due, "due"), said && ` · after ${said}`];
   if (state === "queued") return ["for ", when(due > created ? due : created, "for"), said && ` · after ${said}`];
   if (state === "waiting") return "for another run to end";

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
-import { number, short, when } from "./format.js";
+import { number, plain, short, when } from "./format.js";
 import { command, empty, facts, pages, runLink, steadily, tags } from "./parts.js";
 
 const COUNT = 100;
@@ -34,27 +34,33 @@ function card(worker) {
     h("h2", {}, worker.name),
     h("p", { class: "faint" }, worker.alive ? "alive, seen " : worker.stopped_at ? "stopped " : "gone, last seen ", when(worker.stopped_at ?? worker.seen_at)),
     worker.alive && h("div", { class: "gauges" },
-      gauge("Slots", held, slots, `${held} of ${slots}`),
-      gauge("CPU", metrics.cpu, 100, `${Math.round(metrics.cpu)} %`),
-      gauge("Memory", metrics.memory, metrics.memory_total, `${bytes(metrics.memory)} of ${bytes(metrics.memory_total)}`),
-      gauge("Disk", metrics.disk, metrics.disk_total, `${bytes(metrics.disk)} of ${bytes(metrics.disk_total)}`),
-      gauge("Load", metrics.load1, metrics.cores, `${metrics.load1?.toFixed(2)} on ${metrics.cores} cores`)),
+      gauge("Slots", held, slots, (part, most) => `${part} of ${most}`),
+      gauge("CPU", metrics.cpu, 100, (part) => `${Math.round(part)} %`),
+      gauge("Memory", metrics.memory, metrics.memory_total, ofBytes),
+      gauge("Disk", metrics.disk, metrics.disk_total, ofBytes),
+      gauge("Load", metrics.load1, metrics.cores, (part, most) => `${part.toFixed(2)} on ${most} cores`)),
     facts(
       ["Queues", worker.queues ? tags(worker.queues) : "all"],
       worker.jobs && ["Jobs", tags(worker.jobs)],
       worker.tags.length > 0 && ["Tags", tags(worker.tags)],
       ["Offers", [`${worker.cores} cores`, worker.memory > 0 && `${number(worker.memory)} MiB`].filter(Boolean).join(", ")],
-      about.host && ["Host", `${about.host}, pid ${about.pid}`],
-      about.version && ["Version", `${about.version}, Python ${about.python}, ${about.system}`],
+      ["Host", listed(about.host, named("pid", about.pid))],
+      ["Version", listed(about.version, named("Python", about.python), about.system)],
       ["Since", when(worker.registered_at)],
       held > 0 && ["Runs", [runs.map((id) => [runLink(id, short(id)), " "]), more > 0 && `and ${number(more)} more`]]));
 }
 
-const bytes = (size) => `${(size / 2 ** 30).toFixed(size < 10 * 2 ** 30 ? 1 : 0)} GiB`;
+const named = (name, value) => plain(value) && `${name} ${plain(value)}`;
 
-/** A part of a whole; nothing where either was not told. */
-function gauge(name, part, most, text) {
-  if (part === undefined || most === undefined) return null;
+/** Those that were told, with commas between them. */
+const listed = (...values) => values.map(plain).filter(Boolean).join(", ");
+
+const bytes = (size) => `${(size / 2 ** 30).toFixed(size < 10 * 2 ** 30 ? 1 : 0)} GiB`;
+const ofBytes = (part, most) => `${bytes(part)} of ${bytes(most)}`;
+
+/** A part of a whole, in words; nothing where either was not told. */
+function gauge(name, part, most, words) {
+  if (!Number.isFinite(part) || !Number.isFinite(most)) return null;
   const meter = h("meter", { min: 0, max: most || 1, value: part, high: most * 0.9, "aria-label": name });
-  return h("div", { class: "gauge", key: name }, h("span", {}, name), meter, h("span", { class: "number" }, text));
+  return h("div", { class: "gauge", key: name }, h("span", {}, name), meter, h("span", { class: "number" }, words(part, most)));
 }

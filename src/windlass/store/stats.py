@@ -122,8 +122,9 @@ class StatRecords(Tails):
         drop, lives = Statement("drop_workers", {"names": pack(names), "before": before}), Statement("drop_lives", {"names": pack(names)})
         return bool((await self._batch("drop_workers", drop, lives))[0])
 
-    async def has_worker(self, name: str) -> bool:
-        return bool(await self._read("worker_named", name=name))
+    async def worker_seen_at(self, name: str) -> int | None:
+        """When a worker was last seen; None: there is none of this name."""
+        return next((seen_at for (seen_at,) in await self._read("worker_named", name=name)), None)
 
     # Their processes
 

@@ -47,7 +47,7 @@ select name from workers where seen_at < :before order by name limit :count
 delete from workers where name {in_texts: names} and seen_at < :before returning name
 
 -- name: worker_named
-select name from workers where name = :name
+select seen_at from workers where name = :name
 
 -- name: drop_lives
 delete from worker_lives where worker {in_texts: names} and not exists (select 1 from workers w where w.name = worker_lives.worker)
