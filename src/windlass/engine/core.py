@@ -40,7 +40,7 @@ from windlass.store.order import Settings
 from windlass.store.records import Change, Known, Ready, Records, Written, needs_from, needs_text
 from windlass.store.rows import Act, policy_text
 
-DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 3
+DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 5
 PATIENCE = 50
 """How often a verb reads and decides again after losing a race, before it says so."""
 
