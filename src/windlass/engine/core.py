@@ -382,6 +382,11 @@ class Core:
         """Whether what is asked for may be everything."""
         return self.principal is None or self.principal.trusted
 
+    @property
+    def commits_together(self) -> bool:
+        """Whether what is written at the same time is one commit."""
+        return getattr(self.home.store, "commits_together", False)
+
     def allowed(self, options: Options) -> Options:
         """Options that can be stored, and that whoever asks may choose."""
         checks.options(options, self.limits)
