@@ -1,4 +1,4 @@
-"""The worker of the measurements: `python -m bench.noop ADDRESS drain|serve`, one process, 256 slots, a handler that does nothing."""
+"""The worker of the measurements: `python -m bench.noop ADDRESS drain|serve [SLOTS]`, one process, 256 slots, a handler that does nothing."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def resident() -> float:
     return pages * 4096 / 2**20
 
 
-async def drain() -> dict[str, float]:
+async def drain(slots: int) -> dict[str, float]:
     """Work until nothing is left; how long that took, and how much the memory grew after the first quarter."""
-    async with app.worker(slots=SLOTS) as worker:
+    async with app.worker(slots=slots) as worker:
         watching = asyncio.create_task(_watch(worker))
         begun = time.perf_counter()
         await worker.run(until_idle=True)
@@ -59,6 +59,6 @@ async def serve() -> None:
 if __name__ == "__main__":
     sys.setswitchinterval(SWITCH_INTERVAL)
     if sys.argv[2] == "drain":
-        print(json.dumps(asyncio.run(drain())), flush=True)
+        print(json.dumps(asyncio.run(drain(int(sys.argv[3])))), flush=True)
     else:
         asyncio.run(serve())

@@ -33,6 +33,7 @@ class Sizes:
 
     def __init__(self, quick: bool) -> None:
         self.backlog = 10_000 if quick else 50_000
+        self.one_by_one = 1_000 if quick else 5_000
         self.rounds = 3
         self.soak = 40_000 if quick else 200_000
         self.calls = 50 if quick else 200
@@ -44,6 +45,7 @@ def measure(figures: Figures, *, quick: bool) -> None:
     sizes = Sizes(quick)
     with open_sqlite() as sqlite:
         drained(figures, sqlite, sizes)
+        drained_one_by_one(figures, sqlite, sizes)
         enqueued(figures, sqlite, sizes)
         same_process(figures, sqlite, sizes)
         other_process(figures, sqlite, sizes)
@@ -102,14 +104,14 @@ def _raw_create(raw: Raw, count: int) -> None:
         raw.create(SystemClock().new_ids(CALL))
 
 
-def _raw_drain(raw: Raw) -> None:
-    while (claimed := raw.claim(SLOTS)).rows:
+def _raw_drain(raw: Raw, slots: int = SLOTS) -> None:
+    while (claimed := raw.claim(slots)).rows:
         raw.end([row[0] for row in claimed.rows], claimed.token)
 
 
-def drain(address: str) -> tuple[float, list[float]]:
+def drain(address: str, slots: int = SLOTS) -> tuple[float, list[float]]:
     """Seconds that a worker in a process of its own took for what is there, and its memory on the way."""
-    command = [sys.executable, "-m", "bench.noop", address, "drain"]
+    command = [sys.executable, "-m", "bench.noop", address, "drain", str(slots)]
     done = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, check=True)
     *seen, last = map(json.loads, done.stdout.splitlines())
     return last["seconds"], [item["resident"] for item in (*seen, last)]
@@ -127,6 +129,21 @@ def drained(figures: Figures, place: Place, sizes: Sizes) -> None:
             fill(address, sizes.backlog)
             worker.append(sizes.backlog / drain(address)[0])
     _ratio(figures, f"{place.name}.drain", worker, raw, at_least=0.4)
+
+
+def drained_one_by_one(figures: Figures, place: SqlitePlace, sizes: Sizes) -> None:
+    """A backlog by a worker with one slot, and by claims and ends of one run by hand, each a commit, in turn."""
+    worker, raw = [], []
+    with doing(f"{place.name}: {sizes.one_by_one:,} runs drained with one slot, {sizes.rounds} rounds"):
+        for _ in range(sizes.rounds):
+            with _raw(place) as by_hand:
+                by_hand.create(SystemClock().new_ids(sizes.one_by_one))
+                raw.append(sizes.one_by_one / _seconds(lambda: _raw_drain(by_hand, 1)))
+            address = place.make()
+            with shop(address) as app:
+                app.enqueue_many(app.jobs["mail"].new(**PAYLOAD_VALUE) for _ in range(sizes.one_by_one))
+            worker.append(sizes.one_by_one / drain(address, 1)[0])
+    _ratio(figures, f"{place.name}.drain_one_slot", worker, raw, at_least=0.6)
 
 
 def pooled(figures: Figures, place: PostgresPlace, sizes: Sizes) -> None:

@@ -175,7 +175,7 @@ class Working:
 @contextmanager
 def working(app: App, *, prepare: Callable[[Worker], None] | None = None, times: int = 1, **settings: Any) -> Iterator[Working]:
     """A worker that works beside the block, and is stopped at its end; `times` is how often it is told to run."""
-    at_work = Working(app, prepare, times, {"lease": 10, "grace": 5, "name": "w1"} | settings)
+    at_work = Working(app, prepare, times, {"lease": 10, "grace": 5, "name": "w1", "slots": 1} | settings)
     try:
         yield at_work
     finally:

@@ -87,9 +87,12 @@ class Settings(Struct, frozen=True):
         return Settings(**asdict(DEFAULTS) | _known(asdict(self)))
 
 
+SLOTS = max(4, os.cpu_count() or 1)
+"""Runs that a worker executes at once: one for each core, and four at least, so that handlers that wait do not wait for each other."""
+
 DEFAULTS = Settings(
     store="windlass.db",
-    slots=1,
+    slots=SLOTS,
     lease=30_000,
     grace=30_000,
     log_level="info",

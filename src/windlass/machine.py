@@ -18,7 +18,7 @@ from windlass.model import Failure, Refusals, Run, State, place
 LIVE = (State.CLAIMED, State.RUNNING, State.CANCELLING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.QUARANTINED, State.CANCELLED, State.SKIPPED)
 
-BACKOFF_BASE, BACKOFF_CAP = 500, 60_000
+BACKOFF_CAP = 60_000
 TOO_MANY_RETURNS = "max_returns_exceeded"
 REFUSED_FIRST, REFUSED_CAP = 1_000, 30_000
 """Milliseconds after which a payload that was refused is offered again, at first and at most."""
@@ -262,12 +262,12 @@ def _plan_next(run: Run, now: int, delay: int, next_id: str, **fields: Any) -> R
 
 
 def backoff(run: Run, chance: float) -> int:
-    """Milliseconds before the try after this one: the job's own list, or half to all of 1 s, 2 s, 4 s ... one minute."""
+    """Milliseconds before the try after this one: the job's own list, or half to all of twice its base, four times ... one minute."""
     nth = run.burnt + 1
     if run.policy.backoff:
         return run.policy.backoff[min(nth, len(run.policy.backoff)) - 1]
     # The exponent is capped first: 2 to the power of 1,000 is a number nobody needs.
-    upper = min(BACKOFF_BASE << min(nth, 16), BACKOFF_CAP)
+    upper = min(run.policy.backoff_base << min(nth, 16), BACKOFF_CAP)
     return upper // 2 + round(chance * (upper - upper // 2))
 
 

@@ -61,6 +61,7 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     """What each attempt is executed with, and what happens when it does not succeed. Durations are milliseconds."""
 
     backoff: tuple[int, ...] | None = None  # delays before each retry, the last one repeated; None: the formula
+    backoff_base: int = 5_000  # of the formula, by which five attempts outlast a minute
     exhausted: Literal["failed", "quarantined"] = "failed"
     retry_place: Literal["keep", "tail"] = "keep"
     timeout: int | None = None  # kept by the worker; retryable
@@ -176,6 +177,7 @@ class Options(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
     max_attempts: int | None = None
     max_runtime: int | None = None  # milliseconds from the claim; 0: no limit. Final, unlike timeout
     backoff: tuple[int, ...] | None = None
+    backoff_base: int | None = None  # milliseconds
     exhausted: Literal["failed", "quarantined"] | None = None
     retry_place: Literal["keep", "tail"] | None = None
     timeout: int | None = None

@@ -375,7 +375,7 @@ class Base:
             tags=tuple(said["tags"]) if "tags" in said else set_.tags or (),
             cores=said.get("cores", set_.cores or os.cpu_count() or 1),
             memory=said.get("memory", set_.memory or _memory_of_machine()),
-            slots=said.get("slots", set_.slots or 1),
+            slots=said.get("slots", set_.slots),
         )
         for job in chosen:
             if job.signature is not None:

@@ -42,6 +42,7 @@ class RunOptions(TypedDict, total=False):
     max_runtime: Duration
     timeout: Duration
     backoff: Sequence[Duration]
+    backoff_base: Duration
     exhausted: Literal["failed", "quarantined"]
     retry_place: Literal["keep", "tail"]
     grace: Duration
@@ -63,6 +64,7 @@ class CommandOptions(TypedDict, total=False):
     max_runtime: Duration
     timeout: Duration
     backoff: Sequence[Duration] | Callable[[int, BaseException], float]
+    backoff_base: Duration
     exhausted: Literal["failed", "quarantined"]
     retry_place: Literal["keep", "tail"]
     max_returns: int
@@ -98,7 +100,7 @@ class WorkerOptions(TypedDict, total=False):
     solvers: bool | Solvers
 
 
-_DURATIONS = ("max_runtime", "timeout", "grace")
+_DURATIONS = ("max_runtime", "timeout", "grace", "backoff_base")
 _AS_THEY_ARE = ("queue", "priority", "max_attempts", "exhausted", "retry_place", "max_returns")
 _REQUIRES = ("tags", "cores", "memory")
 

@@ -121,6 +121,7 @@ def options(given: Options, limits: Limits) -> Options:
     maybe(given.priority, "priority", -_PRIORITY, _PRIORITY)
     maybe(given.max_attempts, "max_attempts", 1, limits.attempts)
     maybe(given.max_returns, "max_returns", 0, limits.attempts)
+    maybe(given.backoff_base, "backoff_base", 1, limits.duration)
     for field in ("max_runtime", "timeout", "grace"):
         maybe(getattr(given, field), field, 0, limits.duration)
     if given.keep is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,10 +27,11 @@ WIDEST = 1_024
 class Ask:
     """What a worker asks for, and what it has got of it so far."""
 
-    __slots__ = ("call", "doubt", "lease", "left", "over", "room", "runs", "slot", "token", "worker")
+    __slots__ = ("before", "call", "doubt", "lease", "left", "over", "room", "runs", "slot", "token", "worker")
 
     def __init__(self, worker: WorkerInfo, count: int, lease: int, token: str, call: str | None, most: int) -> None:
         self.worker, self.lease, self.token, self.call = worker, lease, token, call
+        self.before: Callable[[], Awaitable[None]] | None = None  # to be awaited between the look and the write
         self.slot = 0 if worker.slots == 1 else None
         self.room = 1 if worker.slots == 1 else count
         self.left = most  # bytes that its answer may still bring
@@ -90,7 +91,14 @@ class Claiming(Looking):
         return await self.records.held(checks.identifier(token, "The token"), checks.name(worker.name, "A worker's name"))
 
     async def claim(
-        self, worker: WorkerInfo, *, count: int = 1, lease: int = LEASE, nonce: str | None = None, token: str | None = None
+        self,
+        worker: WorkerInfo,
+        *,
+        count: int = 1,
+        lease: int = LEASE,
+        nonce: str | None = None,
+        token: str | None = None,
+        before: Callable[[], Awaitable[None]] | None = None,
     ) -> list[Run]:
         """Take up to `count` runs in queue order, each held under a fresh token for `lease` milliseconds.
 
@@ -99,8 +107,13 @@ class Claiming(Looking):
         asked again: the answer is then what this worker still holds of it. A caller that chooses the token itself, 128 random bits
         never used before, can ask `recover` for it instead. After an OutcomeUnknown that is settled it can be asked again under
         either; else a claim without a nonce may still come to hold runs under its token.
+
+        `before` is awaited between the look and the write, for a worker with one slot: its report, sent meanwhile, frees the slot, and
+        both are one commit where the engine `commits_together`.
         """
-        (answer,) = await self.claim_many([self.asking(worker, count=count, lease=lease, nonce=nonce, token=token)])
+        ask = self.asking(worker, count=count, lease=lease, nonce=nonce, token=token)
+        ask.before = before
+        (answer,) = await self.claim_many([ask])
         if isinstance(answer, WindlassError):
             raise answer
         return answer
@@ -168,6 +181,7 @@ class Claiming(Looking):
     async def _take(self, asks: Sequence[Ask], chosen: Sequence[tuple[Sequence[Head], Sequence[Grab]]], rev: int) -> set[str]:
         """Hand these runs out; the answer has the tokens under which some were."""
         by_token = {ask.token: ask for ask in reversed(asks)}  # the first of those that are the same claim
+        await _let_others_first(asks)
         stamp = self.stamp()
         try:
             taken = await self._corrected(await self.records.claim(chosen, self._moment(rev, stamp.now)), stamp)
@@ -234,6 +248,7 @@ class Claiming(Looking):
         return len(ask.runs) > before
 
     async def _take_fitting(self, heads: Sequence[Head], sets: Mapping[str, Value], ask: Ask, rev: int) -> list[Run]:
+        await _let_others_first([ask])
         stamp = self.stamp()
         try:
             return await self._corrected(await self.records.claim_within(heads, sets, ask.grab(), self._moment(rev, stamp.now)), stamp)
@@ -282,7 +297,7 @@ class Claiming(Looking):
         for ask in asks:
             if ask.call is not None and calls.get(ask.token, ask.call) != ask.call:
                 ask.runs, ask.over = await self.records.held(ask.token, ask.worker.name), True
-            elif ask.slot is not None and ask.worker.name in busy:
+            elif ask.slot is not None and ask.worker.name in busy and ask.before is None:
                 ask.over = True
 
     def _check_worker(self, worker: WorkerInfo) -> None:
@@ -312,6 +327,13 @@ def _once_for_each_slot(asks: Iterable[Ask]) -> None:
         if ask.slot is not None:
             ask.over = ask.over or ask.worker.name in seen
             seen.add(ask.worker.name)
+
+
+async def _let_others_first(asks: Iterable[Ask]) -> None:
+    for ask in asks:
+        before, ask.before = ask.before, None
+        if before is not None:
+            await before()
 
 
 def _names(asks: Iterable[Ask]) -> tuple[set[str], set[str]]:

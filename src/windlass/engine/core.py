@@ -40,7 +40,7 @@ from windlass.store.order import Settings
 from windlass.store.records import Change, Known, Ready, Records, Written, needs_from, needs_text
 from windlass.store.rows import Act, policy_text
 
-DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 3
+DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 5
 PATIENCE = 50
 """How often a verb reads and decides again after losing a race, before it says so."""
 
@@ -381,6 +381,11 @@ class Core:
     def trusted(self) -> bool:
         """Whether what is asked for may be everything."""
         return self.principal is None or self.principal.trusted
+
+    @property
+    def commits_together(self) -> bool:
+        """Whether what is written at the same time is one commit."""
+        return getattr(self.home.store, "commits_together", False)
 
     def allowed(self, options: Options) -> Options:
         """Options that can be stored, and that whoever asks may choose."""

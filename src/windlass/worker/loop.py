@@ -122,6 +122,9 @@ class Worker:
         self._serving: asyncio.Task[bool] | None = None
         self.left: Sequence[Leases] = ()  # what others held when it ended because there was nothing left to do
         self._stay_until: int | None = None
+        # With one slot, where the store commits together what comes together, a report waits until the next claim has looked.
+        self._hands_over, self._resting = self.info.slots == 1 and getattr(port, "commits_together", False), False
+        self._looked: asyncio.Event | None = None
         self._idle: asyncio.Future[set[str] | None] | None = None  # the wait for a hint
         self._quiet.set()
 
@@ -150,6 +153,7 @@ class Worker:
             if self._measure is not None:
                 self._keep(self._lag.run(), self._keep_measuring(self._measure))
             self._serving = self._loop.create_task(self._serve(until_idle))
+            self._serving.add_done_callback(lambda _: self.let_report_go())
             await asyncio.wait({self._serving})
             if self._serving.cancelled() or not self._serving.result():
                 await self._wound_up.wait()
@@ -302,21 +306,23 @@ class Worker:
                 self.worn_out = True
                 return True
             if self._ability.short:
+                self.let_report_go()
                 await self._until_able()
                 continue
             room = self._free()
             if not room:
-                await self._change()
+                self.let_report_go()
+                await self._rest()
                 continue
-            asked = min(room, self._batch)
-            runs, asked_at = await self._insist(Claim(self, asked)) or ([], 0)
+            asked, with_report = min(room, self._batch), self._looked is not None
+            runs, asked_at = await self._insist(Claim(self, asked, self._send_report_first if with_report else None)) or ([], 0)
             self._trust(asked_at)
             for run in runs:
                 self._take(run, asked_at)
             if runs:
                 self._stay_until, nothing_to_come = None, False
-            if len(runs) == asked or sum(len(run.payload) for run in runs) >= self._bytes or self._stopping:
-                continue  # there may be more
+            if with_report or len(runs) == asked or sum(len(run.payload) for run in runs) >= self._bytes or self._stopping:
+                continue  # there may be more, or what the report sets free
             if until_idle and not runs and self._quiet.is_set() and not self._doubts:
                 if nothing_to_come:  # and what came before that was known would have been claimed now
                     self._tell_left()
@@ -380,7 +386,7 @@ class Worker:
     def _free(self) -> int:
         """How many more runs there is room for. Reports that are not stored yet leave room for others, but not without bound."""
         if self.info.slots == 1:  # which the store frees only with the report
-            return int(not self._held and not self._abandoned and not self._doubts)
+            return int((not self._held or self._looked is not None) and not self._abandoned and not self._doubts)
         free = self.info.slots - len(self._busy) - len(self._abandoned) - sum(self._doubts.values())
         return free if len(self._held) - len(self._busy) < self.info.slots + self._batch else 0
 
@@ -403,6 +409,31 @@ class Worker:
             await asyncio.sleep(min(1.0, self.lease / 1000 / OFTEN))
         del self._doubts[token]
         self._room.set()
+
+    async def _rest(self) -> None:
+        """Wait until there may be room."""
+        self._resting = True
+        try:
+            await self._change()
+        finally:
+            self._resting = False
+
+    async def _let_claim_look(self) -> None:
+        """Before a report frees the one slot: wait until the next claim has looked, so that both are one commit."""
+        if self._hands_over and self._resting and not self._stopping and len(self._held) == 1:
+            self._looked = looked = asyncio.Event()
+            self._room.set()
+            await looked.wait()
+
+    def let_report_go(self) -> None:
+        """The claim has looked, or there is none for now."""
+        if self._looked is not None:
+            self._looked.set()
+            self._looked = None
+
+    async def _send_report_first(self) -> None:
+        self.let_report_go()
+        await asyncio.sleep(0)  # what was let go writes before this goes on
 
     async def _change(self) -> None:
         """Wait until a run has ended, or the worker shall stop."""
@@ -691,6 +722,7 @@ class Worker:
                 await self._log(execution, last=True)
         await self._last_words(batch)
         await self._confirm([item for item, report in batch if not isinstance(report, Succeed)])
+        await self._let_claim_look()
         answers = await self._insist(partial(self._send, batch), always=True) or {}
         self._reporting = ()
         # Those that are said again stay on the disk until they are answered otherwise, or another report takes their place.
@@ -849,9 +881,10 @@ class Worker:
 class Claim:
     """One claim, however often it has to be asked: under one token, so that an answer that was lost is found again."""
 
-    def __init__(self, worker: Worker, count: int) -> None:
+    def __init__(self, worker: Worker, count: int, before: Callable[[], Awaitable[None]] | None = None) -> None:
         self._worker, self._count = worker, count
         self._token, self._asked = worker.new_token(), False
+        self._before = before  # awaited once it has looked
 
     async def __call__(self) -> tuple[list[Run], int]:
         """What there is to do, and when it was asked for: from then on its lease is counted."""
@@ -859,14 +892,17 @@ class Claim:
         if self._asked and (runs := await worker.port.recover(worker.info, self._token)):
             return runs, asked_at
         self._asked = True
+        how: dict[str, Any] = {} if self._before is None else {"before": self._before}
         try:
-            return await worker.port.claim(worker.info, count=self._count, lease=worker.lease, token=self._token), asked_at
+            return await worker.port.claim(worker.info, count=self._count, lease=worker.lease, token=self._token, **how), asked_at
         except OutcomeUnknown as unknown:
             if unknown.settled:
                 raise
             _LOG.warning("Whether runs were claimed is unknown; what the claim brings is asked for: %s", unknown)
             worker.doubt(self._token, self._count, asked_at)
             return [], asked_at
+        finally:
+            worker.let_report_go()
 
 
 def told_of(lease: Leases, now: int) -> tuple[int, str]:

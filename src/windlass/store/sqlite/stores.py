@@ -114,17 +114,17 @@ class Desk:
 
     def __init__(self, line: Line) -> None:
         self.line = line
-        self._inbox: SimpleQueue[Job | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Sequence[Job] | None] = SimpleQueue()
         self._waiting: deque[Job] = deque()
         self._gate, self._open = threading.Lock(), True
         self._thread = threading.Thread(target=self._work, name="windlass-sqlite", daemon=True)
         self._thread.start()
 
-    def post(self, job: Job) -> bool:
-        """Accept a job; False when the desk is closed."""
+    def post(self, jobs: Sequence[Job]) -> bool:
+        """Accept jobs, to be served together where that can be; False when the desk is closed."""
         with self._gate:  # so that nothing is put behind the mark that ends the work
             if self._open:
-                self._inbox.put(job)
+                self._inbox.put(jobs)
             return self._open
 
     def close(self) -> None:
@@ -143,11 +143,11 @@ class Desk:
     def _fetch(self) -> bool:
         """Let all in that wait, or the next one to come; False once closed and drained."""
         while not self._waiting or not self._inbox.empty():
-            job = self._inbox.get()
-            if job is None:
+            jobs = self._inbox.get()
+            if jobs is None:
                 self._inbox.put(None)  # nothing comes behind it
                 break
-            self._waiting.append(job)
+            self._waiting.extend(jobs)
         return bool(self._waiting)
 
     def _serve(self) -> None:
@@ -193,6 +193,12 @@ class AsyncSqlite:
         self._writer = Writer(lines[0], limit=1 if in_memory else GROUP)
         self._reader = self._writer if in_memory else Reader(lines[1])
         self._hints = _hints(self._path)
+        self._turns: dict[asyncio.AbstractEventLoop, list[Job]] = {}  # what is to be written of what was asked for in this turn of a loop
+
+    @property
+    def commits_together(self) -> bool:
+        """Whether what is asked for in one turn of a loop is one commit, each batch seeing what those before it have written."""
+        return self._writer is not self._reader
 
     @property
     def commits(self) -> int:
@@ -202,15 +208,29 @@ class AsyncSqlite:
     async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
         check_process(self._pid)
         batch = plan(self._queries, verb, statements)
-        future: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
-        desk = self._writer if batch.writes else self._reader
-        if not desk.post(Job(batch, future)):
-            raise _closed(self._path)
-        return await future
+        loop = asyncio.get_running_loop()
+        job = Job(batch, loop.create_future())
+        if not batch.writes:
+            self._post(self._reader, [job])
+        elif loop in self._turns:
+            self._turns[loop].append(job)
+        else:
+            self._turns[loop] = [job]
+            loop.call_soon(self._end_turn, loop)
+        return await job.future
+
+    def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        if jobs := self._turns.pop(loop, None):
+            self._post(self._writer, jobs)
+
+    def _post(self, desk: Desk, jobs: Sequence[Job]) -> None:
+        if not desk.post(jobs):
+            _settle((job.future, _closed(self._path)) for job in jobs)
 
     async def close(self) -> None:
         if os.getpid() != self._pid:
             return  # a fork has nothing of its own to let go of
+        self._end_turn(asyncio.get_running_loop())  # what was accepted is served
         self._hints.close()
         for desk in (self._writer, self._reader):
             await asyncio.to_thread(desk.close)
