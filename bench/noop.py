@@ -1,4 +1,4 @@
-"""The worker of the measurements: `python -m bench.noop ADDRESS drain|serve [SLOTS]`, one process, 256 slots, a handler that does nothing."""
+"""The worker of the measurements: `python -m bench.noop ADDRESS drain SLOTS`, or `serve` with 256; a handler that does nothing."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from windlass.app.options import (
 from windlass.app.resources import Declared, declared, paused
 from windlass.app.schedules import AsyncScheduleMaker, Planned, ScheduleMaker, ScheduleOptions, check_rule, planned
 from windlass.clock import Clock, SystemClock
-from windlass.config import MEMORY, Settings, load, located, open_engine, open_hub, open_store, shown, solvers_of
+from windlass.config import MEMORY, SLOTS, Settings, load, located, open_engine, open_hub, open_store, shown, solvers_of
 from windlass.engine import Engine, Page
 from windlass.errors import BadInput, Forbidden
 from windlass.model import Created, Group, Limits, NewGroup, NewRun, OnFailure, Options, Pause, Rate, Schedule, State, WorkerInfo
@@ -375,7 +375,7 @@ class Base:
             tags=tuple(said["tags"]) if "tags" in said else set_.tags or (),
             cores=said.get("cores", set_.cores or os.cpu_count() or 1),
             memory=said.get("memory", set_.memory or _memory_of_machine()),
-            slots=said.get("slots", set_.slots),
+            slots=said.get("slots", set_.slots or SLOTS),
         )
         for job in chosen:
             if job.signature is not None:
