@@ -52,7 +52,7 @@ class World:
 
     def work(self, **settings: Any) -> None:
         """Do what is due; the worker never sleeps, because nothing is left when it would."""
-        assert self(self.app.work(burst=True, **settings)) is False
+        assert self(self.app.work(burst=True, **{"slots": 1, **settings})) is False
 
     def get(self, handle: Any) -> Run:
         run: Run = self(handle.refresh())
@@ -776,7 +776,7 @@ def test_own_backoff_and_fail(w: World) -> None:
     def final() -> None:
         raise Fail("enough", retry=False, code="enough")
 
-    handles = [w(w.job(boom, backoff=own).enqueue()), w(w.job(final).enqueue())]
+    handles = [w(w.job(boom, max_attempts=3, backoff=own).enqueue()), w(w.job(final).enqueue())]
     w.work()
     assert asked == [(1, "no luck"), (2, "no luck"), (3, "no luck")]
     assert w.get(handles[0]).attempt == 3

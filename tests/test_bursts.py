@@ -36,7 +36,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
 @pytest.fixture
 def claim(app: App) -> Claim:
     """A run that a worker has claimed, so many milliseconds ago, without a word since."""
-    job = noop(app)
+    job = noop(app, backoff=(0.2,))
 
     def claimed(worker: str, *, lease: int, ago: int = LONG_AGO, slots: int = 1) -> Run:
         job.enqueue()

@@ -315,7 +315,7 @@ def test_runs_as_a_table(w: World) -> None:
     run_id = w.create("report")
     head, row = w("runs").splitlines()
     assert head.split() == ["id", "state", "job", "tries", "when"]
-    assert row.split() == [run_id, "queued", "report", "in", "slow", "0/3", "now"]
+    assert row.split() == [run_id, "queued", "report", "in", "slow", "0/5", "now"]
     assert "No runs." in w("runs", "--state", "failed").notes
 
 
@@ -464,8 +464,8 @@ def test_jobs(w: World) -> None:
     rows = [row.split() for row in w("jobs").splitlines()]
     assert rows[1:] == [
         ["mail", "default", "1", "mail"],
-        ["nobody", "default", "3", "not", "defined", "yet"],
-        ["report", "slow", "3", "report"],
+        ["nobody", "default", "5", "not", "defined", "yet"],
+        ["report", "slow", "5", "report"],
     ]
 
 

@@ -18,6 +18,7 @@ from tests.harness import BOOM, LEASE, Harness
 from tests.workers import Gate, ended, working
 from windlass import App, Context, State, payload
 from windlass.cron import upcoming
+from windlass.engine.core import DEFAULT_ATTEMPTS
 from windlass.errors import BadInput, Frozen, LeaseLost, WrongState
 from windlass.firing import rule_of
 from windlass.gates import Candidate, Choice, Need
@@ -351,11 +352,11 @@ class TestDEC007:
     """Three attempts by themselves, then only by hand."""
 
     def test_unit_delays_grow(self) -> None:
-        delays = [backoff(a_run(burnt=burnt), chance=0.0) for burnt in range(5)]
+        delays = [backoff(a_run(burnt=burnt), chance=0.0) for burnt in range(DEFAULT_ATTEMPTS - 1)]
         assert delays == sorted(set(delays))
 
     def test_integration_three_failures_then_a_rerun_by_hand(self, h: Harness) -> None:
-        h.define("mail", backoff=(0,))
+        h.define("mail", max_attempts=3, backoff=(0,))
         run_id = h.create()
         for _ in range(3):
             h.fail(h.claimed())

@@ -7,8 +7,8 @@ from msgspec import Struct
 from windlass.engine.core import Core
 from windlass.model import Leases
 
-SOON = 5_000
-"""Milliseconds within which a recovered run that is tried again counts as left to do."""
+SOON = 15_000
+"""Milliseconds within which a recovered run that is tried again counts as left to do: more than the first of the usual delays."""
 
 
 class Left(Struct, frozen=True):
