@@ -28,7 +28,7 @@ from windlass.cli.shell import Shell
 from windlass.cli.targets import BadModule, find_target
 from windlass.cli.views import ago, span
 from windlass.clock import SystemClock
-from windlass.config import open_store
+from windlass.config import SLOTS, open_store
 from windlass.engine import Engine
 from windlass.errors import BadInput, WindlassError
 from windlass.machine import Fail, Succeed
@@ -486,7 +486,7 @@ def test_config_shows_values_and_sources(w: World, monkeypatch: pytest.MonkeyPat
     assert rows["queues"][:2] == ["a,", "b"]
     assert rows["queues"][-2].endswith("windlass.toml:")
     assert rows["lease"][0] == "90s"
-    assert rows["slots"] == ["1", "default"]
+    assert rows["slots"] == [str(SLOTS), "default"]
     assert rows["name"] == ["-"]
     shown = w.json("config", "--store", "shop.db")["settings"]
     assert shown["store"] == {"value": "shop.db", "source": "the argument store"}

@@ -11,7 +11,7 @@ import pytest
 
 from windlass import config
 from windlass.clock import ManualClock
-from windlass.config import DEFAULTS, FIELDS, Settings, duration, load, located, look, open_store, shown, spelled
+from windlass.config import DEFAULTS, FIELDS, SLOTS, Settings, duration, load, located, look, open_store, shown, spelled
 from windlass.engine import Engine
 from windlass.errors import BadInput, StoreError, StoreUnreachable
 from windlass.store.base import run_sync
@@ -35,7 +35,7 @@ def test_what_nobody_said_is_none_and_a_default_only_when_asked_for(tmp_path: Pa
     said = load(environment={}, folder=str(tmp_path))
     assert said == Settings()
     assert said.filled() == DEFAULTS
-    assert load({"slots": 1}, environment={}, folder=str(tmp_path)) == Settings(slots=1)  # said, though it is the default
+    assert load({"slots": SLOTS}, environment={}, folder=str(tmp_path)) == Settings(slots=SLOTS)  # said, though it is the default
 
 
 def test_arguments_come_before_variables_before_the_file(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ KUMOFIRE: dict[str, Any] = {"max_attempts": 3, "backoff": (1_000, 2_000, 4_000)}
 SO1: dict[str, Any] = {"max_attempts": 1}
 GUARDS: dict[str, Any] = {"max_attempts": 4, "backoff": (10_000, 20_000, 40_000), "retry_place": "tail"}
 FORGE: dict[str, Any] = {"max_attempts": 3, "backoff": (0,), "exhausted": "quarantined", "max_runtime": 300_000}
+ZEROG: dict[str, Any] = {"max_attempts": 3, "backoff_base": 500}
 FORGE_LEASE = 60_000
 
 SHARED = ("file", "postgres")

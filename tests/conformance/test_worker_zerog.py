@@ -78,7 +78,7 @@ def deaf(app: App, kind: Kind, gate: Gate, error: Exception | None = None, **opt
 def failing(app: App, calls: list[tuple[str, int]], **options: Any) -> Job[[], None]:
     """A job that fails each time."""
 
-    @app.job(name="failing", **options)
+    @app.job(name="failing", **{"max_attempts": 3, "backoff_base": 0.5, **options})
     async def fail(ctx: Context) -> None:
         calls.append((ctx.run, ctx.attempt))
         raise RuntimeError(f"no gas {ctx.attempt}")
@@ -280,7 +280,7 @@ def test_Z7_the_delay_of_the_job_itself_is_honoured(still: App) -> None:
 
 def test_Z8_jobs_that_fail_together_are_not_tried_again_together(still: App) -> None:
     gate = Gate()
-    job = deaf(still, "async", gate, RuntimeError("all at once"))
+    job = deaf(still, "async", gate, RuntimeError("all at once"), backoff_base=0.5)
     runs = still.enqueue_many(job.new() for _ in range(20))
     with working(still, slots=20):
         gate.reached(20)
@@ -447,7 +447,7 @@ def test_Z16_output_that_violates_its_type_is_a_failure(still: App, kind: Kind) 
     job: Job[[], int]
     if kind == "async":
 
-        @still.job(name="add", max_attempts=2)
+        @still.job(name="add", max_attempts=2, backoff_base=0.5)
         async def in_loop(ctx: Context) -> int:
             calls.append(ctx.attempt)
             return wrong  # type: ignore[no-any-return]
@@ -455,7 +455,7 @@ def test_Z16_output_that_violates_its_type_is_a_failure(still: App, kind: Kind) 
         job = in_loop
     else:
 
-        @still.job(name="add", max_attempts=2)
+        @still.job(name="add", max_attempts=2, backoff_base=0.5)
         def on_thread(ctx: Context) -> int:
             calls.append(ctx.attempt)
             return wrong  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Z: 0gkit durable jobs. Its default backoff is the engine's own formula; its signal is the answer to a beat."""
+"""Z: 0gkit durable jobs. Its default backoff is the engine's own formula with a base of half a second; its signal is the answer to a beat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict, replace
 
-from tests.conformance import IN_STATE, SHARED, at_once, begun, crowd, late, running, unchanged
+from tests.conformance import IN_STATE, SHARED, ZEROG, at_once, begun, crowd, late, running, unchanged
 from tests.harness import LEASE, Harness, token
 from windlass.errors import Cancelled, LeaseLost, WindlassError, WrongState
 from windlass.machine import ENDED, backoff
@@ -19,6 +19,13 @@ from windlass.store.records import Held
 
 Answer = Run | Receipt
 Verb = Callable[[Harness], Answer]
+
+
+@pytest.fixture
+def h(h: Harness) -> Harness:
+    """With the attempts and delays that 0gkit has."""
+    h.define(**ZEROG)
+    return h
 
 
 def test_Z1_enqueue_claim_complete(h: Harness) -> None:
@@ -143,7 +150,7 @@ def _upper(n: int) -> int:
 
 
 def test_Z7_the_delay_before_each_retry_is_half_to_all_of_its_bound(h: Harness) -> None:
-    h.define(max_attempts=20)
+    h.define(max_attempts=20, backoff_base=500)
     ids = [h.create() for _ in range(8)]
     spread = set()
     for n in range(1, 20):
