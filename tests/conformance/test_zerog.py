@@ -1,4 +1,4 @@
-"""Z: 0gkit durable jobs. Its default backoff is the engine's own formula with a base of half a second; its signal is the answer to a beat."""
+"""Z: 0gkit durable jobs. Its default backoff is the engine's formula from half a second on; its signal is the answer to a beat."""
 
 from __future__ import annotations
 
