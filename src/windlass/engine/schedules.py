@@ -81,12 +81,14 @@ class Scheduling(Creating, Editing):
         by_code: bool = False,
         new: bool = False,
         from_now: bool = False,
+        checked: bool = False,
     ) -> Schedule:
         """Store a rule under a key; the same key again updates it, as `set_schedule` does, and keeps its id.
 
         `by_code` says that a program defines it: what a person has edited since stands until the program says something else.
         `new` refuses a key that is taken; of several who ask for it at once, one gets it. Code that asks through a hub may store
-        what is new, and what code of the same principal has stored; where a person has edited that, it stays as it is.
+        what is new, and what code of the same principal has stored; where a person has edited that, it stays as it is. A payload that
+        the code which asks has `checked` against its own signature is not compared with what the job takes.
         """
         if not (by_code or self.trusted):
             raise Forbidden("To store a schedule needs the scope admin.", hint="A worker stores what its own code says, with by_code.")
@@ -98,6 +100,8 @@ class Scheduling(Creating, Editing):
                 None, None, None, None, 0, 0, 0, now, now,
             )
         )  # fmt: skip
+        if not checked:
+            await self.refuse_misfit(job, wanted.payload, "The schedule's payload")
         said = fingerprint(wanted) if by_code else None
         for _ in range(PATIENCE):
             seen = await self.records.schedule(key)
@@ -171,7 +175,10 @@ class Scheduling(Creating, Editing):
             )
         for _ in range(PATIENCE):
             seen = await self.get_schedule(key)
-            if await self._write_edit(seen, self._checked_schedule(replace(seen, **fields)), from_now):
+            wanted = self._checked_schedule(replace(seen, **fields))
+            if (wanted.job, wanted.payload) != (seen.job, seen.payload):
+                await self.refuse_misfit(wanted.job, wanted.payload, "The schedule's payload")
+            if await self._write_edit(seen, wanted, from_now):
                 return await self.get_schedule(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not edited.", hint="Try again.")
 
@@ -206,7 +213,7 @@ class Scheduling(Creating, Editing):
     async def trigger(self, key: str, *, once: Key | None = None) -> Created:
         """Make a run of a schedule now, or once under a key; its instants are not touched."""
         schedule = await self.get_schedule(key)
-        new = NewRun(schedule.job, schedule.payload, schedule.options, key=once)
+        new = NewRun(schedule.job, schedule.payload, schedule.options, key=once, checked=True)  # when it was stored
         return (await self.on_behalf_of(None).create([new], undefined="wait"))[0]  # its options were allowed when it was stored
 
     async def skips(self, key: str, *, count: int = 100) -> list[Skipped]:
