@@ -212,6 +212,7 @@ def test_a_schedule_is_compared_when_it_is_stored_and_not_when_it_fires(h: Harne
         h(h.engine.set_schedule("nightly", payload={}))
     define(h, newest)
     h(h.engine.set_schedule("nightly", enabled=True))
+    h(h.engine.schedule("nightly", "thumbnail", every="1h", payload={"image": "cat.png"}, jitter=1))
     h.clock.advance(3_600_000)
     assert h(h.engine.fire_all()) == 1
     h(h.engine.trigger("nightly"))

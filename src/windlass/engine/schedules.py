@@ -100,12 +100,11 @@ class Scheduling(Creating, Editing):
                 None, None, None, None, 0, 0, 0, now, now,
             )
         )  # fmt: skip
-        if not checked:
-            await self.refuse_misfit(job, wanted.payload, "The schedule's payload")
         said = fingerprint(wanted) if by_code else None
         for _ in range(PATIENCE):
             seen = await self.records.schedule(key)
             if seen is None:
+                await self._check_fit(None, wanted, checked)
                 await self._count_lane(wanted)
             if seen is None and await self.records.add_schedule(_planned(replace(wanted, said=said, owner=self.owner), now), now):
                 return await self.get_schedule(key)
@@ -115,10 +114,16 @@ class Scheduling(Creating, Editing):
                 continue
             if by_code and (seen.said == said or self._stands(seen)):
                 return seen
+            await self._check_fit(seen, wanted, checked)
             await self._count_lane(wanted)
             if await self._write_edit(seen, replace(wanted, said=said or seen.said), from_now):
                 return await self.get_schedule(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not stored.", hint="Try again.")
+
+    async def _check_fit(self, seen: Schedule | None, wanted: Schedule, checked: bool = False) -> None:
+        """Refuse a new payload that no code accepts; one that was accepted stays."""
+        if not checked and (seen is None or (seen.job, seen.payload) != (wanted.job, wanted.payload)):
+            await self.refuse_misfit(wanted.job, wanted.payload, "The schedule's payload")
 
     async def _count_lane(self, schedule: Schedule) -> None:
         """Make the lane of a schedule's runs on the account of one who may not do everything: its fires are on nobody's."""
@@ -176,8 +181,7 @@ class Scheduling(Creating, Editing):
         for _ in range(PATIENCE):
             seen = await self.get_schedule(key)
             wanted = self._checked_schedule(replace(seen, **fields))
-            if (wanted.job, wanted.payload) != (seen.job, seen.payload):
-                await self.refuse_misfit(wanted.job, wanted.payload, "The schedule's payload")
+            await self._check_fit(seen, wanted)
             if await self._write_edit(seen, wanted, from_now):
                 return await self.get_schedule(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not edited.", hint="Try again.")
