@@ -483,7 +483,8 @@ def test_the_command_line_says_what_was_meant(
     said = capsys.readouterr().err
     assert "'imag' is unknown; 'image' may be meant" in " ".join(said.split())
     assert "It takes image (a text)." in " ".join(said.split())
-    assert cli.main(["schedules", "add", "nightly", "thumbnail", "imag=x", "--every", "1h", *target]) == 2
+    assert cli.main(["schedules", "add", "nightly", "thumbnail", "--every", "1h", "--payload", '{"imag": "x"}', *target]) == 2
+    assert "'imag' is unknown; 'image' may be meant" in " ".join(capsys.readouterr().err.split())
     assert shop.runs == 0
     assert cli.main(["enqueue", "thumbnail", "image=x", *target]) == 0
     capsys.readouterr()

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE, Template, lessened, merged
-from windlass.engine.fitting import Fitting, laid_over
+from windlass.engine.fitting import Fitting, Unfit, laid_over
 from windlass.engine.steady import Bounds
 from windlass.errors import BadInput, Conflict, DuplicateKey, Forbidden, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.gates import keys_text, limits_by_key, own_amounts
@@ -79,8 +79,8 @@ class Creating(Fitting):
             return []
         for _ in range(PATIENCE):
             made = await self._made(asked, undefined)
-            if misfits := await self.misfits(news, lambda index: "The payload" if len(news) == 1 else f"The payload of runs[{index}]"):
-                await self._refuse_new(misfits, asked, made)
+            if unfit := await self.unfit(news):
+                await self._refuse_new(unfit, asked, made)
             winners = await self._store(made)
             if winners is not None:
                 return [self._answer(item, winners) for item in asked] if winners else [Created(item[0], created=True) for item in asked]
@@ -286,12 +286,12 @@ class Creating(Fitting):
             return Created(identity, created=True)
         return Created(winner.run, created=False, pruned=not winner.kept)
 
-    async def _refuse_new(self, misfits: Mapping[int, BadInput], asked: Sequence[_Asked], made: Creation) -> None:
+    async def _refuse_new(self, unfit: Mapping[int, Unfit], asked: Sequence[_Asked], made: Creation) -> None:
         """Refuse what does not fit, but for requests that are repeated: what they asked for was accepted when it fitted."""
         winners = await self.records.winners(made.keys, made.judged_at)
-        for index, error in misfits.items():
+        for index, wrong in unfit.items():
             if (key := asked[index][2]) is None or key not in winners or not winners[key].held:
-                raise error
+                raise wrong.error("The payload" if len(asked) == 1 else f"The payload of runs[{index}]")
 
     async def _refuse_other_content(self, made: Creation) -> None:
         """Say so if the batch was refused because a key is held by a run with other content."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from windlass.engine import fits
 from windlass.engine.core import Core
@@ -18,6 +18,17 @@ def laid_over(template: dict[str, Any], given: Any) -> Any:
     return {**template, **given} if template and isinstance(given, dict) else given
 
 
+class Unfit(NamedTuple):
+    """A payload that no code accepts. What is to be said of it is worked out for the one that is answered."""
+
+    job: str
+    wrong: fits.Misfit
+    document: Mapping[str, Any]  # of the last definer
+
+    def error(self, what: str = "The payload") -> BadInput:
+        return BadInput(f"{what} does not fit the job {self.job!r}: {self.wrong}.", hint=fits.takes(self.document))
+
+
 class Fitting(Core):
     """The check that the doors share.
 
@@ -25,8 +36,8 @@ class Fitting(Core):
     workers have told, as the store has it now: it is refused when all of them are known, and none takes it.
     """
 
-    async def misfits(self, news: Sequence[NewRun], what: Callable[[int], str] = lambda _: "The payload") -> dict[int, BadInput]:
-        """What is wrong with those of these runs that no code accepts, by their place."""
+    async def unfit(self, news: Sequence[NewRun]) -> dict[int, Unfit]:
+        """Those of these runs that no code accepts, by their place."""
         names = {new.job for new in news if not new.checked}
         jobs = await self.definitions(names, "wait") if names else {}
         schemas = {name: schema for name in names if (schema := jobs[name][0].schema) is not None}
@@ -40,30 +51,29 @@ class Fitting(Core):
             and (document := documents.get(schemas.get(new.job, ""))) is not None
             and fits.misfit(document, laid_over(jobs[new.job][0].payload, new.payload), steps) is not None
         }
-        return await self._refused(doubtful, what) if doubtful else {}
+        return await self._refused(doubtful) if doubtful else {}
 
     async def refuse_misfit(self, job: str, payload: Any, what: str) -> None:
         """Refuse one payload if no code accepts it."""
-        for error in (await self.misfits([NewRun(job, payload)], lambda _: what)).values():
-            raise error
+        for unfit in (await self.unfit([NewRun(job, payload)])).values():
+            raise unfit.error(what)
 
-    async def _refused(self, doubtful: Mapping[int, NewRun], what: Callable[[int], str]) -> dict[int, BadInput]:
+    async def _refused(self, doubtful: Mapping[int, NewRun]) -> dict[int, Unfit]:
         """Those of these that do not fit by what the store has now."""
         jobs = {job.name: job for job in await self.home.jobs_named(sorted({new.job for new in doubtful.values()}))}
         alive = await self.home.schemas_seen(self.clock.now() - self.limits.worker_silence)
         told = {name: _told(job, alive) for name, job in jobs.items()}
         documents = await self._documents((name, schema) for name, schemas in told.items() for schema in schemas if schema)
-        steps, errors = fits.Steps(), dict[int, BadInput]()
+        steps, refused = fits.Steps(), dict[int, Unfit]()
         for index, new in doubtful.items():
             job = jobs.get(new.job)
             if job is None or job.schema is None or not told[job.name] <= documents.keys():
                 continue  # there is code of which nothing is known
             payload = laid_over(job.payload, new.payload)
             found = {schema: fits.misfit(documents[schema or ""], payload, steps) for schema in told[job.name]}
-            if None not in found.values():
-                text = f"{what(index)} does not fit the job {job.name!r}: {found[job.schema]}."
-                errors[index] = BadInput(text, hint=fits.takes(documents[job.schema]))
-        return errors
+            if None not in found.values() and (wrong := found[job.schema]) is not None:
+                refused[index] = Unfit(job.name, wrong, documents[job.schema])
+        return refused
 
     async def _documents(self, wanted: Iterable[tuple[str, str]]) -> dict[str | None, dict[str, Any]]:
         """What jobs take, by fingerprint, as far as it is known: a document never changes."""

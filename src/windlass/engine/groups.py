@@ -48,8 +48,8 @@ class Grouping(Creating):
             if new.key is not None:
                 earliest, latest = await self.bounds()
                 made = made._replace(keys=[_key_row(replace(new, key=None), new.key, group.id, latest)], keys_at=earliest)
-            if (misfits := await self.misfits(news, lambda index: _whose(new, index))) and not await self._winners(made):
-                raise misfits[min(misfits)]
+            if (unfit := await self.unfit(news)) and not await self._winners(made):
+                raise unfit[min(unfit)].error(_whose(new, min(unfit)))
             if (stored := await self._store_group(group, made)) is not None:
                 return stored
             self.forget_jobs()
