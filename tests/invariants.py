@@ -164,6 +164,7 @@ CLEAR = {
         "job_groups",
         "job_lanes",
         "jobs",
+        "job_schemas",
         "workers",
         "worker_lives",
         "job_skips",

@@ -95,7 +95,7 @@ class Life:
 
 def scenario(life: Life) -> None:
     """Every verb there is, so that every point is passed."""
-    life(life.engine.define("job", options=Options(backoff=(1_000,), grace=5_000)))
+    life(life.engine.define("job", options=Options(backoff=(1_000,), grace=5_000), schema={"title": "anything"}))
     life(life.engine.register(WORKER))
     life(life.engine.records.keep_scale(Scale("boot", 0, None, None, 0)))
     life(life.engine.worker_metrics(WORKER.name, {"load": 1}))

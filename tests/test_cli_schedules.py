@@ -230,7 +230,7 @@ def test_the_list_shows_whose_word_counts(w: Shop) -> None:
 
 def test_add_over_what_code_defines_is_an_edit(w: Shop) -> None:
     w.start_worker()
-    w("schedules", "add", "poll", "mail", "--every", "30m")
+    w("schedules", "add", "poll", "mail", "--every", "30m", "--payload", '{"to": "ann"}')
     assert w.rows()["poll"].endswith("enabled, edited")
     w.start_worker()
     assert w.schedule("poll").expr == "30m"

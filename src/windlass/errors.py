@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
 
@@ -20,6 +21,16 @@ class _Ended(Protocol):
     def error(self) -> Any: ...
     @property
     def reason(self) -> str | None: ...
+
+
+LONGEST = 64  # characters of a name that are looked at and shown
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant, if there is one."""
+    by_text = {one[:LONGEST].lower(): one for one in known}
+    near = difflib.get_close_matches(name[:LONGEST].lower(), list(by_text), n=1)
+    return by_text[near[0]] if near else None
 
 
 class WindlassError(Exception):

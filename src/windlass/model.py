@@ -201,6 +201,8 @@ class Job(Struct, frozen=True):
     created_at: int
     updated_at: int
     owner: str | None = None  # whose code made it through a hub; None: a person, or a program that works on the store itself
+    schema: str | None = None  # the fingerprint of what its last definer takes; None: it has not told
+    takes: dict[str, Any] | None = None  # the JSON Schema itself; only where one definition is asked for
 
 
 class Lane(Struct, frozen=True):
@@ -238,6 +240,7 @@ class NewRun(Struct, frozen=True):
     retry_of: str | None = None
     schedule: int | None = None
     instant: int | None = None  # of the schedule
+    checked: bool = False  # its payload, against the signature of the code that asks; else what the job takes is compared
 
 
 class Created(Struct, frozen=True, gc=False):
@@ -700,4 +703,6 @@ class Limits(Struct, frozen=True):
     minutes: int = 24 * 60  # that can be asked for at once
     about: int = 4 * 1024
     schemas: int = 2_000  # jobs of which a worker may tell what it accepts
+    schema: int = 16 * 1024  # of a job's arguments
+    versions: int = 16  # of a job's schema that are kept
     metrics: int = 64  # numbers that a worker may tell of itself

@@ -238,8 +238,9 @@ class Base:
         for name in names:
             if name in self.jobs and name not in self._defined:
                 await self._declare(engine, self.resources)
+                job = self.jobs[name]
                 try:
-                    await engine.define(name, options=self._options(self.jobs[name].defaults))
+                    await engine.define(name, options=self._options(job.defaults), schema=job.signature.schema if job.signature else None)
                 except Forbidden as refused:  # what is stored stands; its runs can be asked for and executed
                     _LOG.warning("Job %r is not defined as the code says: %s %s", name, refused, refused.hint)
                 self._defined.add(name)
@@ -341,9 +342,10 @@ class Base:
 
     def _by_name(self, job: str, payload: Any, said: RunOptions) -> NewRun:
         known = self.jobs.get(job)
-        if known is not None and known.signature is not None:
-            payload = known.signature.payload((), payload if payload is not None else {})
-        return new_run(job, payload, said, self.clock.now())
+        if known is None or known.signature is None:
+            return new_run(job, payload, said, self.clock.now())
+        payload = known.signature.payload((), payload if payload is not None else {})
+        return new_run(job, payload, said, self.clock.now(), checked=True)
 
     # Working
 

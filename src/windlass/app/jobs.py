@@ -45,8 +45,11 @@ class Definition(Generic[P, R]):
 
     def new(self, *arguments: P.args, **named: P.kwargs) -> NewRun:
         """A run that is not enqueued yet, for `app.enqueue_many`."""
+        checked = self.signature is not None
         payload = self.signature.payload(arguments, named) if self.signature else command_payload(arguments, named)
-        return new_run(self.handler.name, payload, self._said, self.app.clock.now()) if self._said else NewRun(self.handler.name, payload)
+        if not self._said:
+            return NewRun(self.handler.name, payload, checked=checked)
+        return new_run(self.handler.name, payload, self._said, self.app.clock.now(), checked=checked)
 
     def read(self, output: str | None) -> Any:
         """A stored output as what the function returns."""

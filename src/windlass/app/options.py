@@ -168,11 +168,11 @@ def refuse_unknown(said: Any, known: Any, what: str) -> None:
             raise TypeError(f"{what} has no option {name!r}; there are {', '.join(sorted(known.__optional_keys__))}")
 
 
-def new_run(job: str, payload: Any, said: RunOptions, now: int) -> NewRun:
-    """A run as the engine is asked for it."""
+def new_run(job: str, payload: Any, said: RunOptions, now: int, *, checked: bool = False) -> NewRun:
+    """A run as the engine is asked for it; `checked`: its payload fits the signature that this code has."""
     refuse_unknown(said, RunOptions, "A run")
     if not said:
-        return NewRun(job, payload)
+        return NewRun(job, payload, checked=checked)
     if callable(said.get("backoff")):
         raise BadInput(
             "A function as backoff belongs to the job, not to a run.", hint="Give it to @app.job(backoff=...), or give a list of seconds."
@@ -185,6 +185,7 @@ def new_run(job: str, payload: Any, said: RunOptions, now: int) -> NewRun:
         key=_key(said),
         after=_ids(said.get("after", ())),
         after_end=said.get("after_end", "success"),
+        checked=checked,
     )
 
 

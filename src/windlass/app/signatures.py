@@ -6,18 +6,20 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from windlass.engine import checks, fits
 from windlass.errors import BadInput
+from windlass.model import Limits
 from windlass.worker import Context, Fail, Snooze
 from windlass.worker.handlers import BadPayload
 
-_canonical = msgspec.json.Encoder(order="deterministic").encode
+_WORDS = {"title", "description", "examples", "default", "deprecated"}  # of a schema, that say nothing about what fits
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _ALONE = (inspect.Parameter.POSITIONAL_ONLY,)
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -48,8 +50,29 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def _schema_of(kind: type) -> dict[str, Any]:
-    schema = getattr(kind, "model_json_schema", None)
-    return schema() if schema is not None else {"type": f"{kind.__module__}.{kind.__qualname__}"}
+    """What a door need not know: a model reads more than its schema says, such as "5" as a number."""
+    schema, name = getattr(kind, "model_json_schema", None), f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        return {"title": kind.__name__, "x-model": schema() if schema is not None else name}
+    except Exception:  # a model can have members without a schema
+        return {"title": kind.__name__, "x-model": name}
+
+
+def _is_exact(kind: type) -> bool:
+    """Whether the schema of a type refuses nothing that is read as it: not where enums or people have words of their own for it."""
+    seen, parts = set[int](), [msgspec.inspect.type_info(kind)]
+    while parts:
+        part: Any = parts.pop()
+        if isinstance(part, msgspec.inspect.EnumType) and part.cls._missing_.__func__ is not Enum._missing_.__func__:  # type: ignore[attr-defined]
+            return False
+        if isinstance(part, msgspec.inspect.Metadata) and (part.extra_json_schema or {}).keys() - _WORDS:
+            return False
+        if isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field) and id(part) not in seen:
+            seen.add(id(part))
+            parts += [getattr(part, name) for name in part.__struct_fields__]
+        elif isinstance(part, tuple):
+            parts += part
+    return True
 
 
 class Signature:
@@ -135,13 +158,29 @@ class Signature:
         return msgspec.json.Decoder(self._record, dec_hook=_decode).decode
 
     @cached_property
-    def fingerprint(self) -> str:
-        """Equal for signatures that accept the same payloads, and for few others."""
+    def _document(self) -> Any:
+        """The JSON Schema of the arguments; None where a type has none."""
         try:
-            schema = _canonical(msgspec.json.schema(self._record, schema_hook=_schema_of))
-        except TypeError:  # a type that has no schema is known by its name
-            schema = str(self._bare.replace(return_annotation=inspect.Signature.empty)).encode()
-        return blake2b(schema, digest_size=8).hexdigest()
+            return msgspec.json.decode(fits.text_of(msgspec.json.schema(self._record, schema_hook=_schema_of)))
+        except (TypeError, ValueError, KeyError, RecursionError):
+            return None
+
+    @cached_property
+    def schema(self) -> dict[str, Any] | None:
+        """The same for those who ask for runs without this code: it refuses nothing that `arguments` reads. None: nothing can be told."""
+        try:
+            document = self._document if _is_exact(self._record) else None
+            return None if document is None or not checks.schema(document, Limits()) else document
+        except BadInput:  # it is too large, or what is wrong with the signature is said by `check`
+            return None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for signatures that accept the same payloads, and for few others; that of the schema where there is one."""
+        document = self._document
+        if document is None:  # a signature that has no schema is known by its names
+            document = str(self._bare.replace(return_annotation=inspect.Signature.empty))
+        return fits.fingerprint(fits.text_of(document))
 
     def check(self) -> None:
         """Raise what is wrong with the signature, before anybody depends on it."""

@@ -289,12 +289,14 @@ def _add_lists(commands: _Commands) -> None:
         """
         windlass jobs
         windlass jobs --json
+        windlass jobs show thumbnail
         windlass jobs drop misspelt
         """,
     )
     parser.add_argument("--limit", type=_count, default=100, metavar="N", help="at most so many (default: 100)")
     parser.add_argument("--after", default="", metavar="NAME", help="only those behind this name")
     below = _Commands(parser, dest="action", required=False)
+    below.add("show", runs.show_job, "windlass jobs show thumbnail").add_argument("name", metavar="NAME")
     below.add("drop", controls.drop_job, "windlass jobs drop misspelt").add_argument("name", metavar="NAME")
 
 

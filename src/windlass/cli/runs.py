@@ -17,13 +17,13 @@ from rich.text import Text
 from windlass import payload
 from windlass.cli import views
 from windlass.cli.codes import FAILED, OK, TIMED_OUT
-from windlass.cli.output import cell, line, table
+from windlass.cli.output import as_json, cell, line, table
 from windlass.cli.shell import Shell, who
-from windlass.engine import Engine, Reason
+from windlass.engine import Engine, Reason, fits
 from windlass.engine.core import DEFAULT_ATTEMPTS, DEFAULT_QUEUE
 from windlass.errors import BadInput, NotFound, UnknownJob
 from windlass.machine import ENDED
-from windlass.model import Created, Key, Limits, LogLine, NewRun, Options, Run, Solver, State
+from windlass.model import Created, Job, Key, Limits, LogLine, NewRun, Options, Run, Solver, State
 from windlass.store.base import run_sync
 
 MOST = Limits().payload
@@ -328,11 +328,7 @@ def jobs(shell: Shell) -> int:
     with shell.engine() as engine:
         found = run_sync(engine.jobs(after=shell.arguments.after, count=shell.arguments.limit))
     if shell.output.json:
-        documents = [
-            {"name": job.name, "handler": job.handler, "payload": job.payload, "options": views.options_document(job.options)}
-            for job in found
-        ]
-        shell.output.document({"jobs": documents})
+        shell.output.document({"jobs": [_job_document(job) for job in found]})
         return OK
     made = table("job", "queue", "tries", "handler", cut=("job", "queue", "handler"))
     for job in found:
@@ -343,4 +339,22 @@ def jobs(shell: Shell) -> int:
         shell.output.console.print(made)
     else:
         shell.output.note("No jobs.")
+    return OK
+
+
+def _job_document(job: Job) -> dict[str, Any]:
+    return {"name": job.name, "handler": job.handler, "payload": job.payload, "options": views.options_document(job.options)}
+
+
+def show_job(shell: Shell) -> int:
+    """Show a definition, and what the job takes."""
+    with shell.engine() as engine:
+        job = run_sync(engine.get_job(shell.arguments.name))
+    if shell.output.json:
+        shell.output.document(_job_document(job) | {"takes": job.takes})
+        return OK
+    shell.output.raw(line(f"{job.name}: {job.handler or 'not defined yet'}, in queue {job.options.queue or DEFAULT_QUEUE}"))
+    shell.output.raw(line(fits.takes(job.takes) if job.takes is not None else "What it takes is not known."))
+    if job.payload:
+        shell.output.raw(line(f"What is left out: {as_json(job.payload)}"))
     return OK

@@ -38,6 +38,7 @@ class GroupVerbs(Verbs):
             "payload": Raw(json.encode(new.payload, most=self.limits.payload).encode()),
             "options": checks.options(new.options, self.limits),
             "scheduled_for": wire.maybe_told(new.due_at),
+            "checked": new.checked,
         }
 
     async def _made_group(self, path: str, body: bytes | None = None) -> Group:

@@ -140,13 +140,20 @@ class Verbs:
     # Jobs
 
     async def define(
-        self, name: str, *, handler: str | None = None, payload: Mapping[str, Any] | None = None, options: Options | None = None
+        self,
+        name: str,
+        *,
+        handler: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        options: Options | None = None,
+        schema: Mapping[str, Any] | None = None,
     ) -> Job:
         """Store a definition; the same one again changes nothing."""
         checks.name(name, "A job's name")
         template = json.encode(dict(payload or {}), most=self.limits.payload, what="The payload template")
         chosen = checks.options(options or Options(), self.limits)
-        body = encoded({"handler": handler or name, "payload": Raw(template.encode()), "options": chosen})
+        takes = None if schema is None else Raw(checks.schema(schema, self.limits).encode())
+        body = encoded({"handler": handler or name, "payload": Raw(template.encode()), "options": chosen, "schema": takes})
         return wire.job_of(await self.ask("PUT", place("jobs", name), wire.JobView, body=body, safe=True))
 
     async def jobs(self, *, after: str = "", count: int = 100) -> list[Job]:
@@ -205,6 +212,7 @@ class Verbs:
             "after": new.after,
             "after_end": new.after_end,
             "undefined": undefined,
+            "checked": new.checked,
         }
 
     async def rerun(self, run_id: str) -> Created:
@@ -337,6 +345,7 @@ class Verbs:
         enabled: bool = True,
         by_code: bool = False,
         new: bool = False,
+        checked: bool = False,
     ) -> Schedule:
         """Store a rule under a key; the same key again updates it. Runs already made stay as they are."""
         overrides = json.encode(payload or {}, most=self.limits.payload, what="The schedule's payload")
@@ -344,7 +353,7 @@ class Verbs:
             "job": job, "cron": cron, "every": every if every is None else str(every), "at": at, "zone": zone,
             "payload": Raw(overrides.encode()), "options": checks.options(options or Options(), self.limits),
             "missed": missed, "most": most, "max_age": max_age,
-            "overlap": overlap, "jitter": jitter, "enabled": enabled, "by_code": by_code, "new": new,
+            "overlap": overlap, "jitter": jitter, "enabled": enabled, "by_code": by_code, "new": new, "checked": checked,
         }  # fmt: skip
         return wire.schedule_of(await self.ask("PUT", self._key(key), wire.ScheduleView, body=encoded(words), safe=not new))
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windlass import egress
+from windlass import payload as json
+from windlass.engine import fits
 from windlass.errors import BadInput, TooLarge
 from windlass.model import FOREVER, Failure, Key, Limits, Options, Requires, Solver, Use
 
@@ -214,6 +216,15 @@ def schemas(told: Mapping[str, str], limits: Limits) -> dict[str, str]:
     kind(told, "schemas", Mapping)
     count(list(told), "jobs of one worker", limits.schemas)
     return {name(job, "A job's name"): identifier(schema, "The schema") for job, schema in told.items()}
+
+
+def schema(document: Any, limits: Limits) -> str:
+    """The text of a JSON Schema that can be kept: an object, as deep as a payload may be."""
+    kind(document, "A job's schema", dict)
+    json.check(document, "A job's schema", most=limits.schema)
+    if len((text := fits.text_of(document)).encode()) > limits.schema:
+        raise TooLarge(f"A job's schema has more than {limits.schema:,} bytes.", hint="Tell none: then every payload is accepted.")
+    return text
 
 
 def failure(error: Failure, most: int) -> Failure:

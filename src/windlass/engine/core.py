@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from windlass import payload as json
 from windlass.clock import Clock
-from windlass.engine import checks
+from windlass.engine import checks, fits
 from windlass.engine.steady import Bounds, Steady
 from windlass.errors import Conflict, Forbidden, LimitReached, NotFound, OutcomeUnknown, Pruned, UnknownJob, in_doubt
 from windlass.gates import Gate, offers, owner_of, parts_of
@@ -37,7 +37,7 @@ from windlass.model import (
 )
 from windlass.store.base import SWEEP, Hints, Joined, NoHints, Store, queue_topic, slot_topic, worker_topic
 from windlass.store.order import Settings
-from windlass.store.records import Change, Known, Ready, Records, Written, needs_from, needs_text
+from windlass.store.records import Change, Known, Ready, Records, Told, Written, needs_from, needs_text
 from windlass.store.rows import Act, policy_text
 
 DEFAULT_QUEUE, DEFAULT_ATTEMPTS = "default", 5
@@ -55,6 +55,9 @@ EXACT_LANES = 32
 
 MOST_REMEMBERED = 256
 """Workers whose open lanes a process keeps worked out."""
+
+MOST_DOCUMENTS = 4 * 1024 * 1024
+"""Characters of schemas that a process remembers."""
 
 BACK_AT_LATEST = 1_000
 """Milliseconds between two sweeps at most: what is due within it is worth a hint."""
@@ -320,6 +323,17 @@ class Memory:
 
     def __init__(self) -> None:
         self.jobs: dict[str, tuple[Job, Template]] = {}
+        self.documents: dict[str, dict[str, Any]] = {}  # what jobs take, by fingerprint
+        self._size = 0
+
+    def learn(self, texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """Remember what jobs take, and forget everything else where that becomes too much."""
+        documents = {schema: json.decode(text) for schema, text in texts.items()}
+        self._size += sum(map(len, texts.values()))
+        if self._size > MOST_DOCUMENTS:
+            self.documents, self._size = {}, sum(map(len, texts.values()))
+        self.documents |= documents
+        return documents
 
 
 class Stamp(NamedTuple):
@@ -461,27 +475,42 @@ class Core:
     # Jobs and lanes
 
     async def define(
-        self, name: str, *, handler: str | None = None, payload: Mapping[str, Any] | None = None, options: Options | None = None
+        self,
+        name: str,
+        *,
+        handler: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        options: Options | None = None,
+        schema: Mapping[str, Any] | None = None,
     ) -> Job:
         """Store a definition; the same one again changes nothing. Runs already made keep what they were made with.
 
-        Code that asks through a hub may define what is new, and what code of the same principal has defined.
+        Code that asks through a hub may define what is new, and what code of the same principal has defined. With the JSON Schema of
+        its arguments, payloads that no code accepts are refused when they are asked for.
         """
         checks.name(name, "A job's name")
         if handler is not None:
             checks.name(handler, "A handler's name")
         chosen = self.allowed(options or Options())
         text = json.encode(dict(payload or {}), most=self.limits.payload, what="The payload template")
+        told = self.told(schema)
         template = Template.of(chosen)
         lanes = {(template.queue, name, template.requires)}
         if self.lanes.missing(lanes):
             await self._planned(lanes)  # whether there is room is asked before anything is written
-        job = await self.home.define(name, handler or name, text, chosen, self.principal, self.clock.now())
+        job = await self.home.define(name, handler or name, text, chosen, told, self.principal, self.clock.now())
         if (job.handler, job.payload, job.options) != (handler or name, dict(payload or {}), chosen) and not self.trusted:
             raise not_theirs("job", name, job.owner)
         self._remember(job)
         await self.lanes_for(lanes)
         return job
+
+    def told(self, schema: Mapping[str, Any] | None) -> Told | None:
+        """What a definer takes, if it can be kept."""
+        if schema is None:
+            return None
+        text = checks.schema(schema, self.limits)
+        return Told(fits.fingerprint(text), text, self.limits.versions)
 
     def _remember(self, job: Job) -> Template:
         template = Template.of(job.options)

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from windlass import payload as json
 from windlass.engine import checks
-from windlass.engine.core import PATIENCE, Core, Template, lessened, merged
+from windlass.engine.core import PATIENCE, Template, lessened, merged
+from windlass.engine.fitting import Fitting, Unfit, laid_over
 from windlass.engine.steady import Bounds
 from windlass.errors import BadInput, Conflict, DuplicateKey, Forbidden, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.gates import keys_text, limits_by_key, own_amounts
@@ -32,13 +33,6 @@ def content_hash(new: NewRun) -> str:
         return new.key.content
     content = _canonical((new.job, new.payload, new.options, new.due_at, new.after, new.after_end))
     return blake2b(content, digest_size=16).hexdigest()
-
-
-def _laid_over(template: dict[str, Any], given: Any) -> Any:
-    """A payload over the job's template: members one by one for objects, else whole."""
-    if given is None:
-        return template
-    return {**template, **given} if template and isinstance(given, dict) else given
 
 
 _Alike = tuple[str, str, Options | None, str | None]  # state, job, own options, retry_of: what a kind is worked out from
@@ -61,7 +55,7 @@ class Transaction:
         self.news += news
 
 
-class Creating(Core):
+class Creating(Fitting):
     """The verbs that make runs."""
 
     @asynccontextmanager
@@ -85,6 +79,8 @@ class Creating(Core):
             return []
         for _ in range(PATIENCE):
             made = await self._made(asked, undefined)
+            if unfit := await self.unfit(news):
+                await self._refuse_new(unfit, asked, made)
             winners = await self._store(made)
             if winners is not None:
                 return [self._answer(item, winners) for item in asked] if winners else [Created(item[0], created=True) for item in asked]
@@ -207,7 +203,7 @@ class Creating(Core):
             state = _WAITING if new.after else _SCHEDULED if later else _QUEUED
             template = jobs[new.job][0].payload
             if template or new.payload is None:
-                text = json.dump(_laid_over(template, new.payload), most=self.limits.payload)
+                text = json.dump(laid_over(template, new.payload), most=self.limits.payload)
             position = place(due_at, index) if later else first_place + index * INDEX_STEP
             row: tuple[Any, ...] = (identity, position, due_at, text) if key is None else (identity, position, due_at, text, *key)
             if new.schedule is not None:
@@ -289,6 +285,13 @@ class Creating(Core):
         if winner is None or winner.run == identity:
             return Created(identity, created=True)
         return Created(winner.run, created=False, pruned=not winner.kept)
+
+    async def _refuse_new(self, unfit: Mapping[int, Unfit], asked: Sequence[_Asked], made: Creation) -> None:
+        """Refuse what does not fit, but for requests that are repeated: what they asked for was accepted when it fitted."""
+        winners = await self.records.winners(made.keys, made.judged_at)
+        for index, wrong in unfit.items():
+            if (key := asked[index][2]) is None or key not in winners or not winners[key].held:
+                raise wrong.error("The payload" if len(asked) == 1 else f"The payload of runs[{index}]")
 
     async def _refuse_other_content(self, made: Creation) -> None:
         """Say so if the batch was refused because a key is held by a run with other content."""

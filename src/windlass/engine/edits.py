@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from windlass import payload as json
 from windlass.engine import checks
-from windlass.engine.core import PATIENCE, Core
+from windlass.engine.core import PATIENCE
+from windlass.engine.fitting import Fitting
 from windlass.errors import BadInput, Conflict, Frozen, WrongState
 from windlass.gates import amounts_of, keys_text, own_amounts
 from windlass.machine import Cancel, Patch, Skip, step
@@ -19,7 +20,7 @@ from windlass.store.rows import pack
 PATCHABLE = ("payload", "priority", "due_at", "max_attempts", "queue")
 
 
-class Editing(Core):
+class Editing(Fitting):
     """The verbs of people. Each leaves an entry in the journal."""
 
     async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> Run:
@@ -56,6 +57,8 @@ class Editing(Core):
             before = await self.get(run_id)
             now = self.clock.now()
             step(before, cmd, now)  # raises what is wrong, before a lane is made for it
+            if cmd.payload is not None:
+                await self.refuse_misfit(before.job, given["payload"], "The payload")
             rev, lane = await self._lane_in(before, cmd.queue or before.queue)
             if cmd.queue is not None:
                 cmd = replace(cmd, lane=lane.id)

@@ -19,7 +19,7 @@ from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, WrongS
 from windlass.machine import MOVES, Cancel, step
 from windlass.model import Group, GroupKind, GroupStatus, Key, Member, NewGroup, NewRun, OnFailure, Result, Run, State, place
 from windlass.store.groups import NEWEST, GroupRow
-from windlass.store.records import Change, Creation, KeyRow, Kind
+from windlass.store.records import Change, Creation, KeyRow, Kind, Winner
 from windlass.store.rows import pack, policy_text
 
 SLICE = 500
@@ -48,6 +48,8 @@ class Grouping(Creating):
             if new.key is not None:
                 earliest, latest = await self.bounds()
                 made = made._replace(keys=[_key_row(replace(new, key=None), new.key, group.id, latest)], keys_at=earliest)
+            if (unfit := await self.unfit(news)) and not await self._winners(made):
+                raise unfit[min(unfit)].error(_whose(new, min(unfit)))
             if (stored := await self._store_group(group, made)) is not None:
                 return stored
             self.forget_jobs()
@@ -73,9 +75,13 @@ class Grouping(Creating):
     async def _found_group(self, group: GroupRow, made: Creation) -> Group | None:
         if await self.records.group(group.id) is None:
             await self._refuse_other_content(made)
-            winners = await self.records.winners(made.keys, made.judged_at)
+            winners = await self._winners(made)
             return await self.get_group(next(iter(winners.values())).run) if winners else None
         return await self._told_of(group, made)
+
+    async def _winners(self, made: Creation) -> dict[tuple[str, str], Winner]:
+        """Who holds the key of a group: the same request again gives the same group."""
+        return await self.records.winners(made.keys, made.judged_at)
 
     async def _told_of(self, group: GroupRow, made: Creation) -> Group:
         await self.wake_queues(self.ready(made, {}), made.now)
@@ -241,6 +247,10 @@ class Grouping(Creating):
             if times > 1:
                 raise BadInput(f"{who} names {name!r} more than once.", hint="Name each predecessor once.")
         return [places[name] for name in member.after]
+
+
+def _whose(new: NewGroup, index: int) -> str:
+    return f"The payload of members[{index}]" if index < len(new.members) else "The payload of the callback"
 
 
 def _places(members: Sequence[Member]) -> dict[str, int]:

@@ -144,10 +144,14 @@ class Reading(Looking):
         return next(iter(await self.records.jobs_named([checks.name(name, "A job's name")])), None)
 
     async def get_job(self, name: str) -> Job:
-        """One definition."""
+        """One definition, with what it takes."""
         if (job := await self.find_job(name)) is not None:
-            return job
+            return await self._with_takes(job)
         raise NotFound(f"There is no job {name!r}.", hint="`windlass jobs` shows those there are.")
+
+    async def _with_takes(self, job: Job) -> Job:
+        texts = await self.records.documents([(job.name, job.schema)]) if job.schema is not None else {}
+        return replace(job, takes=msgspec.json.decode(texts[job.schema])) if job.schema in texts else job
 
     async def attempts(self, run_id: str) -> list[Attempt]:
         """All attempts of a run, oldest first; the last one is the run's own."""

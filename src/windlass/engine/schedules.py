@@ -81,12 +81,14 @@ class Scheduling(Creating, Editing):
         by_code: bool = False,
         new: bool = False,
         from_now: bool = False,
+        checked: bool = False,
     ) -> Schedule:
         """Store a rule under a key; the same key again updates it, as `set_schedule` does, and keeps its id.
 
         `by_code` says that a program defines it: what a person has edited since stands until the program says something else.
         `new` refuses a key that is taken; of several who ask for it at once, one gets it. Code that asks through a hub may store
-        what is new, and what code of the same principal has stored; where a person has edited that, it stays as it is.
+        what is new, and what code of the same principal has stored; where a person has edited that, it stays as it is. A payload that
+        the code which asks has `checked` against its own signature is not compared with what the job takes.
         """
         if not (by_code or self.trusted):
             raise Forbidden("To store a schedule needs the scope admin.", hint="A worker stores what its own code says, with by_code.")
@@ -102,6 +104,7 @@ class Scheduling(Creating, Editing):
         for _ in range(PATIENCE):
             seen = await self.records.schedule(key)
             if seen is None:
+                await self._check_fit(None, wanted, checked)
                 await self._count_lane(wanted)
             if seen is None and await self.records.add_schedule(_planned(replace(wanted, said=said, owner=self.owner), now), now):
                 return await self.get_schedule(key)
@@ -111,10 +114,16 @@ class Scheduling(Creating, Editing):
                 continue
             if by_code and (seen.said == said or self._stands(seen)):
                 return seen
+            await self._check_fit(seen, wanted, checked)
             await self._count_lane(wanted)
             if await self._write_edit(seen, replace(wanted, said=said or seen.said), from_now):
                 return await self.get_schedule(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not stored.", hint="Try again.")
+
+    async def _check_fit(self, seen: Schedule | None, wanted: Schedule, checked: bool = False) -> None:
+        """Refuse a new payload that no code accepts; one that was accepted stays."""
+        if not checked and (seen is None or (seen.job, seen.payload) != (wanted.job, wanted.payload)):
+            await self.refuse_misfit(wanted.job, wanted.payload, "The schedule's payload")
 
     async def _count_lane(self, schedule: Schedule) -> None:
         """Make the lane of a schedule's runs on the account of one who may not do everything: its fires are on nobody's."""
@@ -171,7 +180,9 @@ class Scheduling(Creating, Editing):
             )
         for _ in range(PATIENCE):
             seen = await self.get_schedule(key)
-            if await self._write_edit(seen, self._checked_schedule(replace(seen, **fields)), from_now):
+            wanted = self._checked_schedule(replace(seen, **fields))
+            await self._check_fit(seen, wanted)
+            if await self._write_edit(seen, wanted, from_now):
                 return await self.get_schedule(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not edited.", hint="Try again.")
 
@@ -206,7 +217,7 @@ class Scheduling(Creating, Editing):
     async def trigger(self, key: str, *, once: Key | None = None) -> Created:
         """Make a run of a schedule now, or once under a key; its instants are not touched."""
         schedule = await self.get_schedule(key)
-        new = NewRun(schedule.job, schedule.payload, schedule.options, key=once)
+        new = NewRun(schedule.job, schedule.payload, schedule.options, key=once, checked=True)  # when it was stored
         return (await self.on_behalf_of(None).create([new], undefined="wait"))[0]  # its options were allowed when it was stored
 
     async def skips(self, key: str, *, count: int = 100) -> list[Skipped]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
@@ -10,9 +9,8 @@ from urllib.parse import parse_qsl
 from litestar.enums import ParamType
 from litestar.params import ParameterKwarg
 
-from windlass.errors import BadInput
+from windlass.errors import LONGEST, BadInput, nearest
 
-LONGEST = 64  # characters of a name that are looked at and shown
 _API = "/api/"
 
 
@@ -46,7 +44,6 @@ def _check(query: bytes, known: tuple[str, ...] | None) -> None:
 
 
 def _hint(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    if near:
-        return f"Did you mean {near[0]}?"
+    if (near := nearest(name, known)) is not None:
+        return f"Did you mean {near}?"
     return f"There are: {', '.join(known)}." if known else "This address takes none; leave it out."

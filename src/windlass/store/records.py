@@ -78,7 +78,7 @@ _PRUNE = (
 )
 
 BATCHES: Mapping[str, tuple[str, ...]] = {
-    "define": ("define",),
+    "define": ("define", "tell_schema", "drop_schemas"),
     "placeholder": ("define_placeholders",),
     "lanes": ("lock_lanes", "add_lanes", "use_lanes", "close_lanes", "raise_removed"),
     "drop_lanes": ("lock_lanes", "drop_lanes", "raise_removed"),
@@ -160,6 +160,14 @@ class Beaten(NamedTuple):
 
     states: dict[Held, State]
     server: int | None = None
+
+
+class Told(NamedTuple):
+    """What a definer takes: the fingerprint of its document, the document, and how many of a job are kept beside the last definer's."""
+
+    schema: str
+    document: str
+    most: int
 
 
 class Kind(NamedTuple):
@@ -349,13 +357,24 @@ class Records(
 
     # Definitions and lanes
 
-    async def define(self, name: str, handler: str, payload: str, options: Options, by: Principal | None, now: int) -> Job:
+    async def define(
+        self, name: str, handler: str, payload: str, options: Options, told: Told | None, by: Principal | None, now: int
+    ) -> Job:
         """The definition as it is then: another one where it belongs to somebody else."""
         trusted = by is None or by.trusted
         whose = {"owner": None if by is None or by.trusted else by.name, "trusted": int(trusted), "takes": int(by is not None and trusted)}
-        values = {"name": name, "handler": handler, "payload": payload, "options": pack(options), "now": now, **whose}
-        found = await self._batch("define", Statement("define", values), Statement("jobs_named", {"names": pack([name])}))
-        return _job_of(found[1][0])
+        what: dict[str, Value] = {"name": name, "handler": handler, "payload": payload, "options": pack(options), "now": now}
+        what["schema"] = None if told is None else told.schema
+        statements = [Statement("define", what | whose)]
+        if told is not None:
+            statements.append(Statement("tell_schema", what | {"document": told.document}))
+            statements.append(Statement("drop_schemas", {"name": name, "most": told.most}))
+        found = await self._batch("define", *statements, Statement("jobs_named", {"names": pack([name])}))
+        return _job_of(found[-1][0])
+
+    async def documents(self, wanted: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """What jobs take, by fingerprint, as far as it is known."""
+        return dict(await self._read("schema_documents", r=pack(sorted(wanted))))
 
     async def define_placeholders(self, names: Iterable[str], owner: str | None, most: int, share: int, now: int) -> None:
         """Make those that are not there, all or none, if there is room for them."""

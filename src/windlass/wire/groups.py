@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from windlass.model import Group, GroupKind, GroupStatus, Key, Member, NewGroup, NewRun, OnFailure, Options, Result, State
 from windlass.wire.runs import CreateRun, raw_of
@@ -19,10 +19,11 @@ class CreateCallback(Struct, frozen=True, forbid_unknown_fields=True):
     options: Options = Options()
     scheduled_for: str | None = None
     delay: int | None = None  # milliseconds from now, instead of scheduled_for
+    checked: bool | UnsetType = UNSET  # as of a run
 
     def new_run(self, now: int) -> NewRun:
         """The same in the engine's words."""
-        return CreateRun(self.job, self.payload, self.options, self.scheduled_for, self.delay).new_run(now)
+        return CreateRun(self.job, self.payload, self.options, self.scheduled_for, self.delay, checked=self.checked).new_run(now)
 
 
 class CreateMember(CreateCallback, frozen=True, forbid_unknown_fields=True):

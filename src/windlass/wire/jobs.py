@@ -21,6 +21,8 @@ class JobView(Struct, frozen=True):
     created_at: str
     updated_at: str
     owner: str | None = None
+    schema: str | None = None  # a fingerprint of what its last definer takes
+    takes: dict[str, Any] | None = None  # the JSON Schema of its arguments; in a list it is left out
 
 
 class Jobs(Struct, frozen=True):
@@ -31,12 +33,14 @@ class Jobs(Struct, frozen=True):
 
 
 def job_view(job: Job) -> JobView:
-    return JobView(job.name, job.handler, job.payload, job.options, job.rev, told(job.created_at), told(job.updated_at), job.owner)
+    times = told(job.created_at), told(job.updated_at)
+    return JobView(job.name, job.handler, job.payload, job.options, job.rev, *times, job.owner, job.schema, job.takes)
 
 
 def job_of(view: JobView) -> Job:
     created_at, updated_at = heard(view.created_at, "created_at"), heard(view.updated_at, "updated_at")
-    return Job(0, view.name, view.handler, view.payload, view.options, view.rev, created_at, updated_at, view.owner)
+    told_of = view.owner, view.schema, view.takes
+    return Job(0, view.name, view.handler, view.payload, view.options, view.rev, created_at, updated_at, *told_of)
 
 
 class DefineJob(Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,3 +49,4 @@ class DefineJob(Struct, frozen=True, forbid_unknown_fields=True):
     handler: str | None = None
     payload: dict[str, Any] = {}
     options: Options = Options()
+    schema: dict[str, Any] | None = None  # the JSON Schema of its arguments; null: every payload is accepted

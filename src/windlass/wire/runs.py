@@ -159,13 +159,15 @@ class CreateRun(Struct, frozen=True, forbid_unknown_fields=True):
     after: tuple[str, ...] = ()
     after_end: Literal["success", "any"] = "success"
     undefined: Literal["refuse", "wait"] = "refuse"
+    checked: bool | UnsetType = UNSET  # against the signature of the code that asks: it is not compared with what the job takes
 
     def new_run(self, now: int) -> NewRun:
         """The same in the engine's words."""
         if self.delay is not None and self.scheduled_for is not None:
             raise BadInput("Both delay and scheduled_for are given.", hint="Give one of them.")
         due_at = maybe_heard(self.scheduled_for, "scheduled_for") if self.delay is None else now + self.delay
-        return NewRun(self.job, self.payload, self.options, due_at, self.key, self.after, self.after_end)
+        checked = self.checked is True
+        return NewRun(self.job, self.payload, self.options, due_at, self.key, self.after, self.after_end, checked=checked)
 
 
 class CreateRuns(Struct, frozen=True, forbid_unknown_fields=True):

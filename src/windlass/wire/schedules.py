@@ -88,6 +88,7 @@ class PutSchedule(Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool = True
     by_code: bool = False
     new: bool = False
+    checked: bool = False  # as of a run
 
     def words(self) -> dict[str, Any]:
         """What is said, in the engine's words."""

@@ -25,11 +25,15 @@ async def get_job(request: HubRequest, name: FromPath[str]) -> wire.JobView:
 
 @put("/api/v1/jobs/{name:str}", opt={"scope": ("work", "admin")}, summary="Define a job")
 async def define_job(request: HubRequest, name: FromPath[str], data: JSONBody[wire.DefineJob]) -> wire.JobView:
-    known = await request.hub.engine.find_job(name)
-    if known is not None and (known.handler, known.payload, known.options) == (data.handler or name, data.payload, data.options):
-        return wire.job_view(known)  # every start of a worker says it again, and that is no act
-    engine = request.act("define", f"job {name}")
-    return wire.job_view(await engine.define(name, handler=data.handler or name, payload=data.payload, options=data.options))
+    known, told = await request.hub.engine.find_job(name), request.engine.told(data.schema)
+    words = (data.handler or name, data.payload, data.options)
+    engine = request.engine
+    if known is None or (known.handler, known.payload, known.options) != words:
+        engine = request.act("define", f"job {name}")  # every start of a worker says it again, and that is no act
+    elif known.schema == (told and told.schema):
+        return wire.job_view(known)
+    made = await engine.define(name, handler=words[0], payload=data.payload, options=data.options, schema=data.schema)
+    return wire.job_view(made)
 
 
 @delete("/api/v1/jobs/{name:str}", status_code=200, opt={"scope": "admin"}, summary="Forget a job that nobody has defined")

@@ -12,13 +12,30 @@
 
 -- A definition that belongs to others is left as it is, unless whoever defines it is trusted; one that nobody has defined belongs to the first.
 -- name: define
-insert into jobs (name, handler, payload, options, owner, rev, created_at, updated_at)
-values (:name, :handler, :payload, :options, :owner, 1, :now, :now)
+insert into jobs (name, handler, payload, options, schema, owner, rev, created_at, updated_at)
+values (:name, :handler, :payload, :options, :schema, :owner, 1, :now, :now)
 on conflict (name) do update
-  set handler = excluded.handler, payload = excluded.payload, options = excluded.options, rev = jobs.rev + 1, updated_at = :now,
-    owner = case when :takes = 1 or jobs.handler is null then excluded.owner else jobs.owner end
-  where (jobs.handler is distinct from excluded.handler or jobs.payload <> excluded.payload or jobs.options <> excluded.options)
+  set handler = excluded.handler, payload = excluded.payload, options = excluded.options, schema = excluded.schema, rev = jobs.rev + 1,
+    updated_at = :now, owner = case when :takes = 1 or jobs.handler is null then excluded.owner else jobs.owner end
+  where (jobs.handler is distinct from excluded.handler or jobs.payload <> excluded.payload or jobs.options <> excluded.options
+      or jobs.schema is distinct from excluded.schema)
     and (:trusted = 1 or jobs.handler is null or jobs.owner = excluded.owner)
+
+-- What code that has the same definition takes, also where the definition belongs to others.
+-- name: tell_schema
+insert into job_schemas (job, schema, document, told_at)
+select name, cast(:schema as text), cast(:document as text), :now from jobs
+where name = :name and handler = :handler and payload = :payload and options = :options
+on conflict (job, schema) do nothing
+
+-- All but the newest, and the one of the last definer.
+-- name: drop_schemas
+delete from job_schemas where job = :name and schema in (
+  select s.schema from job_schemas s join jobs j on j.name = s.job
+  where s.job = :name and j.schema is distinct from s.schema order by s.told_at desc, s.schema limit 1000 offset :most)
+
+-- name: schema_documents
+select s.schema, s.document from {rows: r: job text, schema text} join job_schemas s on s.job {probe: r.job} and s.schema {probe: r.schema}
 
 -- fragment: new_placeholders
 (select count(*) from {rows: r: name text} where not exists (select 1 from jobs known where known.name {probe: r.name}))
@@ -32,10 +49,10 @@ where (select count(*) from jobs where handler is null) + {new_placeholders} <= 
 on conflict (name) do nothing
 
 -- name: jobs_named
-select id, name, handler, payload, options, rev, created_at, updated_at, owner from jobs where name {in_texts: names} order by name
+select id, name, handler, payload, options, rev, created_at, updated_at, owner, schema from jobs where name {in_texts: names} order by name
 
 -- name: jobs_all
-select id, name, handler, payload, options, rev, created_at, updated_at, owner from jobs where name > :after order by name limit :count
+select id, name, handler, payload, options, rev, created_at, updated_at, owner, schema from jobs where name > :after order by name limit :count
 
 -- Lanes are committed in the order of their ids, so that "everything after the last one I know" misses none.
 -- name: lock_lanes postgres
