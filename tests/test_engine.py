@@ -44,7 +44,7 @@ def test_an_edit_of_a_job_touches_only_later_runs_in_every_process(h: Harness) -
     first = other.create(payload={"n": 1})  # the other process now remembers the definition
     h.define(payload={"width": 9}, max_attempts=7, priority=3)
     second = other.create(payload={"n": 2})
-    assert (h.get(first).payload, h.get(first).max_attempts) == ('{"n":1}', 3)
+    assert (h.get(first).payload, h.get(first).max_attempts) == ('{"n":1}', 5)
     assert (h.get(second).payload, h.get(second).max_attempts, h.get(second).priority) == ('{"width":9,"n":2}', 7, 3)
 
 

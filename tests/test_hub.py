@@ -327,7 +327,8 @@ def test_a_key_of_its_own_and_one_of_the_request_are_one_too_many(desk: Desk) ->
 
 def test_F1_a_run_has_its_defaults(desk: Desk) -> None:
     run = desk.get(desk.create())
-    assert (run["state"], run["priority"], run["max_attempts"], run["payload"]) == ("queued", 0, 3, {})
+    assert (run["state"], run["priority"], run["max_attempts"], run["payload"]) == ("queued", 0, 5, {})
+    assert desk.get(desk.create(options={"max_attempts": 3}))["max_attempts"] == 3  # the protocol's own
 
 
 def test_F2_a_claim_takes_the_highest_priority_then_the_oldest_of_the_named_types(desk: Desk) -> None:
@@ -416,7 +417,7 @@ def test_F10_a_failed_try_goes_back_and_is_remembered(desk: Desk) -> None:
 
 
 def test_F11_F12_three_tries_are_three_and_then_it_is_quarantined(desk: Desk) -> None:
-    desk.create(options={"exhausted": "quarantined"})
+    desk.create(options={"exhausted": "quarantined", "max_attempts": 3})
     states = [desk.fail(desk.claimed(), delay=0)["state"] for _ in range(3)]
     assert states == ["queued", "queued", "quarantined"]
     assert desk.claim() == []
