@@ -312,6 +312,21 @@ def test_no_document_raises(document: dict[str, Any], payload: Any) -> None:
     assert fits.takes(document)
 
 
+@pytest.mark.parametrize("huge", [10**400, -(10**400), 10**5_000])
+def test_numbers_that_no_machine_has_raise_nothing(huge: int) -> None:
+    for schema in (
+        {"minimum": huge},
+        {"maximum": huge},
+        {"minimum": 5, "maximum": 6},
+        {"enum": [huge]},
+        {"type": "string"},
+        {"const": "x"},
+    ):
+        for value in (huge, 3, "y"):
+            str(fits.misfit({"type": "object", "properties": {"a": schema}}, {"a": value}))
+    assert str(fits.misfit({"type": "object", "properties": {"a": {"type": "string"}}}, {"a": huge})).endswith("not a very large number")
+
+
 def test_a_walk_ends_after_so_many_steps() -> None:
     document = {"type": "object", "additionalProperties": {"type": "integer"}}
     payload = {str(number): number for number in range(1_000)} | {"last": "x"}

@@ -7,6 +7,7 @@ A payload is refused only for what no code accepts that writes such a document; 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple
@@ -191,8 +192,9 @@ def _size(schema: dict[str, Any], what: str, size: int, words: str, value: Any) 
 def _number(schema: dict[str, Any], value: float) -> Misfit | None:
     for keyword, (words, holds) in _BOUNDS.items():
         bound: Any = schema.get(keyword)
-        if type(bound) in (int, float) and not holds(value, bound) and not holds(float(value), float(bound)):
-            return Misfit((), f"{words} {bound}", value)
+        with suppress(OverflowError):  # an integer that is no float: whoever reads it may round it
+            if type(bound) in (int, float) and not holds(value, bound) and not holds(float(value), float(bound)):
+                return Misfit((), f"{words} {_shown(bound)}", value)
     return None
 
 
@@ -213,6 +215,8 @@ def _shown(value: Any) -> str:
     """A value, as far as a sentence can have it."""
     if type(value) in (dict, list, tuple):
         return "an object" if type(value) is dict else f"a list of {len(value)}"
+    if type(value) is int and value.bit_length() > 63:
+        return "a very large number"
     return repr(value[:LONGEST]) if type(value) is str else _canonical(value).decode()
 
 
