@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 
 from tests.invariants import HELD_FIELDS, MOVED, NEVER_CHANGED, PATCHED, whole
 from windlass import machine
+from windlass.engine.core import DEFAULT_ATTEMPTS
 from windlass.errors import LeaseLost, WindlassError
 from windlass.machine import (
     ENDED,
@@ -462,18 +463,27 @@ def test_progress_is_told_by_a_beat_and_forgotten_by_a_claim(run: Run, cmd: Comm
 # Retries
 
 
-@given(st.integers(0, 1_200), chances)
-def test_Z7_a_backoff_is_between_half_and_all_of_its_bound(burnt: int, chance: float) -> None:
-    upper = min(500 * 2 ** (burnt + 1), 60_000)
-    assert upper / 2 <= backoff(replace(PLAIN, burnt=burnt), chance) <= upper
+HALF_A_SECOND = replace(PLAIN, policy=Policy(backoff_base=500))
+"""As 0gkit has it."""
+
+
+@given(st.integers(1, 10**9), st.integers(0, 1_200), chances)
+def test_Z7_a_backoff_is_between_half_and_all_of_its_bound(base: int, burnt: int, chance: float) -> None:
+    upper = min(base * 2 ** (burnt + 1), 60_000)
+    assert upper // 2 <= backoff(replace(PLAIN, burnt=burnt, policy=Policy(backoff_base=base)), chance) <= upper
 
 
 def test_Z7_the_bounds_grow_strictly_up_to_a_minute() -> None:
-    tries = [replace(PLAIN, burnt=burnt) for burnt in range(1_200)]
+    tries = [replace(HALF_A_SECOND, burnt=burnt) for burnt in range(1_200)]
     bounds = [(backoff(tried, 0.0), backoff(tried, 1.0)) for tried in tries]
     assert bounds[:6] == [(500 * 2**n, 1_000 * 2**n) for n in range(6)]
     assert set(bounds[6:]) == {(30_000, 60_000)}
     assert all(lower < later and upper < last for (lower, upper), (later, last) in pairwise(bounds[:6]))
+
+
+def test_what_nobody_has_set_outlasts_an_outage_of_a_minute() -> None:
+    retries = [replace(PLAIN, burnt=burnt) for burnt in range(DEFAULT_ATTEMPTS - 1)]
+    assert [sum(backoff(retry, chance) for retry in retries) for chance in (0.0, 1.0)] == [65_000, 130_000]
 
 
 @given(st.lists(durations, min_size=1, max_size=4), st.integers(0, 6), chances)
