@@ -1,8 +1,9 @@
-"""A worker with one slot ends a run and gets the next one by one commit, and never has two at once."""
+"""How many runs at once: as many as there are cores; and with one slot, an end and the next claim are one commit."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,11 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
 def on_file(tmp_path: Path) -> Iterator[App]:
     with App(str(tmp_path / "windlass.db")) as app:
         yield app
+
+
+def test_a_worker_that_is_told_nothing_has_a_slot_for_each_core_and_four_at_least() -> None:
+    with App(":memory:") as app, working(app, slots=None) as at_work:
+        assert at_work.worker.info.slots == max(4, os.cpu_count() or 1)
 
 
 def counted(app: App) -> tuple[Any, list[int]]:
