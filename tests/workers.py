@@ -174,7 +174,7 @@ class Working:
 
 @contextmanager
 def working(app: App, *, prepare: Callable[[Worker], None] | None = None, times: int = 1, **settings: Any) -> Iterator[Working]:
-    """A worker that works beside the block, and is stopped at its end; `times` is how often it is told to run; None leaves a setting out."""
+    """A worker that works beside the block, and is stopped at its end. `times` is how often it runs; None leaves a setting out."""
     settings = {"lease": 10, "grace": 5, "name": "w1", "slots": 1} | settings
     at_work = Working(app, prepare, times, {word: value for word, value in settings.items() if value is not None})
     try:
