@@ -276,7 +276,7 @@ class Model:
             payload=payload,
             due_at=due_at,
             created_at=now,
-            max_attempts=options.get("max_attempts", 3),
+            max_attempts=options.get("max_attempts", 5),
             max_runtime=options.get("max_runtime"),
             policy=Policy(**{name: options[name] for name in Policy.__struct_fields__ if name in options}),
             after=sorted(set(new.after)),
@@ -1015,7 +1015,7 @@ def _delays(doc: Doc) -> int | tuple[int, int]:
     nth = doc.burnt
     if doc.policy.backoff:
         return [*doc.policy.backoff, *[doc.policy.backoff[-1]] * nth][nth]
-    upper = min(1_000 * 2**nth, 60_000)
+    upper = min(2 * doc.policy.backoff_base * 2**nth, 60_000)
     return upper // 2, upper
 
 

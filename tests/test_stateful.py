@@ -60,6 +60,7 @@ options = st.builds(
     max_attempts=st.sampled_from([None, 1, 2]),
     max_runtime=st.sampled_from([None, None, 20_000]),
     backoff=st.sampled_from([None, (0,), (1_000, 5_000)]),
+    backoff_base=st.sampled_from([None, 500]),
     exhausted=st.sampled_from([None, "quarantined"]),
     retry_place=st.sampled_from([None, "tail"]),
     max_returns=st.sampled_from([None, None, 0, 1]),

@@ -251,7 +251,7 @@ def test_a_worker_that_fails_what_it_does_not_know_ends_it_at_once(app: App) -> 
     run_sync(app.engine.define("elsewhere"))
     with working(app, on_unknown="fail"):
         run = ended(app.enqueue("elsewhere"))
-    assert (run.state, run.attempt, run.max_attempts) == (State.FAILED, 1, 3)
+    assert (run.state, run.attempt, run.max_attempts) == (State.FAILED, 1, 5)
     assert run.error is not None
     assert run.error.code == "unknown_job"
     assert "elsewhere" in run.error.message
