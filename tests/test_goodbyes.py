@@ -149,7 +149,7 @@ def test_a_client_sees_when_a_worker_stopped(tmp_path: Path) -> None:
             async def mail() -> None: ...
 
             with working(app, name="w1"):
-                assert client.workers()[0].stopped_at is None
+                assert until(client.workers)[0].stopped_at is None
             assert client.workers()[0].stopped_at is not None
     finally:
         hub.stop()
