@@ -33,7 +33,9 @@ class Desk:
 
     def __init__(self, store: str, clock: LeapingClock) -> None:
         self.clock, self.served = clock, ServedHub(store, SETTINGS, clock)
-        self.http = httpx.Client(base_url=self.served.url + "api/v1", timeout=60)
+        # No bound for idle connections: httpx closes one too many that another thread has been given and does not use yet.
+        limits = httpx.Limits(max_connections=100, max_keepalive_connections=None)
+        self.http = httpx.Client(base_url=self.served.url + "api/v1", timeout=60, limits=limits)
 
     def close(self) -> None:
         self.http.close()

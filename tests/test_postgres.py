@@ -175,7 +175,7 @@ def no_faults() -> Iterator[None]:
 SESSIONS = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'windlass'"
 
 
-def eventually(condition: Callable[[], T], seconds: float = 10.0) -> T:
+def eventually(condition: Callable[[], T], seconds: float = 60.0) -> T:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "it never came"

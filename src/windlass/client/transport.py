@@ -112,7 +112,8 @@ class _Common:
         self._how: dict[str, Any] = {"headers": _headers(token), "follow_redirects": False, "verify": self._verified(ca_file)}
         # A proxy of the environment is httpx's to find, and then the connection to the hub is the proxy's to watch.
         self._own = not getproxies()
-        self._limits = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60.0)
+        # No bound for idle ones: httpx closes one too many that another thread has been given and does not use yet.
+        self._limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
 
     def _verified(self, ca_file: str | None) -> ssl.SSLContext | bool:
         """Certificates are always verified; by this file, else by SSL_CERT_FILE, else by those that httpx brings."""
