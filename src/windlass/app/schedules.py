@@ -86,11 +86,11 @@ def planned(
     if not isinstance(payload, Mapping):
         raise BadInput(f"The payload of a schedule must be an object, not {payload!r:.80}.", hint="Give {'name': value}.")
     payload = dict(payload)
-    checked = isinstance(job, Definition) and job.signature is not None
-    if isinstance(job, Definition) and job.signature is not None:
-        payload = job.signature.payload((), payload)
+    signature = job.signature if isinstance(job, Definition) else None
+    if signature is not None:
+        payload = signature.payload((), payload)
     words: dict[str, Any] = {"cron": cron, "every": _interval(every), "at": _instant(at, said.get("zone")), "payload": payload}
-    words["checked"] = checked
+    words["checked"] = signature is not None
     words |= {word: said[word] for word in ("zone", "missed", "most", "overlap", "enabled") if word in said}
     words |= {word: milliseconds(said[word], word) for word in ("max_age", "jitter") if word in said}
     return Planned(said.get("key", name), name, words)

@@ -169,8 +169,10 @@ class Signature:
     def schema(self) -> dict[str, Any] | None:
         """The same for those who ask for runs without this code: it refuses nothing that `arguments` reads. None: nothing can be told."""
         try:
-            document = self._document if _is_exact(self._record) else None
-            return None if document is None or not checks.schema(document, Limits()) else document
+            if self._document is None or not _is_exact(self._record):
+                return None
+            checks.schema(self._document, Limits())
+            return typing.cast("dict[str, Any]", self._document)
         except BadInput:  # it is too large, or what is wrong with the signature is said by `check`
             return None
 

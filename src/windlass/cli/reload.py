@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from windlass.clock import nap
+
 SUPERVISED = "WINDLASS_SUPERVISED"  # in the environment of a child, which must not watch over a child of its own
 LOOK_EVERY = 0.5
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_never = threading.Event()
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 
@@ -78,7 +78,7 @@ class Supervisor:
         """The file that changes after the child has failed by itself; None when somebody asks to stop first."""
         self.say(f"The worker has ended with code {code}; waiting for a change.")
         while not self.asked_to_stop:
-            _never.wait(LOOK_EVERY)
+            nap(LOOK_EVERY)
             if path := self._changed():
                 return path
         return None
