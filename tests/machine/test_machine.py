@@ -277,7 +277,7 @@ LITERALS: dict[str, set[str]] = {
     "beat": _from(Beat),
     "succeed": _from(Succeed, State.SUCCEEDED) | {"succeeded"},
     "due": _from(Dispatch),
-    "next_due": _from(Dispatch),
+    "next_times": _from(Dispatch),
     "list_scheduled": _from(Dispatch),
     "dispatch": _from(Dispatch) | _to(Dispatch),
     "patch": _from(Patch),

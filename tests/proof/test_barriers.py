@@ -439,7 +439,7 @@ def test_a_wait_that_is_settled_after_its_commit_is_over_once(arena: Arena) -> N
         )
         arena(arena.engine.settle())
         assert arena.moves(made[0].id) == ["create", "release" if good else "cancel"]
-        assert arena(arena.engine.records.checks(0, 10)) == ([], [])
+        assert arena(arena.engine.records.checks(0, 10)) == []
         arena.finish(made[0].id)
 
 

@@ -110,7 +110,7 @@ class Limiting(Controlling):
                 break
             await self.wait(topics, min(left, LOOK, max(1, lease // 3)) / 1000)
             watch.look()
-            await self._lapse_slots(watch)  # nobody else may be there to sweep
+            await self.lapse_slots(watch)  # nobody else may be there to sweep
             if may is not None:
                 await may()
             slot = await self.renew(slot_id, token, lease=lease)
@@ -149,20 +149,25 @@ class Limiting(Controlling):
 
     async def open_gates(self, watch: Watch | None = None) -> int:
         """End direct calls whose caller is gone, and put back the parked runs that could pass now; how many gates were opened."""
-        await self._lapse_slots(watch)
+        await self.lapse_slots(watch)
+        return await self.open_these(*await self.records.gates_to_open(self.clock.now(), self._repaired, KEYS))
+
+    async def open_these(self, due: list[str], keys: list[str]) -> int:
+        """Put back the parked runs of gates that time has opened, and of those of a page of keys that have room."""
         now = self.clock.now()
-        due, keys = await self.records.gates_to_open(now, self._repaired, KEYS)
         if due:
             await self.let_in(due, now)
         self._repaired = keys[-1] if len(keys) == KEYS else ""
         return len(due) + (await self.repair(keys, now) if keys else 0)
 
-    async def _lapse_slots(self, watch: Watch | None) -> None:
-        after, now = 0, self.clock.now()
-        while slots := await self.records.slots_overdue(now, after, KEYS):
-            after = slots[-1].seq
+    async def lapse_slots(self, watch: Watch | None, first: list[Slot] | None = None) -> None:
+        """End direct calls whose caller is gone."""
+        now = self.clock.now()
+        slots = await self.records.slots_overdue(now, 0, KEYS) if first is None else first
+        while slots:
             if lost := [slot for slot in slots if _over(slot, now, watch)]:
                 await self._let_go(await self.records.lapse_slots(lost))
+            slots = await self.records.slots_overdue(now, slots[-1].seq, KEYS) if len(slots) >= KEYS else []
 
     async def _let_go(self, keys: list[str]) -> None:
         """Tell whom it concerns that direct calls have let go of these gates, and put back who was parked for one."""

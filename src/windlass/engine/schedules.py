@@ -53,6 +53,7 @@ class _Look(NamedTuple):
 
     made: int  # runs
     moved: frozenset[int]  # schedules
+    left: bool  # whether some have not moved on, or are still due
     end: _Place | None  # behind which the next are; None when these were the last
 
 
@@ -243,21 +244,21 @@ class Scheduling(Creating, Editing):
         fired, _ = await self.fire_in_turn()
         return fired
 
-    async def fire_in_turn(self) -> tuple[int, bool]:
+    async def fire_in_turn(self, first: list[Schedule] | None = None) -> tuple[int, bool]:
         """How many runs were made, and whether there may be more to do.
 
         Everything that is due has its turn before anything has a second one, and it is paged by key: neither a schedule that is
         far behind nor any number of those that cannot be followed here keep others from firing.
         """
-        fired, turn, place = 0, set[int](), _FIRST
+        fired, turn, left, place = 0, set[int](), False, _FIRST
         for _ in range(PASSES):
-            look = await self._fire(FIRED_AT_ONCE, place, turn)
-            fired, place = fired + look.made, look.end or _FIRST
+            look, first = await self._fire(FIRED_AT_ONCE, place, turn, first), None
+            fired, left, place = fired + look.made, left or look.left, look.end or _FIRST
             turn |= look.moved
             if look.end is None:
-                if not turn:
+                if not (turn and left):
                     return fired, False
-                turn = set()
+                turn, left = set(), False
         return fired, True
 
     async def fire(self, count: int = FIRED_AT_ONCE) -> int:
@@ -267,16 +268,16 @@ class Scheduling(Creating, Editing):
             look = await self._fire(count, look.end)
         return look.made
 
-    async def _fire(self, count: int, after: _Place, but: Set[int] = frozenset()) -> _Look:
+    async def _fire(self, count: int, after: _Place, but: Set[int] = frozenset(), first: list[Schedule] | None = None) -> _Look:
         now, count = self.clock.now(), min(count, FIRED_AT_ONCE)
         plans: list[_Plan] = []
         end: _Place | None = None
         for _ in range(TOGETHER):
-            due = await self.records.schedules_due(now, after, count)
-            end = (due[-1].next_at or 0, due[-1].created_at, due[-1].id) if len(due) == count else None
+            due, first = await self.records.schedules_due(now, after, count) if first is None else first, None
+            end = (due[-1].next_at or 0, due[-1].created_at, due[-1].id) if len(due) >= count else None
             plans = self._plans([schedule for schedule in due if schedule.id not in but], now)
             try:
-                return _Look(*await self._fire_these(plans), end)
+                return _look(plans, *await self._fire_these(plans), end, now)
             except (Conflict, OutcomeUnknown):
                 self.forget_jobs()  # another process was faster, or somebody edits one: what is still due is read again
                 await self.refresh_controls()
@@ -286,7 +287,8 @@ class Scheduling(Creating, Editing):
                 break  # one of them cannot fire
         # Then each by itself, so that one does not hold up the others.
         made = {schedule.id: await self._fire_one(schedule, fire) for schedule, fire in plans}
-        return _Look(sum(filter(None, made.values())), frozenset(key for key, number in made.items() if number is not None), end)
+        moved = frozenset(key for key, number in made.items() if number is not None)
+        return _look(plans, sum(filter(None, made.values())), moved, end, now)
 
     def _plans(self, due: Sequence[Schedule], now: int) -> list[_Plan]:
         """What each is to do now. One whose rule cannot be followed on this machine is left to another, which is said once."""
@@ -371,6 +373,11 @@ class Scheduling(Creating, Editing):
             raise
         await self.wake_queues([*self.ready(made, stored.winners), *stored.released], made.now)
         return len(news)
+
+
+def _look(plans: Sequence[_Plan], made: int, moved: frozenset[int], end: _Place | None, now: int) -> _Look:
+    left = any(schedule.id not in moved or (fire.next_at is not None and fire.next_at <= now) for schedule, fire in plans)
+    return _Look(made, moved, left, end)
 
 
 def _kind(cron_text: str | None, every: str | float | None, at: str | None) -> tuple[str, str]:

@@ -7,15 +7,16 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from windlass.engine.controls import KEYS
 from windlass.engine.core import BACK_AT_LATEST
 from windlass.engine.retention import Retaining
-from windlass.engine.schedules import Scheduling
+from windlass.engine.schedules import FIRED_AT_ONCE, Scheduling
 from windlass.engine.unused import Removing
 from windlass.engine.watch import JUMP, Watch
 from windlass.errors import OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
 from windlass.model import Run
-from windlass.store.records import Change, Ready
+from windlass.store.records import Change, Pages, PageSizes, Ready
 
 SLICE = 500
 SLICES = 20
@@ -54,19 +55,31 @@ class Sweeping(Scheduling, Retaining, Removing):
         began, minute = self.clock.now(), self.clock.monotonic() >= self._minute_at
         if watch is not None:
             watch.look()
-        if minute or (watch is not None and watch.was_set):
-            await self._look_sooner(watch)
-        lapsed = await self.lapse(watch)
-        await self.open_gates(watch)
-        fired, left = await self.fire_in_turn()
-        settled = await self.settle()
-        dispatched = await self.dispatch()
+        pages = await self._first_pages(watch, look_sooner=minute or (watch is not None and watch.was_set))
+        lapsed = await self.lapse(watch, pages.overdue)
+        await self.lapse_slots(watch, pages.slots)
+        await self.open_these(pages.gates, pages.parked)
+        fired, left = await self.fire_in_turn(pages.schedules)
+        settled = await self.settle(pages.checks)
+        dispatched = await self.dispatch(first=pages.due)
         if minute:
             await self.clear_away()
             self._minute_at = self._prune_at = self.clock.monotonic() + PRUNE_EVERY
         pruned = await self._prune_some() if minute or self.clock.monotonic() >= self._prune_at else 0
         more = left or max(lapsed, dispatched) >= SLICE * SLICES
-        return Swept(fired, settled, dispatched, lapsed, pruned, 0 if more else await self._back_in(began))
+        return Swept(fired, settled, dispatched, lapsed, pruned, 0 if more else await self._back_in(began, pages))
+
+    async def _first_pages(self, watch: Watch | None, *, look_sooner: bool) -> Pages:
+        """The first of everything there may be to do, in one read: a sweep that finds nothing makes no other."""
+        now = self.clock.now()
+        pages = await self._read_pages(now, late=now + JUMP if look_sooner else None)
+        if look_sooner:
+            await self._look_sooner(watch, pages.late)
+        return await self._read_pages(self.clock.now()) if pages.late else pages
+
+    async def _read_pages(self, now: int, *, late: int | None = None) -> Pages:
+        sizes = PageSizes(SLICE, KEYS, FIRED_AT_ONCE)
+        return await self.records.first_pages(now, self._lapsed_to, self._repaired, sizes, late=late)
 
     async def _prune_some(self) -> int:
         """Remove for a while what is past its time. Where there is more, the next sweep goes on after a pause that leaves others room."""
@@ -76,23 +89,24 @@ class Sweeping(Scheduling, Retaining, Removing):
         self._prune_at = now + (now - began) // PAUSE if left else self._minute_at
         return pruned
 
-    async def _back_in(self, began: int) -> int:
+    async def _back_in(self, began: int, pages: Pages) -> int:
         """When there is something to do again. What was due when the sweep began and still is, it may not touch yet."""
+        times = pages.times if pages.idle else await self.records.next_times(began)
         now = self.clock.now()
-        waits = [max(0, at - now) for at in (await self.records.next_times(began)).values() if at > began]
+        waits = [max(0, at - now) for at in times.values() if at > began]
         return min([BACK_AT_LATEST, max(0, self._prune_at - self.clock.monotonic()), *waits])
 
-    async def dispatch(self, count: int = SLICE * SLICES) -> int:
+    async def dispatch(self, count: int = SLICE * SLICES, *, first: list[tuple[int, int]] | None = None) -> int:
         """Queue the runs whose time has come, oldest first; how many this call moved. What is locked hides nothing behind it."""
-        moved, after = 0, (0, 0)
-        while count > 0:
-            now = self.clock.now()
-            due = await self.records.due(now, after, min(count, SLICE))
-            if not due:
-                break
-            moved += await self._dispatch(sorted(seq for _, seq in due), now)
-            count, after = count - len(due), due[-1]
+        moved, due = 0, await self._due((0, 0), count) if first is None else first
+        while due:
+            moved += await self._dispatch(sorted(seq for _, seq in due), self.clock.now())
+            count -= len(due)
+            due = await self._due(due[-1], count) if len(due) == SLICE else []
         return moved
+
+    async def _due(self, after: tuple[int, int], count: int) -> list[tuple[int, int]]:
+        return await self.records.due(self.clock.now(), after, min(count, SLICE)) if count > 0 else []
 
     async def _dispatch(self, ids: list[int], now: int) -> int:
         try:
@@ -102,19 +116,21 @@ class Sweeping(Scheduling, Retaining, Removing):
         await self.wake_queues((Ready(queue, now, (seq,)) for seq, queue in moved.items()), now)
         return len(moved)
 
-    async def settle(self) -> int:
+    async def settle(self, first: list[int] | None = None) -> int:
         """Release or cancel what was made to wait in a caller's transaction for runs that have ended meanwhile; how many were released."""
         released, after = 0, 0
         for _ in range(SLICES):
-            runs, ended = await self.records.checks(after, SLICE)
+            runs, first = await self.records.checks(after, SLICE) if first is None else first, None
             if not runs:
                 break
-            released += await self._settle_these(runs, ended)
+            released += await self._settle_these(runs)
+            if len(runs) < SLICE:
+                break
             after = runs[-1]
         return released
 
-    async def _settle_these(self, runs: list[int], ended: list[int]) -> int:
-        now = self.clock.now()
+    async def _settle_these(self, runs: list[int]) -> int:
+        ended, now = await self.records.checked_ends(runs), self.clock.now()
         try:
             free = await self.records.unlocked(ended, ended)
             released = await self.records.settle(runs, sorted(free), self.clock.nonce(), self.clock.nonce(), now)
@@ -123,18 +139,18 @@ class Sweeping(Scheduling, Retaining, Removing):
         await self.wake_queues(released, now)
         return len(released)
 
-    async def _look_sooner(self, watch: Watch | None) -> None:
+    async def _look_sooner(self, watch: Watch | None, first: list[Run] | None) -> None:
         """Have those leases looked at now that seem to last for longer than they can: the clock was set back since they were given."""
         for _ in range(SLICES):
             now = self.clock.now()
-            runs = await self.records.looked_at_late(now + JUMP, SLICE)
+            runs, first = await self.records.looked_at_late(now + JUMP, SLICE) if first is None else first, None
             await self._look_later([(run, now) for run in runs])
             if len(runs) < SLICE:
                 if watch is not None:
                     watch.was_set = False
                 break
 
-    async def lapse(self, watch: Watch | None = None) -> int:
+    async def lapse(self, watch: Watch | None = None, first: list[Run] | None = None) -> int:
         """End the leases nobody renewed, and what ran for too long; how many this call moved.
 
         Pages by key, and goes on where the last call stopped, so that runs it must not touch never hide those it must.
@@ -142,7 +158,7 @@ class Sweeping(Scheduling, Retaining, Removing):
         moved = 0
         for _ in range(SLICES):
             now = self.clock.now()
-            runs = await self.records.overdue(now, self._lapsed_to, SLICE)
+            runs, first = await self.records.overdue(now, self._lapsed_to, SLICE) if first is None else first, None
             self._lapsed_to = (runs[-1].look_at or 0, runs[-1].seq) if len(runs) == SLICE else (0, 0)
             moved += await self._lapse(runs, now, watch)
             if len(runs) < SLICE:

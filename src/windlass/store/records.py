@@ -24,6 +24,7 @@ from windlass.model import (
     Run,
     Schedule,
     Skipped,
+    Slot,
     State,
     WorkerInfo,
 )
@@ -279,6 +280,37 @@ class Unfinished(NamedTuple):
     free: bool  # False: somebody has locked it
 
 
+NEXT = ("next_due", "next_gate", "next_look", "next_slot_end", "next_schedule")
+"""What `next_times` answers, in its order."""
+
+
+class PageSizes(NamedTuple):
+    """How many of each a page has at most: runs, gates and direct calls, schedules."""
+
+    runs: int
+    keys: int
+    schedules: int
+
+
+class Pages(NamedTuple):
+    """The first of everything that time may have made wrong, and when there is something to do next, as of one moment."""
+
+    late: list[Run]  # leases that would be looked at later than they can last, if that was asked for
+    overdue: list[Run]
+    slots: list[Slot]
+    gates: list[str]
+    parked: list[str]
+    schedules: list[Schedule]
+    checks: list[int]
+    due: list[tuple[int, int]]
+    times: dict[str, int]
+
+    @property
+    def idle(self) -> bool:
+        """Whether there was nothing to do."""
+        return not any(self[:-1])
+
+
 class Old(NamedTuple):
     """A run that is past its retention."""
 
@@ -305,6 +337,10 @@ def _schedule_of(row: Row) -> Schedule:
     values = dict(zip(Schedule.__struct_fields__, row, strict=True))
     opened = {"payload": msgspec.json.decode(values["payload"]), "options": _options(values["options"]), "enabled": bool(values["enabled"])}
     return Schedule(**values | opened)
+
+
+def _times_of(rows: list[Row]) -> dict[str, int]:
+    return {name: at for name, at in zip(NEXT, rows[0], strict=True) if at is not None}
 
 
 def _schedule_values(schedule: Schedule) -> dict[str, Value]:
@@ -537,11 +573,13 @@ class Records(
 
     # Waits that a caller's transaction has left to be settled
 
-    async def checks(self, after: int, count: int) -> tuple[list[int], list[int]]:
-        """The next runs whose waits are to be settled, and those of their predecessors that have ended."""
-        runs = [run for (run,) in await self._read("checks", after=after, count=count)]
-        ended = await self._read("checked_ends", ids=pack(runs)) if runs else ()
-        return runs, sorted(_seqs(ended))
+    async def checks(self, after: int, count: int) -> list[int]:
+        """The next runs whose waits are to be settled."""
+        return [run for (run,) in await self._read("checks", after=after, count=count)]
+
+    async def checked_ends(self, runs: Sequence[int]) -> list[int]:
+        """Those predecessors of these runs that have ended."""
+        return sorted(_seqs(await self._read("checked_ends", ids=pack(runs))))
 
     async def settle(self, runs: Sequence[int], ended: Sequence[int], nonce: str, mark: str, now: int) -> list[Ready]:
         """Do what follows for these runs from the ends before them, and forget the checks of those that it is known for."""
@@ -605,11 +643,34 @@ class Records(
         await self._batch("look_later", Statement("look_later", {"r": packed}))
 
     async def next_times(self, now: int) -> dict[str, int]:
-        """When the next run is due, a lease wants a look, a gate opens, a direct call ends, a schedule fires: as far as there are any."""
-        asked = [Statement(name) for name in ("next_due", "next_gate")]
-        asked += [Statement(name, {"now": now}) for name in ("next_look", "next_slot_end", "next_schedule")]  # an overdue one hides none
-        found = await self._batch("read", *asked)
-        return {one.name: rows[0][0] for one, rows in zip(asked, found, strict=True) if rows[0][0] is not None}
+        """When the next run is due, a gate opens, a lease wants a look, a direct call ends, a schedule fires: as far as there are any."""
+        return _times_of(await self._read("next_times", now=now))
+
+    async def first_pages(self, now: int, overdue: tuple[int, int], parked: str, sizes: PageSizes, *, late: int | None) -> Pages:
+        """The first of everything that a sweep looks for, in one read; `late` is as for `looked_at_late`, or None to leave that out."""
+        asked = [
+            Statement("overdue", {"now": now, "look_at": overdue[0], "seq": overdue[1], "count": sizes.runs}),
+            Statement("slots_overdue", {"now": now, "after": 0, "count": sizes.keys}),
+            Statement("gates_due", {"now": now, "count": sizes.keys}),
+            Statement("parked_keys", {"after": parked, "count": sizes.keys}),
+            Statement("schedules_due", {"now": now, "at": 0, "since": 0, "seq": 0, "count": sizes.schedules}),
+            Statement("checks", {"after": 0, "count": sizes.runs}),
+            Statement("due", {"now": now, "at": 0, "seq": 0, "count": sizes.runs}),
+            Statement("next_times", {"now": now}),
+            *([] if late is None else [Statement("looked_at_late", {"now": late, "count": sizes.runs})]),
+        ]
+        leases, slots, gates, keys, schedules, checks, due, times, *rest = await self._batch("read", *asked)
+        return Pages(
+            [run_of(row) for rows in rest for row in rows],
+            [run_of(row) for row in leases],
+            [Slot(*row) for row in slots],
+            [key for key, *_ in gates],
+            [key for (key,) in keys],
+            [_schedule_of(row) for row in schedules],
+            [run for (run,) in checks],
+            [(at, seq) for at, seq in due],
+            _times_of(times),
+        )
 
     # Reading
 

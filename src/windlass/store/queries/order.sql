@@ -241,9 +241,6 @@ select key from job_gates where key {in_texts: names} order by key for update
 -- name: open_gates
 update job_gates set wake_at = null where key {in_texts: names} and coalesce(wake_at, :now + 1) <= :now
 
--- name: next_gate
-select (select wake_at from job_gates where wake_at is not null order by wake_at limit 1)
-
 -- name: parked_keys
 with recursive found(key, n) as (
   select (select parked from job_runs where parked is not null and parked > :after order by parked limit 1), 1
@@ -314,5 +311,3 @@ delete from job_slots where seq {among: slots_listed} and 0 < (
   select count(*) from {rows: r: seq int, lease_until int} where r.seq = job_slots.seq and r.lease_until = job_slots.lease_until)
 returning key
 
--- name: next_slot_end
-select min(lease_until) from job_slots where lease_until > :now

@@ -516,11 +516,14 @@ select {run} from job_runs where look_at > :now and look_at > :now + lease order
 update job_runs set look_at = r.look_at from {looked_at}
 where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev and job_runs.state in ({live})
 
--- name: next_due
-select (select due_at from job_runs where state {from: dispatch} order by due_at limit 1)
-
--- name: next_look
-select (select look_at from job_runs where look_at > :now order by look_at limit 1)
+-- Of leases, direct calls and schedules, what is overdue already hides none behind it: it was looked at, and has moved on or must wait.
+-- name: next_times
+select
+  (select due_at from job_runs where state {from: dispatch} order by due_at limit 1),
+  (select wake_at from job_gates where wake_at is not null order by wake_at limit 1),
+  (select look_at from job_runs where look_at > :now order by look_at limit 1),
+  (select min(lease_until) from job_slots where lease_until > :now),
+  (select next_at from job_schedules where next_at > :now order by next_at limit 1)
 
 -- Reading --------------------------------------------------------------------------------------------------------
 
@@ -772,10 +775,6 @@ select {schedule} from job_schedules where key > :after order by key limit :coun
 -- name: schedules_due
 select {schedule} from job_schedules
 where next_at <= :now and (next_at, created_at, id) > (:at, :since, :seq) order by next_at, created_at, id limit :count
-
--- What is due already was looked at: it has moved on, or waits for a machine that knows its zone.
--- name: next_schedule
-select (select next_at from job_schedules where next_at > :now order by next_at limit 1)
 
 -- name: schedule_skips
 select first_at, last_at, number, reason, at from job_skips where schedule = :id order by id desc limit :count
