@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from difflib import unified_diff
 from hashlib import blake2b
@@ -45,9 +46,15 @@ ALWAYS = {
 
 
 class RecordedClock(ManualClock):
-    """Stands still. Ids and nonces are counted: they sort as they were made, and can be told from all other text."""
+    """What is stored stands still; only intervals pass, for those who wait.
+
+    Ids and nonces are counted: they sort as they were made, and can be told from all other text.
+    """
 
     made = 0
+
+    def monotonic(self) -> int:
+        return self.ticks + time.monotonic_ns() // 1_000_000
 
     def new_id(self) -> str:
         self.made += 1

@@ -55,7 +55,9 @@ async def jobs() -> dict[str, list[Exchange]]:
         await w.good("POST", f"/api/v1/runs/{run['id']}/cancel")
         for waiting in (await w.good("GET", "/api/v1/runs?job=later"))["runs"]:
             await w.good("POST", f"/api/v1/runs/{waiting['id']}/cancel")
-        await w.ask("DELETE", "/api/v1/jobs/later", name="one that nobody has defined, whose runs have ended")
+        await w.ask("DELETE", "/api/v1/jobs/later", name="one whose runs have ended")
+        await w.pruned()
+        await w.ask("DELETE", "/api/v1/jobs/later", name="one that nobody has defined and nobody needs")
         return w.recorded
 
 
@@ -279,7 +281,17 @@ async def changing() -> dict[str, list[Exchange]]:
         await change("one that has ended", "", {"priority": 1}, third, "PATCH")
         await change("one that has ended", "/move", {"to": "top"}, third)
         await _again(w, change, third)
+        forever = {"job": "mail", "key": {"name": "ever", "lasts": "forever"}}
+        keyed = (await w.good("POST", "/api/v1/runs", forever))["id"]
+        await w.good("POST", f"/api/v1/runs/{keyed}/cancel")
         await w.pruned()
+        for what in ("", "/attempts", "/history", "/logs", "/why", "/results", "/events"):
+            await change("one that was removed, whose key is known", what, run=keyed, method="GET", until="\n\n")
+        await change("one that was removed, whose key is known", "", {"priority": 1}, keyed, "PATCH")
+        await change("one that was removed, whose key is known", "/move", {"to": "top"}, keyed)
+        await change("one that was removed, whose key is known", "/cancel", run=keyed)
+        await change("one that was removed, whose key is known", "/rerun", run=keyed)
+        await w.ask("POST", "/api/v1/runs", forever, name="under the key of one that was removed")
         for what in ("", "/attempts", "/history", "/logs", "/why", "/results", "/events"):
             await change("one that was removed", what, run=third, method="GET", until="\n\n")
         await change("one that was removed", "", {"priority": 1}, third, "PATCH")
@@ -302,10 +314,10 @@ async def _again(w: World, change: Any, ended: str) -> None:
     await change("of one who may submit", "/rerun", run=ended, headers={"idempotency-key": "r2"}, who="submit")
     await change("of one who may submit, again", "/rerun", run=ended, headers={"idempotency-key": "r2"}, who="submit")
     await change("an Idempotency-Key that is too long", "/rerun", run=ended, headers={"idempotency-key": "x" * 201})
-    waiting = await _new(w)
+    waiting = (await w.good("POST", "/api/v1/runs", {"job": "mail", "options": {"queue": "own"}}))["id"]
     await change("the Idempotency-Key of another run", "/rerun", run=await _cancelled(w), headers={"idempotency-key": "r1"})
     await change("one that waits", "/rerun", run=waiting)
-    await w.claim()
+    await w.claim(queues=["own"])
     await change("one that is claimed", "/rerun", run=waiting)
     await change("one that is claimed", "", {"priority": 1}, waiting, "PATCH")
     await change("one that is claimed", "/move", {"to": "top"}, waiting)
@@ -330,7 +342,7 @@ async def groups() -> dict[str, list[Exchange]]:
 
         one = {"job": "mail"}
         least = await create("the least", members=[one])
-        await create("a chain", members=[one, one | {"payload": {"n": 2}}], kind="chain", name="two", on_failure="continue")
+        await create("a chain", members=[one, one | {"payload": {"n": 2}}], kind="sequential", name="two", on_failure="continue")
         last = {"job": "mail", "payload": {"last": True}, "delay": 1_000}
         graph = [one | {"name": "a"}, one | {"name": "b", "after": ["a"], "options": {"priority": 2}}]
         full = await create("a graph with a callback", members=graph, kind="graph", callback=last)
@@ -401,6 +413,7 @@ MORE: dict[str, tuple[Scene, list[str]]] = {
     "changing": (
         changing,
         [
+            "POST_api_v1_runs",
             "PATCH_api_v1_runs_run_id",
             *(f"POST_api_v1_runs_run_id_{what}" for what in ("cancel", "rerun", "move")),
             *(f"GET_api_v1_runs_run_id{what}" for what in ("", "_attempts", "_history", "_logs", "_why", "_results", "_events")),
