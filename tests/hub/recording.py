@@ -214,6 +214,9 @@ class World:
 
 
 LEFT_OUT = "<left out>"
+"""The value of a header that is otherwise sent, and here is not."""
+STALLS = "tests.stalls"
+"""An extension of a request whose body does not come."""
 
 
 def _scope(method: str, target: str, headers: Sequence[tuple[str, str]], more: dict[str, Any]) -> dict[str, Any]:
@@ -246,6 +249,8 @@ async def _drive(app: Any, scope: dict[str, Any], body: bytes, until: bytes | No
         nonlocal sent
         if not sent:
             sent = True
+            if scope["extensions"].get(STALLS):
+                await asyncio.sleep(20)
             return {"type": "http.request", "body": body, "more_body": False}
         await enough.wait()
         return {"type": "http.disconnect"}
