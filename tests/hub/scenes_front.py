@@ -18,7 +18,7 @@ async def front() -> dict[str, list[Exchange]]:
         await w.ask("GET", "/", name="the page, which is known", who=None, headers=tag, to="GET_page")
         await w.ask("GET", "/?a=b", name="whatever is behind it", who=None)
         await w.ask("GET", "/", name="with a token that is wrong", who=None, headers={"authorization": "Bearer no"})
-        for name in ("index.html", "app.js", "none.js", "__init__.py", "..%2F__init__.py", "%2E%2E", ""):
+        for name in ("index.html", "main.js", "style.css", "icon.svg", "none.js", "__init__.py", "..%2F__init__.py", "%2E%2E", ""):
             await w.ask("GET", f"/page/{name}", name=f"the file {name!r}", who=None, to="GET_page_name")
         await w.ask("GET", "/page/index.html", name="a file that is known", who=None, headers=tag)
         await w.ask("GET", "/page/index.html", name="a file under another tag", who=None, headers={"if-none-match": '"no"'})
@@ -162,10 +162,10 @@ async def gate() -> dict[str, list[Exchange]]:
         ):
             await ask(f"by the name {host!r}", headers={"host": host})
             await ask(
-                f"a claim by the name {host!r}",
+                f"a worker by the name {host!r}",
                 "POST",
-                "/api/v1/worker/wait",
-                {"topics": ["nothing"], "timeout": 0},
+                "/api/v1/worker/beat",
+                {"held": [], "lease": 1_000},
                 headers={"host": host},
             )
         for name in ("x-forwarded-for", "x-forwarded-proto", "forwarded", "via", "x-real-ip"):
@@ -231,8 +231,8 @@ async def heads() -> dict[str, list[Exchange]]:
         await ask(
             "twice x-anything, to a worker's route",
             "POST",
-            "/api/v1/worker/wait",
-            {"topics": [], "timeout": 0},
+            "/api/v1/worker/beat",
+            {"held": [], "lease": 1_000},
             [("x-a", "a"), ("x-a", "b")],
         )
         await ask("100 headers", headers=[(f"x-{n}", "") for n in range(98)])
@@ -263,7 +263,7 @@ async def heads() -> dict[str, list[Exchange]]:
         await ask("another body with GET", body=b"x", headers={"content-type": "text/plain"})
         stalls = {"extensions": {STALLS: True}}
         await ask("a body that does not come", "POST", "/api/v1/pause", {"scope": "system"}, **stalls)
-        await ask("a body that does not come, to a worker's route", "POST", "/api/v1/worker/wait", {"topics": [], "timeout": 0}, **stalls)
+        await ask("a body that does not come, to a worker's route", "POST", "/api/v1/worker/beat", {"held": [], "lease": 1_000}, **stalls)
         return w.recorded
 
 
@@ -296,8 +296,8 @@ async def mounted() -> dict[str, list[Exchange]]:
             "/sub/api/v1/me/",
         ):
             await ask("GET", target, root_path="/sub")
-        await ask("POST", "/sub/api/v1/worker/wait", {"topics": ["nothing"], "timeout": 0}, root_path="/sub")
-        await ask("POST", "/sub/api/v1/worker/beat", b"{", root_path="/sub")
+        await ask("POST", "/sub/api/v1/worker/beat", {"held": [], "lease": 1_000}, root_path="/sub")
+        await ask("POST", "/sub/api/v1/worker/start", b"{", root_path="/sub")
         await ask("POST", "/sub/api/v1/jobs", root_path="/sub")
         await ask("GET", "/sub/api/v1/jobs/a%2Fb", path="/api/v1/jobs/a/b", root_path="/sub")
         await ask("GET", "/sub/api/v1/jobs/a%2Fb", path="/api/v1/jobs/a/b/", root_path="")
