@@ -27,7 +27,7 @@ async def front() -> dict[str, list[Exchange]]:
         await w.ask("GET", "/healthz", name="alive", who=None)
         await w.ask("GET", "/readyz", name="before its loops begin", who=None)
         w.begin_loops()
-        while w.hub.problems():
+        while w.hub.problems():  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0.01)
         await w.ask("GET", "/readyz", name="ready", who=None)
         w.store.fault = StoreUnreachable("The file is gone.", hint="Look for it.")
