@@ -249,10 +249,10 @@ async def full() -> dict[str, list[Exchange]]:
         await w.good("PUT", "/api/v1/resources/gpu", {"capacity": 1})
         slot = await w.good("POST", "/api/v1/slots", {"resource": "gpu"})
         no_room: dict[str, Any] = {"who": "work", "name": "no more may wait"}
-        await w.ask("POST", "/api/v1/worker/wait", {"topics": ["sweep"], "timeout": 1}, **no_room)
-        await w.ask("POST", "/api/v1/worker/claim", {"worker": W1, "count": 1, "lease": 1_000, "wait": 1}, **no_room)
-        await w.ask("POST", "/api/v1/slots", {"resource": "gpu", "wait": 1}, name="no more may wait")
-        await w.ask("POST", f"/api/v1/slots/{slot['id']}/renew", {"token": slot["token"], "wait": 1}, name="no more may wait")
+        await w.ask("POST", "/api/v1/worker/wait", {"topics": ["sweep"], "timeout": 10_000}, **no_room)
+        await w.ask("POST", "/api/v1/worker/claim", {"worker": W1, "count": 1, "lease": 1_000, "wait": 10_000}, **no_room)
+        await w.ask("POST", "/api/v1/slots", {"resource": "gpu", "wait": 10_000}, name="no more may wait")
+        await w.ask("POST", f"/api/v1/slots/{slot['id']}/renew", {"token": slot["token"], "wait": 10_000}, name="no more may wait")
         return w.recorded
 
 
