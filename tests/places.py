@@ -55,7 +55,7 @@ class Place:
 def open_place(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
     """The place that a test is asked for; a file where it does not say."""
     kind: str = getattr(request, "param", "file")
-    store = request.getfixturevalue("postgres_url") if kind.endswith("postgres") else str(folder / "windlass.db")
+    store = request.getfixturevalue("emptied_postgres") if kind.endswith("postgres") else str(folder / "windlass.db")
     place = Place(store, hub=kind.startswith("hub"))
     try:
         yield place

@@ -113,5 +113,5 @@ def test_claims_that_one_hub_is_asked_for_at_once_are_one_write(tmp_path: Path) 
     assert writes == 1
 
 
-def test_none_of_fifty_claims_on_postgres_comes_back_empty(postgres_url: str) -> None:
-    check(lambda: BlockingPostgres(postgres_url, ManualClock(), size=1))
+def test_none_of_fifty_claims_on_postgres_comes_back_empty(emptied_postgres: str) -> None:
+    check(lambda: BlockingPostgres(emptied_postgres, ManualClock(), size=1))

@@ -683,7 +683,7 @@ class Desk:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
-    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("emptied_postgres")
     served = ServedHub(store)
     desk = Desk(served)
     yield desk
@@ -829,7 +829,7 @@ def test_a_hub_names_the_part_that_is_not_ready(desk: Desk, verb: str, part: str
 
 def test_a_hub_without_its_store_lives_and_is_not_ready(tmp_path: Path) -> None:
     with PostgresServer() as server:
-        served = ServedHub(server.create_database("away"))
+        served = ServedHub(server.create_database("away"), patience=0.5)
         desk = Desk(served)
         until(lambda: desk.missing() == set())
         server.close()

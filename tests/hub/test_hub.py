@@ -104,7 +104,7 @@ class Desk:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
-    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("emptied_postgres")
     made = Desk(store, LeapingClock())
     made.define()
     yield made

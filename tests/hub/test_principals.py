@@ -81,7 +81,7 @@ class Place:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    made = Place(str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url"))
+    made = Place(str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("emptied_postgres"))
     yield made
     made.close()
 

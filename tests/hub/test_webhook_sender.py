@@ -438,10 +438,10 @@ def test_a_mark_that_came_too_late_is_nobodys_business(memory: Harness, caplog: 
 
 
 @pytest.mark.parametrize("kind", SHARED)
-def test_two_senders_send_each_delivery_once(kind: str, postgres_url: str, tmp_path: Path) -> None:
+def test_two_senders_send_each_delivery_once(kind: str, emptied_postgres: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = SystemClock()
-        stores = [AsyncPostgres(postgres_url, clock) if kind == "postgres" else AsyncSqlite(tmp_path / "a.db", clock) for _ in range(2)]
+        stores = [AsyncPostgres(emptied_postgres, clock) if kind == "postgres" else AsyncSqlite(tmp_path / "a.db", clock) for _ in range(2)]
         engines = [Engine(store, clock) for store in stores]
         first = engines[0]
         await first.define("mail")

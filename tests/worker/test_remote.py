@@ -49,7 +49,7 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def hub(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedHub]:
-    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("emptied_postgres")
     served = ServedHub(store, clock=LeapingClock())
     yield served
     served.stop()
