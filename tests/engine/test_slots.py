@@ -18,9 +18,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.places import AGES, HUBS, PLACES, Place, at_both_ends, beside, everywhere, open_place, over_http
+from tests.places import AGES, Place, at_both_ends, beside, by_each, everywhere, open_place, over_http
 from tests.proxies import Proxy, What
 from tests.served import LeapingClock, ServedHub
+from tests.tiers import corners
 from tests.workers import DEADLINE, Gate, ended, in_state, until, working
 from windlass import App, AsyncApp, HeldSlot, State, cli
 from windlass.cli import codes
@@ -83,10 +84,7 @@ def by_hand(place: Place, inside: Callable[[], None], **how: Any) -> None:
 Caller = Callable[..., None]
 LIBRARY: tuple[Caller, ...] = (by_app, by_async_app)
 HTTP: tuple[Caller, ...] = (by_client, by_async_client, by_hand)
-CALLS = [(name, caller) for name in PLACES for caller in (LIBRARY + HTTP if name in HUBS else LIBRARY)]
-by_every_caller = pytest.mark.parametrize(
-    ("place", "caller"), CALLS, indirect=["place"], ids=[f"{name}, {caller.__name__}" for name, caller in CALLS]
-)
+by_every_caller = pytest.mark.parametrize(("place", "caller"), by_each(LIBRARY, HTTP, lambda caller: caller.__name__), indirect=["place"])
 
 
 def in_line(place: Place, count: int = 1) -> None:
@@ -257,7 +255,9 @@ def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls, "LONGEST_WAIT", float(AGES))
 
 
-HEARING = pytest.mark.parametrize("place", ["file", "hub on file", "hub on postgres"], indirect=True)  # a blocking PostgreSQL looks
+HEARING = pytest.mark.parametrize(
+    "place", corners(("file", "hub on file", "hub on postgres")), indirect=True
+)  # a blocking PostgreSQL looks
 
 
 @HEARING
@@ -491,8 +491,7 @@ def test_an_ask_that_is_repeated_is_the_same_slot(place: Place, http: httpx.Clie
     assert len(place.slots()) == 1
 
 
-@pytest.mark.parametrize("path", ["release", "renew", "slots"])
-@pytest.mark.parametrize("what", ["cut", "refuse", "replay"])
+@pytest.mark.parametrize(("path", "what"), corners(("release", "renew", "slots"), ("cut", "refuse", "replay")))
 def test_N1_a_bad_network_changes_nothing_for_a_direct_call(tmp_path: Path, path: str, what: What) -> None:
     served = ServedHub(tmp_path / "proxy.db")
     proxy = Proxy(served.port)
