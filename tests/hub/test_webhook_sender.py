@@ -29,6 +29,7 @@ from tests.conformance import IN_STATE, SHARED
 from tests.engine.test_webhooks import DAY, LEASE, MINUTE, URL, add, claim, counts, end, make, memory, no_faults, read, refuse, take, told
 from tests.harness import Harness
 from tests.hub.receivers import Answer, Post, Receiver, drip, hang, huge, reset, status
+from tests.tiers import long
 from windlass import webhooks
 from windlass.clock import ManualClock, SystemClock
 from windlass.egress import Egress
@@ -496,6 +497,7 @@ def kills(dialect: str) -> list[str]:
     return [*webhooks.POINTS, *(f"{verb}.{place}" for verb, place in stored if verb in SENT_BY and place not in RARE)]
 
 
+@long
 @pytest.mark.parametrize(("kind", "rounds"), [("sqlite", 400), ("postgres", 100)])
 def test_W2_nothing_is_missing_whenever_a_sender_dies(kind: str, rounds: int, request: pytest.FixtureRequest) -> None:
     """Each round ends a few runs, and kills a sender; the one after it goes on. A round later the dead one's leases are over."""
