@@ -16,6 +16,7 @@ import apsw
 import psycopg
 import pytest
 
+from tests.tiers import corners, long
 from windlass.clock import ManualClock
 from windlass.model import State
 from windlass.store import sql
@@ -431,14 +432,14 @@ def faults(dialect: str, plans: Mapping[str, list[Access]]) -> list[str]:
     return [fault for name, accesses in sorted(plans.items()) for fault in judge(name, QUERIES[dialect][name].text, accesses)]
 
 
-@pytest.mark.parametrize("situation", SITUATIONS)
+@pytest.mark.parametrize("situation", corners(SITUATIONS))
 def test_sqlite_looks_rows_up(situation: str, tmp_path: Path) -> None:
     plans = sqlite_plans(tmp_path / "windlass.db", *SITUATIONS[situation])
     assert set(plans) == {name for name, query in QUERIES["sqlite"].items() if query.text}
     assert faults("sqlite", plans) == []
 
 
-@pytest.mark.parametrize("version", [18, 16])
+@pytest.mark.parametrize("version", [18, pytest.param(16, marks=long)])
 def test_postgres_looks_rows_up(version: int) -> None:
     with PostgresServer(version=version) as server:
         for situation, (load, analyze) in SITUATIONS.items():
