@@ -25,6 +25,7 @@ from psycopg.rows import TupleRow
 from tests.harness import Harness, token
 from tests.kill_child import open_store as open_where
 from tests.served import ServedHub
+from tests.tiers import long
 from tests.workers import until
 from windlass import cli
 from windlass.clock import ManualClock, SystemClock
@@ -163,6 +164,7 @@ def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "PAGE", 3)
 
 
+@long
 @given(steps=STEPS)
 @settings(max_examples=150, deadline=None)
 def test_A3_what_is_counted_equals_a_scan_of_the_table(steps: list[tuple[str, int]]) -> None:
@@ -172,6 +174,7 @@ def test_A3_what_is_counted_equals_a_scan_of_the_table(steps: list[tuple[str, in
     run_sync(store.close())
 
 
+@long
 @given(steps=STEPS)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_A3_what_is_counted_equals_a_scan_of_the_table_on_postgres(
@@ -473,6 +476,7 @@ def child(place: tuple[str, str]) -> subprocess.Popen[bytes]:
     return process
 
 
+@long
 def test_many_processes_count_every_entry_once(shared: Harness, place: tuple[str, str]) -> None:
     """Three count while a fourth makes and works off runs; one of them is killed in the middle, wherever it is."""
     with ExitStack() as stack:
