@@ -39,7 +39,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist workste
 
 .PHONY: test test-long test-all
 test: $(STAMP) ## Run all tests but the long ones; ARGS="..." goes to pytest
-	$(PYTEST) -m "not long" $(ARGS)
+	$(PYTEST) -m "not long" --ignore=tests/proof $(ARGS)
 	@echo "The long tests are left: make test-long runs those, make test-all everything."
 test-long: $(STAMP) ## Run the long tests: proofs by kills, races and chance, and whole matrices
 	$(PYTEST) -m long $(ARGS)
