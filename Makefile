@@ -34,9 +34,17 @@ setup: $(STAMP) ## Make .venv and install the locked dependencies
 up: $(STAMP) ## Show windlass at work until Ctrl-C; ARGS="--seconds 20" ends by itself
 	@$(BIN)/python examples/up.py $(ARGS)
 
-.PHONY: test
-test: $(STAMP) ## Run the tests; ARGS="..." goes to pytest
-	$(BIN)/python -m pytest -n auto $(ARGS)
+# Hundreds of processes import the package; what they compile is kept, whatever the surroundings say.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
+
+.PHONY: test test-long test-all
+test: $(STAMP) ## Run all tests but the long ones; ARGS="..." goes to pytest
+	$(PYTEST) -m "not long" --ignore=tests/proof $(ARGS)
+	@echo "The long tests are left: make test-long runs those, make test-all everything."
+test-long: $(STAMP) ## Run the long tests: proofs by kills, races and chance, and whole matrices
+	$(PYTEST) -m long $(ARGS)
+test-all: $(STAMP) ## Run all tests
+	$(PYTEST) $(ARGS)
 
 .PHONY: check check-format check-lint check-types check-layers check-docs
 check: check-format check-lint check-types check-layers check-docs ## Check format, lint, types, layers and generated docs

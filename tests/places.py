@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from tests.served import ServedHub
+from tests.tiers import corners, long
 from tests.workers import DEADLINE
 from windlass import App
 from windlass.hub import HubSettings
 from windlass.model import Slot
 from windlass.store.base import run_sync
 
+T = TypeVar("T")
+
 AGES = 24 * 3600
-PLACES = ("file", "hub on file", "hub on postgres", "postgres")
+PLACES = ("file", "postgres", "hub on file", "hub on postgres")
 HUBS = ("hub on file", "hub on postgres")
 
 
@@ -55,7 +59,7 @@ class Place:
 def open_place(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
     """The place that a test is asked for; a file where it does not say."""
     kind: str = getattr(request, "param", "file")
-    store = request.getfixturevalue("postgres_url") if kind.endswith("postgres") else str(folder / "windlass.db")
+    store = request.getfixturevalue("emptied_postgres") if kind.endswith("postgres") else str(folder / "windlass.db")
     place = Place(store, hub=kind.startswith("hub"))
     try:
         yield place
@@ -65,8 +69,17 @@ def open_place(request: pytest.FixtureRequest, folder: Path) -> Iterator[Place]:
 
 at_both_ends = pytest.mark.parametrize("place", ["file", "hub on postgres"], indirect=True)
 """The shortest way and the longest, where what lies between makes no difference."""
-everywhere = pytest.mark.parametrize("place", PLACES, indirect=True)
-over_http = pytest.mark.parametrize("place", HUBS, indirect=True)
+everywhere = pytest.mark.parametrize("place", corners(PLACES), indirect=True)
+over_http = pytest.mark.parametrize("place", [pytest.param("hub on file", marks=long), "hub on postgres"], indirect=True)
+
+
+def by_each(library: Sequence[T], http: Sequence[T], name: Callable[[T], str]) -> list[pytest.ParameterSet]:
+    """Each way to call at each place that has it; in the short tier those of the library on a file, all others through a hub."""
+    return [
+        pytest.param(place, way, id=f"{place}, {name(way)}", marks=() if place == (PLACES[0] if way in library else PLACES[-1]) else long)
+        for place in PLACES
+        for way in (*library, *(http if place in HUBS else ()))
+    ]
 
 
 @contextmanager

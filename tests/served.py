@@ -50,8 +50,10 @@ class ServedHub:
         *,
         mounted: str = "",
         open: bool = True,
+        patience: float = 30.0,
     ) -> None:
         self._store, self.clock, self._mounted = str(store), clock or SystemClock(), mounted
+        self._patience = patience
         self._settings = replace(settings or HubSettings(), open=open)
         self.port = 0
         self.start()
@@ -91,7 +93,7 @@ class ServedHub:
 
     async def _serve(self, sock: socket.socket) -> None:
         self.loop = asyncio.get_running_loop()
-        store = open_store(self._store, self.clock, blocking=False)
+        store = open_store(self._store, self.clock, blocking=False, patience=self._patience)
         try:
             self.hub = Hub(Engine(store, self.clock), self.clock, self._settings)
             app: Any = HubApp(self.hub)

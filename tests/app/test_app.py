@@ -19,6 +19,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.harness import KINDS
+from tests.tiers import corners
 from windlass import App, AsyncApp, AsyncHandle, Context, Fail, Handle, Key, State, current
 from windlass.clock import ManualClock
 from windlass.errors import BadInput, NotFinished, NotFound, Pruned, RunFailed, TooLarge, UnknownJob, WrongState
@@ -66,7 +67,7 @@ async def _awaited(answer: Any) -> Any:
     return await answer
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=corners(KINDS))
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
         case "memory":

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.served import LeapingClock, ServedHub
+from tests.tiers import corners
 from windlass.client import AsyncTransport, BlockingTransport, RemotePort
 from windlass.clock import ManualClock
 from windlass.config import open_store
@@ -63,7 +64,7 @@ def _clients(address: str, *, blocking: bool) -> AbstractAsyncContextManager[Por
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-@pytest.mark.parametrize("kind", [*ENGINES, *CLIENTS])
+@pytest.mark.parametrize("kind", corners([*ENGINES, *CLIENTS]))
 def test_port(kind: str, case: Case, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     address = request.getfixturevalue("emptied_postgres") if "postgres" in kind else str(tmp_path / "windlass.db")
     opened: Callable[..., AbstractAsyncContextManager[Ports]] = _engines if kind in ENGINES else _clients

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conformance import SHARED
 from tests.harness import KINDS
+from tests.tiers import corners
 from windlass import App
 from windlass.clock import ManualClock
 
@@ -20,14 +21,14 @@ def _address(kind: str, folder: Path, request: pytest.FixtureRequest) -> str:
     return ":memory:" if kind == "memory" else str(folder / "windlass.db")
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=corners(KINDS))
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     """An app without jobs on each store in turn."""
     with App(_address(request.param, tmp_path, request)) as app:
         yield app
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=corners(KINDS))
 def still(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     """The same with a clock that stands still until a test moves it."""
     with App(_address(request.param, tmp_path, request), clock=ManualClock()) as app:

@@ -29,7 +29,7 @@ def _text(page: Path) -> str:
 def test_what_a_page_shows_runs_in_an_empty_folder(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
     if "DATABASE_URL" in _text(page):
-        environment["DATABASE_URL"] = request.getfixturevalue("postgres_url")
+        environment["DATABASE_URL"] = request.getfixturevalue("emptied_postgres")
     Follower(tmp_path, environment).follow(page)
 
 

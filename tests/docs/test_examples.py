@@ -197,6 +197,6 @@ def test_it_serves_the_shop_signs_in_by_its_link_once_and_drains_at_a_signal(sta
 
 
 def test_it_ends_by_itself_when_told_so(start: Callable[..., Program]) -> None:
-    program = start("--seconds", "5")
+    program = start("--seconds", "2")
     assert program.process.wait(PATIENCE) == 0, program.text
     _nothing_is_held(program)

@@ -438,7 +438,7 @@ def test_many_who_sign_in_with_one_invitation_at_once_get_one_session(kind: str,
     async def main() -> None:
         clock = SystemClock()
         if kind == "postgres":
-            url = request.getfixturevalue("postgres_url")
+            url = request.getfixturevalue("emptied_postgres")
             run_sync(BlockingPostgres(url, clock).close())
             stores: list[Any] = [AsyncPostgres(url, clock) for _ in range(2)]
         else:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.conformance import dump, running, unchanged
 from tests.harness import Harness, token
+from tests.tiers import long
 from windlass import payload
 from windlass.clock import ManualClock
 from windlass.engine import Engine
@@ -644,6 +645,7 @@ ANYTHING = st.recursive(
 """Values of JSON's types, some of which no store can keep."""
 
 
+@long
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(ANYTHING, min_size=1, max_size=10))
 def test_what_is_accepted_comes_back_equal(h: Harness, values: list[Any]) -> None:

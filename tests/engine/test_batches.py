@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.harness import KINDS
+from tests.tiers import corners
 from tests.worker.test_executors import nothing_stays  # noqa: F401 - every test here is watched as well
 from tests.worker.test_worker import Ports, at
 from tests.workers import DEADLINE, ended, until, working
@@ -65,7 +66,7 @@ def watch(engine: Any) -> Watched:
     return watched
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=corners(KINDS))
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     with App(at(request.param, tmp_path, request), limits=SMALL) as app:
 

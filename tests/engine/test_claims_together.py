@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness import Harness
+from tests.tiers import long
 from windlass.clock import ManualClock
 from windlass.engine import Ask, Engine
 from windlass.errors import BadInput, OutcomeUnknown, StoreUnreachable, WindlassError
@@ -160,6 +161,7 @@ def place(run: Run) -> tuple[int, int, int]:
     return run.band, run.position, run.seq
 
 
+@long
 @settings(max_examples=150, deadline=None)
 @given(made=st.lists(jobs, max_size=10), asked=st.lists(st.tuples(workers, st.integers(1, 4)), min_size=1, max_size=5))
 def test_nobody_is_passed_by(made: list[NewRun], asked: list[tuple[WorkerInfo, int]]) -> None:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.harness import Harness
+from tests.tiers import long
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
 from windlass.hub.joining import Joining
@@ -71,6 +72,7 @@ def check(opened: Callable[[], Store]) -> None:
             assert first.claim(1) == []
 
 
+@long
 def test_none_of_fifty_claims_on_a_file_comes_back_empty(tmp_path: Path) -> None:
     check(lambda: BlockingSqlite(tmp_path / "windlass.db", ManualClock()))
 
@@ -113,5 +115,6 @@ def test_claims_that_one_hub_is_asked_for_at_once_are_one_write(tmp_path: Path) 
     assert writes == 1
 
 
-def test_none_of_fifty_claims_on_postgres_comes_back_empty(postgres_url: str) -> None:
-    check(lambda: BlockingPostgres(postgres_url, ManualClock(), size=1))
+@long
+def test_none_of_fifty_claims_on_postgres_comes_back_empty(emptied_postgres: str) -> None:
+    check(lambda: BlockingPostgres(emptied_postgres, ManualClock(), size=1))

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.places import AGES, HUBS, PLACES, Place, at_both_ends, everywhere, open_place, over_http
+from tests.places import AGES, Place, at_both_ends, by_each, everywhere, open_place, over_http
 from tests.served import ServedHub
 from tests.workers import Gate, ended, in_state, until, working
 from windlass import App, AsyncApp, Rate, State, Use, cli
@@ -119,14 +119,9 @@ class ByCommand:
 
 
 Door = ByApp | ByAsyncApp | ByClient | ByAsyncClient | ByHand | ByCommand
-DOORS: list[tuple[str, Door]] = [
-    (name, door)
-    for name in PLACES
-    for door in (ByApp(), ByAsyncApp(), ByCommand(), *((ByClient(), ByAsyncClient(), ByHand()) if name in HUBS else ()))
-]
-by_every_door = pytest.mark.parametrize(
-    ("place", "door"), DOORS, indirect=["place"], ids=[f"{name}, {type(door).__name__}" for name, door in DOORS]
-)
+LIBRARY: tuple[Door, ...] = (ByApp(), ByAsyncApp(), ByCommand())
+HTTP: tuple[Door, ...] = (ByClient(), ByAsyncClient(), ByHand())
+by_every_door = pytest.mark.parametrize(("place", "door"), by_each(LIBRARY, HTTP, lambda door: type(door).__name__), indirect=["place"])
 SCOPES: list[tuple[PauseScope, str]] = [("job", "send"), ("queue", "post"), ("system", "")]
 
 
@@ -469,9 +464,8 @@ WRONG: list[tuple[str, Callable[[Any], Any], type[WindlassError]]] = [
 ]
 
 
-@pytest.mark.parametrize(("ask", "kind"), [pytest.param(ask, kind, id=name) for name, ask, kind in WRONG])
 @at_both_ends
-def test_what_cannot_be_done_is_refused_and_changes_nothing(place: Place, ask: Callable[[Any], Any], kind: type[WindlassError]) -> None:
+def test_what_cannot_be_done_is_refused_and_changes_nothing(place: Place, subtests: pytest.Subtests) -> None:
     engine = place.app.engine
     run_sync(engine.define("job", options=Options(uses=(Use("used"),))))
 
@@ -479,9 +473,11 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(place: Place, ask: C
         return [run_sync(verb()) for verb in (engine.pauses, engine.queues, engine.resources)]
 
     before = everything()
-    with pytest.raises(kind):
-        run_sync(ask(engine))
-    assert everything() == before
+    for name, ask, kind in WRONG:
+        with subtests.test(name):
+            with pytest.raises(kind):
+                run_sync(ask(engine))
+            assert everything() == before
 
 
 def test_an_app_says_what_it_means(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.harness import Harness, open_store, token
 from tests.invariants import CLEAR, Observer, clear, with_tables
+from tests.tiers import long
 from windlass.clock import ManualClock
 from windlass.engine import Outcome, groups, retention
 from windlass.errors import BadInput, Cancelled, DuplicateKey, NotFound, UnknownJob, WrongState
@@ -696,6 +697,7 @@ def _shapes(count: int) -> dict[str, NewGroup]:
     }
 
 
+@long
 @pytest.mark.parametrize("kind", ["file", "postgres"])
 @pytest.mark.parametrize("shape", ["graph", "parallel", "sequential"])
 def test_ten_thousand_members_are_created_cancelled_and_run_again(
@@ -774,7 +776,7 @@ deeds = st.lists(
 )
 
 
-@pytest.fixture(params=["memory", "postgres"])
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=long)])
 def laboratory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     """A store that is emptied for each example, and whose tables can be read whole."""
     clock = ManualClock()

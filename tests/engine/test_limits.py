@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness import LEASE, Harness, token
+from tests.tiers import long
 from windlass.clock import ManualClock
 from windlass.engine import Outcome
 from windlass.errors import BadInput, LeaseLost, LimitReached, NotFound, WrongState
@@ -821,6 +822,7 @@ def played(ways: list[tuple[Any, ...]]) -> Harness:
     return h
 
 
+@long
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(WAYS), min_size=5, max_size=40), st.sets(st.sampled_from(sorted(WORKERS)), min_size=1))
 def test_why_is_empty_exactly_for_what_a_live_worker_would_get(ways: list[tuple[Any, ...]], alive: set[str]) -> None:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from tests.conformance import SHARED, at_once, crowd, late, unchanged
 from tests.harness import LEASE, Harness
+from tests.tiers import long
 from windlass import cron, payload
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine, Watch, schedules
@@ -363,6 +364,7 @@ DOWNTIMES = st.lists(st.one_of(st.integers(0, 3_000), st.integers(0, 90_000), st
 """Lengths in thousandths of what is between two instants."""
 
 
+@long
 @settings(max_examples=100, deadline=None)
 @given(rule=st.sampled_from(RULES), words=WORDS, downtimes=DOWNTIMES)
 def test_S6_after_any_downtimes_each_instant_was_fired_or_skipped_as_the_words_say(
@@ -790,6 +792,7 @@ def due_of(seen: Schedule, now: int) -> set[int]:
     return set(cron.between(rule_of(seen), seen.next_at - 1, now, seen.anchor, 10_000)[0])
 
 
+@long
 @pytest.mark.parametrize("kind", ["memory", "postgres"])
 def test_S6_however_edits_looks_and_time_take_turns_each_due_instant_becomes_one_run_or_one_skip(
     kind: str, tmp_path: Any, request: pytest.FixtureRequest

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from tests.harness import Harness
+from tests.tiers import long
 from windlass import engine
 from windlass.clock import ManualClock
 from windlass.model import Limits, NewRun
@@ -43,6 +44,7 @@ def before_line(number: int, other: Callable[[], None]) -> Iterator[Callable[[],
         sys.settrace(before)
 
 
+@long
 def test_another_thread_may_sweep_between_any_two_lines_of_a_sweep() -> None:
     clock = ManualClock()
     h = Harness(BlockingSqlite(":memory:", clock), clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import signal
@@ -18,9 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.places import AGES, HUBS, PLACES, Place, at_both_ends, beside, everywhere, open_place, over_http
+from tests.places import AGES, Place, at_both_ends, beside, by_each, everywhere, open_place, over_http
 from tests.proxies import Proxy, What
 from tests.served import LeapingClock, ServedHub
+from tests.tiers import corners
 from tests.workers import DEADLINE, Gate, ended, in_state, until, working
 from windlass import App, AsyncApp, HeldSlot, State, cli
 from windlass.cli import codes
@@ -28,7 +30,7 @@ from windlass.client import AsyncClient, Client, controls
 from windlass.clock import SystemClock
 from windlass.config import open_store
 from windlass.engine import Engine, limiting
-from windlass.errors import BadInput, LeaseLost, NotFound, NotInTime, WindlassError
+from windlass.errors import BadInput, LeaseLost, NotFound, NotInTime
 from windlass.hub import HubSettings
 from windlass.model import Slot
 from windlass.store.base import run_sync
@@ -83,10 +85,7 @@ def by_hand(place: Place, inside: Callable[[], None], **how: Any) -> None:
 Caller = Callable[..., None]
 LIBRARY: tuple[Caller, ...] = (by_app, by_async_app)
 HTTP: tuple[Caller, ...] = (by_client, by_async_client, by_hand)
-CALLS = [(name, caller) for name in PLACES for caller in (LIBRARY + HTTP if name in HUBS else LIBRARY)]
-by_every_caller = pytest.mark.parametrize(
-    ("place", "caller"), CALLS, indirect=["place"], ids=[f"{name}, {caller.__name__}" for name, caller in CALLS]
-)
+by_every_caller = pytest.mark.parametrize(("place", "caller"), by_each(LIBRARY, HTTP, lambda caller: caller.__name__), indirect=["place"])
 
 
 def in_line(place: Place, count: int = 1) -> None:
@@ -257,7 +256,9 @@ def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls, "LONGEST_WAIT", float(AGES))
 
 
-HEARING = pytest.mark.parametrize("place", ["file", "hub on file", "hub on postgres"], indirect=True)  # a blocking PostgreSQL looks
+HEARING = pytest.mark.parametrize(
+    "place", corners(("file", "hub on file", "hub on postgres")), indirect=True
+)  # a blocking PostgreSQL looks
 
 
 @HEARING
@@ -424,26 +425,19 @@ def test_a_weight_takes_so_much_of_the_resource(place: Place) -> None:
 # What is wrong
 
 
-@pytest.mark.parametrize(
-    ("how", "kind"),
-    [
-        ({"weight": 2}, BadInput),
-        ({"weight": 0}, BadInput),
-        ({"timeout": -1}, BadInput),
-        ({"timeout": "soon"}, BadInput),
-        ({"lease": 0}, BadInput),
-        ({"lease": 10**9}, BadInput),
-        ({"key": ""}, BadInput),
-    ],
-    ids=str,
-)
+UNREADABLE: list[dict[str, Any]] = [
+    {"weight": 2}, {"weight": 0}, {"timeout": -1}, {"timeout": "soon"}, {"lease": 0}, {"lease": 10**9}, {"key": ""},
+]  # fmt: skip
+
+
 @at_both_ends
-def test_a_call_that_cannot_be_read_is_refused_and_leaves_nothing(place: Place, how: dict[str, Any], kind: type[WindlassError]) -> None:
+def test_a_call_that_cannot_be_read_is_refused_and_leaves_nothing(place: Place, subtests: pytest.Subtests) -> None:
     run_sync(place.app.engine.add_resource("ollama", capacity=1))
-    for caller in LIBRARY + (HTTP[:2] if place.hubs else ()):
-        with pytest.raises(kind):
-            caller(place, lambda: pytest.fail("it got in"), **how)
-    assert place.slots() == []
+    for how, caller in itertools.product(UNREADABLE, LIBRARY + (HTTP[:2] if place.hubs else ())):
+        with subtests.test(f"{caller.__name__} {how}"):
+            with pytest.raises(BadInput):
+                caller(place, lambda: pytest.fail("it got in"), **how)
+            assert place.slots() == []
 
 
 @at_both_ends
@@ -491,8 +485,7 @@ def test_an_ask_that_is_repeated_is_the_same_slot(place: Place, http: httpx.Clie
     assert len(place.slots()) == 1
 
 
-@pytest.mark.parametrize("path", ["release", "renew", "slots"])
-@pytest.mark.parametrize("what", ["cut", "refuse", "replay"])
+@pytest.mark.parametrize(("path", "what"), corners(("release", "renew", "slots"), ("cut", "refuse", "replay")))
 def test_N1_a_bad_network_changes_nothing_for_a_direct_call(tmp_path: Path, path: str, what: What) -> None:
     served = ServedHub(tmp_path / "proxy.db")
     proxy = Proxy(served.port)

@@ -25,6 +25,7 @@ from psycopg.rows import TupleRow
 from tests.harness import Harness, token
 from tests.kill_child import open_store as open_where
 from tests.served import ServedHub
+from tests.tiers import long
 from tests.workers import until
 from windlass import cli
 from windlass.clock import ManualClock, SystemClock
@@ -163,6 +164,7 @@ def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "PAGE", 3)
 
 
+@long
 @given(steps=STEPS)
 @settings(max_examples=150, deadline=None)
 def test_A3_what_is_counted_equals_a_scan_of_the_table(steps: list[tuple[str, int]]) -> None:
@@ -172,6 +174,7 @@ def test_A3_what_is_counted_equals_a_scan_of_the_table(steps: list[tuple[str, in
     run_sync(store.close())
 
 
+@long
 @given(steps=STEPS)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_A3_what_is_counted_equals_a_scan_of_the_table_on_postgres(
@@ -473,6 +476,7 @@ def child(place: tuple[str, str]) -> subprocess.Popen[bytes]:
     return process
 
 
+@long
 def test_many_processes_count_every_entry_once(shared: Harness, place: tuple[str, str]) -> None:
     """Three count while a fourth makes and works off runs; one of them is killed in the middle, wherever it is."""
     with ExitStack() as stack:
@@ -681,9 +685,9 @@ class Desk:
         return set(told["missing"])
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=long)])
 def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
-    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("emptied_postgres")
     served = ServedHub(store)
     desk = Desk(served)
     yield desk
@@ -720,21 +724,22 @@ def test_a_hub_shows_its_workers(desk: Desk) -> None:
     assert desk.ask("GET", "api/v1/workers?after=w1") == {"workers": [], "cursor": None}
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ({"worker": "w1", "metrics": {"cpu": "much"}}, 400),
-        ({"worker": "w1", "metrics": {"cpu": None}}, 400),
-        ({"worker": "w1", "metrics": {"cpu": [1]}}, 400),
-        ({"worker": "w1", "metrics": {str(n): n for n in range(65)}}, 413),
-        ({"worker": "stranger", "metrics": {"cpu": 1}}, 404),
-        ({"worker": "w1"}, 400),
-    ],
-)
-def test_metrics_that_cannot_be_kept_are_refused(desk: Desk, body: Any, status: int) -> None:
+WRONG_METRICS: list[tuple[dict[str, Any], int]] = [
+    ({"worker": "w1", "metrics": {"cpu": "much"}}, 400),
+    ({"worker": "w1", "metrics": {"cpu": None}}, 400),
+    ({"worker": "w1", "metrics": {"cpu": [1]}}, 400),
+    ({"worker": "w1", "metrics": {str(n): n for n in range(65)}}, 413),
+    ({"worker": "stranger", "metrics": {"cpu": 1}}, 404),
+    ({"worker": "w1"}, 400),
+]
+
+
+def test_metrics_that_cannot_be_kept_are_refused(desk: Desk, subtests: pytest.Subtests) -> None:
     desk.ask("POST", "api/v1/worker/register", {"worker": {"name": "w1"}})
-    desk.ask("POST", "api/v1/worker/metrics", body, status)
-    assert desk.ask("GET", "api/v1/workers")["workers"][0]["metrics"] == {}
+    for body, status in WRONG_METRICS:
+        with subtests.test(str(body)):
+            desk.ask("POST", "api/v1/worker/metrics", body, status)
+            assert desk.ask("GET", "api/v1/workers")["workers"][0]["metrics"] == {}
 
 
 def test_a_worker_tells_only_its_own_metrics(desk: Desk) -> None:
@@ -829,7 +834,7 @@ def test_a_hub_names_the_part_that_is_not_ready(desk: Desk, verb: str, part: str
 
 def test_a_hub_without_its_store_lives_and_is_not_ready(tmp_path: Path) -> None:
     with PostgresServer() as server:
-        served = ServedHub(server.create_database("away"))
+        served = ServedHub(server.create_database("away"), patience=0.5)
         desk = Desk(served)
         until(lambda: desk.missing() == set())
         server.close()

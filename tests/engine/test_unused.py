@@ -249,12 +249,12 @@ def test_an_ended_run_whose_lane_is_gone_is_read_as_ever(h: Harness) -> None:
 # A creation whose transaction is still open
 
 
-def test_a_lane_stays_while_a_transaction_is_open_that_makes_runs_in_it(postgres_url: str) -> None:
+def test_a_lane_stays_while_a_transaction_is_open_that_makes_runs_in_it(emptied_postgres: str) -> None:
     clock = ManualClock()
-    with closing(Harness(BlockingPostgres(postgres_url, clock), clock)) as h, psycopg.connect(postgres_url) as caller:
+    with closing(Harness(BlockingPostgres(emptied_postgres, clock), clock)) as h, psycopg.connect(emptied_postgres) as caller:
         h.define()
         (lane,) = h(h.engine.all_lanes())
-        with App(postgres_url) as app:
+        with App(emptied_postgres) as app:
             run = app.enqueue_one(app.job(name="mail")(lambda: None).new(), connection=caller)
             with pytest.raises(WrongState, match="open"):
                 h(h.engine.drop_lane(lane.id))
@@ -419,7 +419,7 @@ def test_code_of_one_token_sets_no_more_resources_than_its_share(h: Harness) -> 
 @pytest.fixture(params=["sqlite", "postgres"])
 def hub(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., httpx.Client]]:
     """A hub with small limits, and a client for everybody who has a token there."""
-    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("emptied_postgres")
     served = ServedHub(store, HubSettings())
     served.hub.engine.limits = Limits(lanes=50, resources=30, placeholders=50, share=10)
     with ExitStack() as closing_all:

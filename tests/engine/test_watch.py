@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import KINDS, LEASE, Harness, token
+from tests.tiers import corners
 from tests.worker.test_worker import at
 from tests.workers import Gate, Working, in_state, working
 from windlass import App
@@ -180,7 +181,7 @@ def test_leases_that_may_not_be_judged_yet_hide_none_behind_them(h: Harness, mon
     assert {h.get(run.id).state for run in hiding} == {State.CLAIMED}
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=corners(KINDS))
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     """An app on each store in turn."""
     with App(at(request.param, tmp_path, request)) as app:

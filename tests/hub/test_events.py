@@ -22,6 +22,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.harness import BOOM, Harness, token
+from tests.tiers import long
 from tests.workers import DEADLINE, until
 from windlass import config, wire
 from windlass.clock import ManualClock, SystemClock
@@ -419,6 +420,7 @@ def heard_through(ports: Callable[[], int], h: Harness, writers: list[Writer], r
     return seen
 
 
+@long
 def test_a_client_that_hangs_up_and_comes_back_to_either_of_two_hubs_hears_each_entry_once(h: Harness, where: Where) -> None:
     with ServedHub(where) as one, ServedHub(where) as other, Listener(one.port).ready(), Listener(other.port).ready():
         # Somebody listens to both all the time, so that each has a reader with a place of its own.
@@ -428,6 +430,7 @@ def test_a_client_that_hangs_up_and_comes_back_to_either_of_two_hubs_hears_each_
     check_each_once(seen, h)
 
 
+@long
 def test_E3_a_hub_that_is_killed_loses_nothing_for_those_who_come_back(h: Harness, where: Where) -> None:
     with ExitStack() as stack:
         hubs = [stack.enter_context(child(where)) for _ in range(2)]
@@ -743,6 +746,7 @@ def ask(port: int, path: str = EVERYTHING) -> socket.socket:
     return sock
 
 
+@long
 @pytest.mark.parametrize("where", ["file"], indirect=True)
 def test_E1_a_hundred_clients_that_never_read_cost_little_and_are_cut_off(h: Harness, where: Where) -> None:
     padding = {"what": "x" * 400}
@@ -764,6 +768,7 @@ def test_E1_a_hundred_clients_that_never_read_cost_little_and_are_cut_off(h: Har
     assert grown < 64 * 1024 * 1024, f"{grown:,} bytes for {count:,} events"
 
 
+@long
 @pytest.mark.parametrize("where", ["file"], indirect=True)
 def test_E2_clients_that_reset_at_once_leave_no_stream_behind(h: Harness, hub: ServedHub) -> None:
     run_id = h.create()

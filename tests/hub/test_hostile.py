@@ -21,6 +21,7 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
 from tests.served import ServedHub
+from tests.tiers import long
 from tests.workers import DEADLINE, until
 from windlass.errors import StoreBroken
 from windlass.hub import HubSettings, connections
@@ -63,6 +64,7 @@ def names_there(http: httpx.Client) -> dict[str, str]:
     return {"run_id": run, "name": "mail", "key": "nightly"}
 
 
+@long
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")  # schemathesis asks for chance in its own way
 def test_no_request_gets_a_500_or_an_answer_that_is_not_described(tmp_path: Path, document: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from tests.served import LeapingClock, ServedHub
+from tests.tiers import long
 from tests.workers import DEADLINE, until
 from windlass.engine import Swept, Watch
 from windlass.hub import HubSettings
@@ -102,9 +103,9 @@ class Desk:
         return [event["move"] for event in self.ask("GET", f"/runs/{run_id}/history")["events"]]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=long)])
 def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
-    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("emptied_postgres")
     made = Desk(store, LeapingClock())
     made.define()
     yield made

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.served import LeapingClock, ServedHub
+from tests.tiers import long
 from windlass import App
 from windlass.config import open_store
 from windlass.engine import Engine
@@ -79,9 +80,9 @@ class Place:
         self.served.stop()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=long)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    made = Place(str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url"))
+    made = Place(str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("emptied_postgres"))
     yield made
     made.close()
 

@@ -16,6 +16,7 @@ from schemathesis.core.result import Ok
 
 from tests.hub.test_hostile import CHECKS, SETTINGS, names_there
 from tests.served import ServedHub
+from tests.tiers import long
 from windlass.hub.description import operations
 
 EXAMPLES = int(os.environ.get("WINDLASS_FUZZ", "3"))
@@ -98,6 +99,7 @@ def _open_to(document: dict[str, Any], scopes: list[str]) -> set[tuple[str, str]
     return {(path, method) for path, method, scope in wanted if scope is None or may & set([scope] if isinstance(scope, str) else scope)}
 
 
+@long
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")  # schemathesis asks for chance in its own way
 @pytest.mark.parametrize("name", SMALL)

@@ -29,6 +29,7 @@ from tests.conformance import IN_STATE, SHARED
 from tests.engine.test_webhooks import DAY, LEASE, MINUTE, URL, add, claim, counts, end, make, memory, no_faults, read, refuse, take, told
 from tests.harness import Harness
 from tests.hub.receivers import Answer, Post, Receiver, drip, hang, huge, reset, status
+from tests.tiers import long
 from windlass import webhooks
 from windlass.clock import ManualClock, SystemClock
 from windlass.egress import Egress
@@ -438,10 +439,10 @@ def test_a_mark_that_came_too_late_is_nobodys_business(memory: Harness, caplog: 
 
 
 @pytest.mark.parametrize("kind", SHARED)
-def test_two_senders_send_each_delivery_once(kind: str, postgres_url: str, tmp_path: Path) -> None:
+def test_two_senders_send_each_delivery_once(kind: str, emptied_postgres: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = SystemClock()
-        stores = [AsyncPostgres(postgres_url, clock) if kind == "postgres" else AsyncSqlite(tmp_path / "a.db", clock) for _ in range(2)]
+        stores = [AsyncPostgres(emptied_postgres, clock) if kind == "postgres" else AsyncSqlite(tmp_path / "a.db", clock) for _ in range(2)]
         engines = [Engine(store, clock) for store in stores]
         first = engines[0]
         await first.define("mail")
@@ -496,6 +497,7 @@ def kills(dialect: str) -> list[str]:
     return [*webhooks.POINTS, *(f"{verb}.{place}" for verb, place in stored if verb in SENT_BY and place not in RARE)]
 
 
+@long
 @pytest.mark.parametrize(("kind", "rounds"), [("sqlite", 400), ("postgres", 100)])
 def test_W2_nothing_is_missing_whenever_a_sender_dies(kind: str, rounds: int, request: pytest.FixtureRequest) -> None:
     """Each round ends a few runs, and kills a sender; the one after it goes on. A round later the dead one's leases are over."""

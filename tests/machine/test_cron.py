@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.machine.cron_walk import DAY, Change, Clockwork, all_changes, changes_of, fires, walls
+from tests.tiers import corners, long
 from windlass import cron
 from windlass.cron import FAR_FUTURE, Rule, between, describe, latest, next_after, parse, shown, upcoming
 from windlass.errors import BadInput
@@ -51,6 +52,7 @@ EXPRESSIONS = (
 SHARDS = 8
 
 
+@long
 def test_T3_all_changes_of_all_zones_are_looked_at() -> None:
     total, different = all_changes()
     assert total > 4_000
@@ -58,6 +60,7 @@ def test_T3_all_changes_of_all_zones_are_looked_at() -> None:
     assert {abs(change.after - change.before) for change in different} >= {1_800, 3_600, 7_200}
 
 
+@long
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_T3_every_change_of_every_zone_fires_as_a_walk_over_minutes_says(shard: int) -> None:
     clockworks = {expr: Clockwork(expr) for expr in EXPRESSIONS}
@@ -81,8 +84,7 @@ def _begun_wrong(rule: Rule, change: int, expected: list[int], end: int) -> list
     return [start for start, left in wanted.items() if left and between(rule, start, end, 0, 1) != (left[:1], len(left))]
 
 
-@pytest.mark.parametrize("expr", EXPRESSIONS)
-@pytest.mark.parametrize("zone", ["Europe/Paris", "Australia/Lord_Howe", "Africa/Cairo"])
+@pytest.mark.parametrize(("expr", "zone"), corners(EXPRESSIONS, ("Europe/Paris", "Australia/Lord_Howe", "Africa/Cairo")))
 def test_what_is_counted_by_days_is_what_is_counted_one_by_one(expr: str, zone: str) -> None:
     rule, start, end = Rule("cron", expr, zone), NOW - 40 * DAY * 1_000 + 12_345, NOW + 47_000
     one_by_one = [instant for instant in upcoming(rule, start, 0, 5_000) if instant <= end]
@@ -402,6 +404,7 @@ def test_croniter_says_the_same_but_for_the_known_differences(fields: tuple[str,
     assert _unexplained(fields, zone, start, last, changes_of(zone)) == ([], [])
 
 
+@long
 @settings(max_examples=300, deadline=None)
 @given(CRONS, st.data(), st.integers(-2 * 3_600, 2 * 3_600))
 def test_around_changes_too(fields: tuple[str, ...], data: st.DataObject, begun: int) -> None:

@@ -23,6 +23,7 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 from tests.harness import token
 from tests.page.browsers import PATIENCE, Watched, chromium
 from tests.served import LeapingClock, ServedHub
+from tests.tiers import corners, long
 from tests.workers import Gate, ended, until, working
 from windlass import App, Context, Handle, State
 from windlass.machine import Fail, Succeed
@@ -625,8 +626,7 @@ PIECES = [
 ]
 
 
-@pytest.mark.parametrize("pieces", PIECES)
-def test_events_are_read_whole_however_they_are_cut(hub: ServedHub, page: Page, pieces: list[str]) -> None:
+def test_events_are_read_whole_however_they_are_cut(hub: ServedHub, page: Page) -> None:
     page.goto(hub.url)
     read = """async (pieces) => {
       const { parser } = await import("./page/stream.js");
@@ -634,7 +634,8 @@ def test_events_are_read_whole_however_they_are_cut(hub: ServedHub, page: Page, 
       const parse = parser(place);
       return [pieces.flatMap((piece) => [...parse(piece)]), place.id];
     }"""
-    assert page.evaluate(read, pieces) == [[{"type": "message", "data": "a\nb"}], "1"]
+    for pieces in PIECES:
+        assert page.evaluate(read, pieces) == [[{"type": "message", "data": "a\nb"}], "1"], pieces
 
 
 # Text
@@ -728,9 +729,10 @@ def test_I13_hostile_text_in_lists_is_only_text(corpus: Corpus, watched: Watched
     assert shown == set(wanted)
 
 
-def test_I13_hostile_text_in_runs_is_only_text(corpus: Corpus, watched: Watched) -> None:
+@pytest.mark.parametrize("nth", [10, pytest.param(1, marks=long)])
+def test_I13_hostile_text_in_runs_is_only_text(corpus: Corpus, watched: Watched, nth: int) -> None:
     page = watched.page
-    for run in corpus.runs:
+    for run in corpus.runs[::nth]:
         page.goto(f"{corpus.hub.url}#/runs/{run.id}")
         expect(page.locator(".line span")).to_have_count(4)
         lines = page.locator(".line span").all_text_contents()
@@ -741,9 +743,10 @@ def test_I13_hostile_text_in_runs_is_only_text(corpus: Corpus, watched: Watched)
         watched.check()
 
 
-def test_I13_hostile_text_in_filters_and_schedules_is_only_text(corpus: Corpus, watched: Watched) -> None:
+@pytest.mark.parametrize("nth", [25, pytest.param(5, marks=long)])
+def test_I13_hostile_text_in_filters_and_schedules_is_only_text(corpus: Corpus, watched: Watched, nth: int) -> None:
     page = watched.page
-    for run in corpus.runs[::5]:
+    for run in corpus.runs[::nth]:
         text = quote(run.job, safe="")
         page.goto(f"{corpus.hub.url}#/runs?job={text}&queue={text}")
         shows(page, [run.id])
@@ -808,13 +811,13 @@ def answer(url: str, **headers: str) -> tuple[int, Any, bytes]:
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-@pytest.mark.parametrize("file", sorted(FILES.iterdir()), ids=lambda file: file.name)
-def test_every_file_is_served_as_what_it_is(hub: ServedHub, file: Path) -> None:
-    status, headers, body = answer(f"{hub.url}page/{file.name}")
-    assert (status, body) == (200, file.read_bytes())
-    assert headers["content-type"].split(";")[0] == KINDS[file.suffix]
-    assert headers["x-content-type-options"] == "nosniff"
-    assert answer(f"{hub.url}page/{file.name}", **{"If-None-Match": headers["etag"]})[0] == 304
+def test_every_file_is_served_as_what_it_is(hub: ServedHub) -> None:
+    for file in sorted(FILES.iterdir()):
+        status, headers, body = answer(f"{hub.url}page/{file.name}")
+        assert (status, body) == (200, file.read_bytes())
+        assert headers["content-type"].split(";")[0] == KINDS[file.suffix]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert answer(f"{hub.url}page/{file.name}", **{"If-None-Match": headers["etag"]})[0] == 304
 
 
 def test_the_policy_lets_only_our_own_files_run(hub: ServedHub) -> None:
@@ -826,12 +829,12 @@ def test_the_policy_lets_only_our_own_files_run(hub: ServedHub) -> None:
     assert said["require-trusted-types-for"] == "'script'"
 
 
-@pytest.mark.parametrize("path", ["page", "page/", "page/..", "page/%2e%2e/__init__.py", "page/..%2fmodel.py", "page/x.js", "model.py"])
-def test_there_is_nothing_else_to_be_had(hub: ServedHub, path: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", hub.port)
-    connection.request("GET", f"/{path}")
-    assert connection.getresponse().status == 404
-    connection.close()
+def test_there_is_nothing_else_to_be_had(hub: ServedHub) -> None:
+    for path in ("page", "page/", "page/..", "page/%2e%2e/__init__.py", "page/..%2fmodel.py", "page/x.js", "model.py"):
+        connection = http.client.HTTPConnection("127.0.0.1", hub.port)
+        connection.request("GET", f"/{path}")
+        assert connection.getresponse().status == 404, path
+        connection.close()
 
 
 SINKS = re.compile(
@@ -861,7 +864,7 @@ def test_the_wheel_has_every_file(tmp_path: Path) -> None:
 # Everywhere
 
 
-@pytest.mark.parametrize("width", [380, 760, 1600])
+@pytest.mark.parametrize("width", corners((380, 760, 1600)))
 def test_nothing_is_wider_than_the_window(corpus: Corpus, watched: Watched, width: int) -> None:
     page = watched.page
     page.set_viewport_size({"width": width, "height": 800})

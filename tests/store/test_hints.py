@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness import Harness
+from tests.tiers import corners
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
 from windlass.errors import OutcomeUnknown, StoreError, WrongProcess
@@ -51,7 +52,7 @@ async def pair(kind: str, folder: Path, request: pytest.FixtureRequest | None) -
     """Two stores on the same data; in memory there is only one."""
     opened: list[AsyncSqlite | AsyncPostgres]
     if kind == "postgres" and request is not None:
-        url = request.getfixturevalue("postgres_url")
+        url = request.getfixturevalue("emptied_postgres")
         opened = [await AsyncPostgres(url, SystemClock()).open() for _ in range(2)]
     elif kind == "file":
         opened = [AsyncSqlite(folder / "shop.db", SystemClock()) for _ in range(2)]
@@ -64,7 +65,7 @@ async def pair(kind: str, folder: Path, request: pytest.FixtureRequest | None) -
             await store.close()
 
 
-@pytest.fixture(params=["memory", "file", "postgres"])
+@pytest.fixture(params=corners(("memory", "file", "postgres")))
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Callable[[Any, Any], Coroutine[Any, Any, None]]], None]:
     """Runs a test with two stores in one event loop."""
 

@@ -16,6 +16,7 @@ import apsw
 import psycopg
 import pytest
 
+from tests.tiers import corners, long
 from windlass.clock import ManualClock
 from windlass.model import State
 from windlass.store import sql
@@ -317,7 +318,7 @@ def _sqlite_access(table: str, match: re.Match[str], stops: bool) -> Access:
 
 
 def sqlite_plans(store_path: Path, load: bool, analyze: bool) -> dict[str, list[Access]]:
-    texts = {name: query.text for name, query in sql.load("sqlite").items() if query.text}
+    texts = {name: query.text for name, query in QUERIES["sqlite"].items() if query.text}
     queries = {name: Query(f"explain query plan {text}", writes=False) for name, text in texts.items()}
     clock = ManualClock()
     run_sync(BlockingSqlite(store_path, clock).close())
@@ -393,7 +394,7 @@ def _explaining(name: str, text: str) -> dict[str, Query]:
 
 
 def postgres_plans(url: str, load: bool, analyze: bool) -> dict[str, list[Access]]:
-    texts = {name: query.text for name, query in sql.load("postgres").items() if query.text and name not in NOT_PLANNED}
+    texts = {name: query.text for name, query in QUERIES["postgres"].items() if query.text and name not in NOT_PLANNED}
     queries = {step: query for name, text in texts.items() for step, query in _explaining(name, text).items()}
     store = BlockingPostgres(url, ManualClock(), queries=queries | {"forget": Query("deallocate shown", writes=False)})
     with psycopg.connect(url, autocommit=True) as db:
@@ -420,35 +421,29 @@ SITUATIONS = {
     "loaded": (True, False),
     "loaded, analyzed": (True, True),
 }
-NAMES = sorted(set(sql.load("sqlite")) | set(sql.load("postgres")))
+QUERIES = {dialect: sql.load(dialect) for dialect in ("sqlite", "postgres")}
+NAMES = set(QUERIES["sqlite"]) | set(QUERIES["postgres"])
 
 
-@pytest.fixture(scope="module", params=SITUATIONS)
-def lite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Access]]:
-    return sqlite_plans(tmp_path_factory.mktemp("plans") / "windlass.db", *SITUATIONS[request.param])
+def faults(dialect: str, plans: Mapping[str, list[Access]]) -> list[str]:
+    return [fault for name, accesses in sorted(plans.items()) for fault in judge(name, QUERIES[dialect][name].text, accesses)]
 
 
-@pytest.fixture(scope="module", params=[18, 16])
-def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
-    with PostgresServer(version=request.param) as started:
-        yield started
+@pytest.mark.parametrize("situation", corners(SITUATIONS))
+def test_sqlite_looks_rows_up(situation: str, tmp_path: Path) -> None:
+    plans = sqlite_plans(tmp_path / "windlass.db", *SITUATIONS[situation])
+    assert set(plans) == {name for name, query in QUERIES["sqlite"].items() if query.text}
+    assert faults("sqlite", plans) == []
 
 
-@pytest.fixture(scope="module", params=SITUATIONS)
-def post(request: pytest.FixtureRequest, server: PostgresServer) -> dict[str, list[Access]]:
-    name = request.param.replace(", ", "_")
-    return postgres_plans(server.create_database(name), *SITUATIONS[request.param])
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if sql.load("sqlite")[name].text])
-def test_sqlite_looks_rows_up(lite: dict[str, list[Access]], name: str) -> None:
-    assert judge(name, sql.load("sqlite")[name].text, lite[name]) == []
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if sql.load("postgres")[name].text and name not in NOT_PLANNED])
-def test_postgres_looks_rows_up(post: dict[str, list[Access]], name: str) -> None:
-    assert judge(name, sql.load("postgres")[name].text, post[name]) == []
+@pytest.mark.parametrize("version", [18, pytest.param(16, marks=long)])
+def test_postgres_looks_rows_up(version: int) -> None:
+    with PostgresServer(version=version) as server:
+        for situation, (load, analyze) in SITUATIONS.items():
+            plans = postgres_plans(server.create_database(situation.replace(", ", "_")), load, analyze)
+            assert set(plans) == {name for name, query in QUERIES["postgres"].items() if query.text} - set(NOT_PLANNED)
+            assert faults("postgres", plans) == [], situation
 
 
 def test_every_exception_is_a_statement() -> None:
-    assert set(WALKS) | set(PAIRS) | set(WHOLE) | set(NOT_PLANNED) | TEXT_AFTER | SETS_OF_NEEDS <= set(NAMES)
+    assert set(WALKS) | set(PAIRS) | set(WHOLE) | set(NOT_PLANNED) | TEXT_AFTER | SETS_OF_NEEDS <= NAMES

@@ -15,6 +15,7 @@ import pytest
 
 from tests.proxies import Cable
 from tests.served import ServedHub
+from tests.tiers import long
 from tests.workers import ended, moves, until, working
 from windlass import App, Context, State, cli, config
 from windlass.clock import ManualClock, SystemClock
@@ -60,7 +61,7 @@ def pooled(pooler: PgBouncer, emptied_postgres: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-@pytest.mark.parametrize("kind", ["blocking", "async"])
+@pytest.mark.parametrize("kind", [pytest.param("blocking", marks=long), "async"])
 def test_store(kind: str, case: Case, pooler: PgBouncer, emptied_postgres: str) -> None:
     store, drive = (BlockingPostgres, run_sync) if kind == "blocking" else (AsyncPostgres, asyncio.run)
     drive(conform(case, lambda clock: store(pooler.url("home"), clock, pooled=True)))

@@ -21,6 +21,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from tests.tiers import corners
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
 from windlass.errors import (
@@ -901,7 +902,7 @@ POINTS = ("before_begin", "after_put", "after_rename", "before_commit", "after_c
 SAMPLE = [put(1), ask("all"), ask("rename", id=0, word="renamed")]
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", corners(POINTS))
 def test_killed_at_any_point_a_batch_is_all_or_nothing(kind: str, postgres_url: str, point: str) -> None:
     with driven(kind, postgres_url) as store:
         store(put(0))

@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 
 from tests.invariants import CLEAR, Closed, Moved, Snapshot, clear, read, with_tables
 from tests.machine.test_machine import HOUR, START, commands, durations, lengths, runs, stepped, times, words
+from tests.tiers import long
 from windlass.clock import ManualClock
 from windlass.errors import WindlassError
 from windlass.gates import SKEW, Candidate, Choice, Gate, Need, gate_key, parts_of, window
@@ -108,7 +109,7 @@ def _entry(before: Run, after: Run, move: str, now: int) -> tuple[Any, ...]:
     return after.seq, before.rev + 1, now, move, after.state.value, before.attempt, after.worker if move == "claim" else before.worker
 
 
-@pytest.fixture(scope="module", params=["memory", "postgres"])
+@pytest.fixture(scope="module", params=["memory", pytest.param("postgres", marks=long)])
 def table(request: pytest.FixtureRequest) -> Iterator[Table]:
     store = _open(request)
     yield Table(store)

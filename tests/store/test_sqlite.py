@@ -21,6 +21,7 @@ import apsw
 import pytest
 
 from tests.store.sqlite_child import QUERIES, STEPS, Store, open_store, pair, read
+from tests.tiers import corners
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
 from windlass.errors import (
@@ -677,7 +678,7 @@ def test_six_processes_may_open_a_new_file_at_once(path: str) -> None:
 POINTS = ["pair.before_begin", "pair.after_put_one", "pair.after_put_two", "pair.before_commit", "pair.after_commit"]
 
 
-@pytest.mark.parametrize("point", [*POINTS, "checkpoint.before", "checkpoint.after"])
+@pytest.mark.parametrize("point", corners([*POINTS, "checkpoint.before", "checkpoint.after"]))
 def test_a_kill_at_any_point_loses_nothing_acknowledged_and_leaves_nothing_half_done(path: str, kind: str, point: str) -> None:
     process = child("write", path, kind, 400, faults=f"{point}=kill@{3 if point.startswith('check') else 11}")
     acknowledged = [int(line) for line in said(process)[1:]]

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from tests.invariants import with_tables
+from tests.tiers import corners
 from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.errors import Conflict, SchemaMismatch
@@ -52,12 +53,12 @@ def opener(kind: Kind, folder: Path, request: pytest.FixtureRequest) -> Callable
         case "file":
             return lambda clock: kind.store(folder / "windlass.db", clock)
         case _:
-            url = request.getfixturevalue("postgres_url")
+            url = request.getfixturevalue("emptied_postgres")
             return lambda clock: kind.store(url, clock)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", corners(KINDS))
 def test_store(kind: str, case: Case, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     KINDS[kind].drive(conform(case, opener(KINDS[kind], tmp_path, request)))
 
@@ -81,8 +82,7 @@ OLD = {
 """What the first version wrote, and every later one could read."""
 
 
-@pytest.mark.parametrize("version", range(1, len(sql.migrations("sqlite"))))
-@pytest.mark.parametrize("where", ["file", "postgres"])
+@pytest.mark.parametrize(("where", "version"), corners(("file", "postgres"), range(1, len(sql.migrations("sqlite")))))
 def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(
     where: str, version: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -121,7 +121,7 @@ NAMED = Statement("jobs_named", {"names": '["job"]'})
 def transaction(kind: Kind, folder: Path, request: pytest.FixtureRequest, statement: str) -> Iterator[None]:
     """Somebody else's transaction on the same data, open after a statement."""
     if kind.where == "postgres":
-        with psycopg.connect(request.getfixturevalue("postgres_url")) as connection:
+        with psycopg.connect(request.getfixturevalue("emptied_postgres")) as connection:
             connection.execute(statement.encode())
             yield
             connection.rollback()

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from tests.proxies import Cable
+from tests.tiers import long
 from tests.workers import ended, moves, until, working
 from windlass import App, Context, State
 from windlass.clock import SystemClock
@@ -157,6 +158,7 @@ def test_a_line_that_is_cut_at_any_verb_of_a_worker_costs_nothing_but_time(
         until(lambda: any(port.left < 2 for port in ports))
 
 
+@long
 @pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pooled"])
 def test_lines_cut_at_random_cost_nothing_but_time(app: App, cable: Cable, emptied_postgres: str, pooled: bool) -> None:
     cable.told = pooled

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.harness import KINDS
+from tests.tiers import corners
 from tests.worker.test_executors import nothing_stays  # noqa: F401 - every test here is watched as well
 from tests.worker.test_worker import AGES, Ports, at, error
 from tests.workers import DEADLINE, Gate, ended, in_state, until, working
@@ -20,7 +21,7 @@ from windlass.errors import StoreUnreachable
 from windlass.worker import Worker
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=corners(KINDS))
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     with App(at(request.param, tmp_path, request)) as app:
         yield app

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.harness import KINDS
+from tests.tiers import corners
 from tests.worker.test_worker import at
 from tests.workers import Gate, ended, until, working
 from windlass import App, State
@@ -22,7 +23,7 @@ from windlass.worker import Worker
 AGES = 3_600.0
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=corners(KINDS))
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     with App(at(request.param, tmp_path, request)) as app:
         yield app

@@ -22,6 +22,7 @@ import pytest
 
 from tests.proxies import Proxy
 from tests.served import LeapingClock, ServedHub
+from tests.tiers import corners, long
 from tests.workers import DEADLINE, Gate, ended, in_state, moves, program, until, working
 from windlass import App, Context, State, cli
 from windlass.client import BlockingTransport, Client, RemotePort
@@ -49,7 +50,7 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def hub(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedHub]:
-    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("emptied_postgres")
     served = ServedHub(store, clock=LeapingClock())
     yield served
     served.stop()
@@ -244,6 +245,7 @@ def test_F22_a_hub_that_is_killed_and_back_within_the_lease_disturbs_no_run(hub_
     assert {json.loads(run.output or "") for run in ends} == {"after 0", "after 1", "after 2"}
 
 
+@long
 def test_F22_a_hub_that_is_away_for_nearly_the_whole_lease_disturbs_no_run(hub_process: HubProcess) -> None:
     lease, away, proxy = 15.0, threading.Event(), Proxy(hub_process.port)
 
@@ -407,10 +409,10 @@ def _busy_app(app: App, calls: Counter[str]) -> Any:
     return busy
 
 
-@pytest.mark.parametrize(
-    "endpoint", ["register", "lives", "lapse", "claim", "recover", "start", "beat", "log", "report", "wait", "metrics"]
-)
-@pytest.mark.parametrize("fate", ["cut", "refuse"])
+ENDPOINTS = ("claim", "register", "lives", "lapse", "recover", "start", "beat", "log", "wait", "metrics", "report")
+
+
+@pytest.mark.parametrize(("endpoint", "fate"), corners(ENDPOINTS, ("cut", "refuse")))
 def test_N1_an_answer_of_the_hub_that_is_lost_costs_nothing(
     one_hub: ServedHub, proxy: Proxy, endpoint: str, fate: Any, state_home: Path
 ) -> None:
@@ -461,6 +463,7 @@ def test_N2_a_worker_whose_every_request_comes_three_times_does_its_work_once(on
 # N3, N4, N9: silence, slowness, partition
 
 
+@long
 def test_N3_N9_a_worker_cut_off_stops_in_time_and_works_again_when_the_network_is_back(one_hub: ServedHub, proxy: Proxy) -> None:
     why: list[str | None] = []
     begun, open_again = Gate(), threading.Event()
@@ -837,18 +840,20 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("words", COMMANDS)
 def test_a_command_says_the_same_through_the_hub(
-    words: str, settled: tuple[str, str, list[str]], capsys: pytest.CaptureFixture[str]
+    settled: tuple[str, str, list[str]], capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
 ) -> None:
     store, url, ids = settled
-    said = [word.format(*ids) for word in words.split()]
-    answers = []
-    for where in (["--store", store], ["--hub", url]):
-        code = cli.main([*said, *where])
+
+    def answer(*words: str) -> tuple[int, str, str]:
+        code = cli.main([*words])
         captured = capsys.readouterr()
-        answers.append((code, captured.out, captured.err))
-    assert answers[0] == answers[1]
+        return code, captured.out, captured.err
+
+    for command in COMMANDS:
+        words = [word.format(*ids) for word in command.split()]
+        with subtests.test(command):
+            assert answer(*words, "--store", store) == answer(*words, "--hub", url)
 
 
 def test_commands_change_things_through_the_hub(settled: tuple[str, str, list[str]], capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.tiers import long
 from tests.workers import DEADLINE, Gate, ended, in_state, until, working
 from windlass import App, Handle, State
 from windlass.egress import Egress
@@ -376,6 +377,7 @@ def test_a_cached_file_that_is_not_the_program_is_fetched_anew(cache: Path, file
     assert files.asked == ["/solver"]
 
 
+@long
 def test_a_program_that_is_swapped_between_check_and_execution_never_runs(cache: Path, files: Files, tmp_path: Path) -> None:
     """A thread replaces and rewrites the cached file all the time, while it is read, hashed, sealed and executed."""
     trace = tmp_path / "executed"

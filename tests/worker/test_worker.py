@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from tests.harness import KINDS
+from tests.tiers import corners
 from tests.worker.test_executors import nothing_stays  # noqa: F401 - every test here is watched as well
 from tests.workers import DEADLINE, Gate, Working, ended, in_state, moves, until, working
 from windlass import App, Context, Fail, Job, Snooze, State
@@ -47,7 +48,7 @@ def app() -> Iterator[App]:
         yield app
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=corners(KINDS))
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     """An app on each store in turn, for what the store has a part in."""
     with App(at(request.param, tmp_path, request)) as app:
