@@ -14,6 +14,49 @@ Tick = Callable[[], Awaitable[float]]
 """Does what there is to do; the seconds until it wants to be called again."""
 
 
+Hear = Callable[[float], Awaitable[object]]
+"""Waits at most so many seconds for a hint; whether there was one."""
+
+
+class Bell:
+    """Ends a rest: rung by this process itself, or by a hint from anywhere."""
+
+    def __init__(self, hear: Hear) -> None:
+        self._hear, self._rung = hear, asyncio.Event()
+
+    def ring(self) -> None:
+        """Something is to be looked at now."""
+        self._rung.set()
+
+    def clear(self) -> None:
+        """What it was rung for is about to be looked at."""
+        self._rung.clear()
+
+    async def rung(self) -> None:
+        """Until this process itself rings."""
+        await self._rung.wait()
+        self.clear()
+
+    async def rest(self, seconds: float) -> bool:
+        """Until there is reason to look, or so many seconds have passed; whether there was a reason."""
+        rung, heard = asyncio.ensure_future(self._rung.wait()), asyncio.ensure_future(self._heard(seconds))
+        try:
+            await asyncio.wait({rung, heard}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            rung.cancel()
+            heard.cancel()
+            await asyncio.wait({rung, heard})
+        self.clear()
+        return not rung.cancelled() or (not heard.cancelled() and heard.result())
+
+    async def _heard(self, seconds: float) -> bool:
+        try:
+            return bool(await self._hear(seconds))
+        except AWAY:  # then nothing can be heard
+            await asyncio.sleep(seconds)
+            return False
+
+
 class Loop:
     """Something with a tick. What is wrong with it is said in the log once, and in `problem` until it is over."""
 
@@ -28,8 +71,11 @@ class Loop:
     async def every(self, tick: Tick) -> None:
         """Call a tick until this is cancelled."""
         while True:
-            pause = await self.once(tick)
-            await asyncio.sleep(pause)
+            await self.rest(await self.once(tick))
+
+    async def rest(self, seconds: float) -> None:
+        """Until the next tick, at most so long."""
+        await asyncio.sleep(seconds)
 
     async def once(self, tick: Tick) -> float:
         """Call a tick; the seconds until it is to be called again."""
