@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import ClassVar
 
 from windlass.clock import Clock
@@ -19,10 +20,11 @@ Hear = Callable[[float], Awaitable[object]]
 
 
 class Bell:
-    """Ends a rest: rung by this process itself, or by a hint from anywhere."""
+    """Ends a rest: rung by this process itself, or by a hint from anywhere. Where nothing can be heard, a rest lasts for `deaf` seconds."""
 
-    def __init__(self, hear: Hear) -> None:
-        self._hear, self._rung = hear, asyncio.Event()
+    def __init__(self, clock: Clock, hear: Hear, *, deaf: float) -> None:
+        self._clock, self._hear, self._deaf = clock, hear, deaf
+        self._rung = asyncio.Event()
 
     def ring(self) -> None:
         """Something is to be looked at now."""
@@ -50,11 +52,13 @@ class Bell:
         return not rung.cancelled() or (not heard.cancelled() and heard.result())
 
     async def _heard(self, seconds: float) -> bool:
-        try:
-            return bool(await self._hear(seconds))
-        except AWAY:  # then nothing can be heard
-            await asyncio.sleep(seconds)
-            return False
+        began = self._clock.monotonic()
+        with suppress(*AWAY):
+            if await self._hear(seconds):
+                return True
+        if self._clock.monotonic() - began < 500 * seconds:
+            await asyncio.sleep(min(self._deaf, seconds))
+        return False
 
 
 class Loop:
@@ -71,7 +75,11 @@ class Loop:
     async def every(self, tick: Tick) -> None:
         """Call a tick until this is cancelled."""
         while True:
-            await self.rest(await self.once(tick))
+            await self.pause(await self.once(tick))
+
+    async def pause(self, seconds: float) -> None:
+        """After trouble, no hint brings the next tick forward."""
+        await (self.rest(seconds) if self.problem is None else asyncio.sleep(seconds))
 
     async def rest(self, seconds: float) -> None:
         """Until the next tick, at most so long."""

@@ -46,7 +46,7 @@ LOOK_ANYWAY, GATHER = 5.0, 0.025
 """Seconds after which the sender looks although nothing was heard of the journal, and before a look when something was: what ends together
 needs one look only."""
 RARELY = 1.0
-"""Seconds between two looks at least where there is no endpoint."""
+"""Seconds between two looks at least where there is no endpoint, or where nothing can be heard."""
 
 
 def body_of(entry: Entry, end: End | None) -> str:
@@ -99,7 +99,7 @@ class Sender(Loop):
         super().__init__(clock)
         self._engine, self._clock, self._egress = engine, clock, egress
         self._at_once, self._each, self._timeout = at_once, each, timeout
-        self._bell, self._needed = Bell(partial(engine.wait, journal_topics("webhooks"))), False
+        self._bell, self._needed = Bell(clock, partial(engine.wait, journal_topics("webhooks")), deaf=RARELY), False
         self._sending: dict[asyncio.Task[None], str] = {}
 
     @property
@@ -120,7 +120,7 @@ class Sender(Loop):
         """Send what there is to send; what is under way when this is cancelled is sent again by whoever comes next."""
         try:
             while True:
-                await self.rest(await self.tick())
+                await self.pause(await self.tick())
         finally:
             for task in self._sending:
                 task.cancel()

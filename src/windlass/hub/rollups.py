@@ -22,7 +22,7 @@ class RollUps(Loop):
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         super().__init__(clock)
-        self._engine, self._bell = engine, Bell(partial(engine.wait, journal_topics("counts")))
+        self._engine, self._bell = engine, Bell(clock, partial(engine.wait, journal_topics("counts")), deaf=EVERY)
         self.problem = "Nothing has been counted yet."
 
     async def run(self) -> None:

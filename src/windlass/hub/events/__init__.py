@@ -89,7 +89,8 @@ class Events(Loop):
         self._followers = defaultdict[Wanted, set[Follower]](set)
         self._watchers = defaultdict[str, set[asyncio.Event]](set)
         self._joining: list[Follower] = []
-        self._bell, self._tokens_changed = Bell(partial(engine.wait, journal_topics("events"))), asyncio.Event()
+        self._bell = Bell(clock, partial(engine.wait, journal_topics("events")), deaf=GATHER_AT_MOST)
+        self._tokens_changed = asyncio.Event()
         self._idle = self._ended = True
         self._again = False
         """Whether a hint was heard since the last but one look: what was committed just after what it was sent for needs another."""

@@ -422,7 +422,8 @@ class _Loop:
     def __init__(self, size: int, hearing: Hearing, journal: Hearing) -> None:
         self.gate, self.closing = asyncio.Semaphore(size), asyncio.Event()
         self.hinting: asyncio.Task[None] | None = None
-        self.saying: asyncio.Task[None] | None = None
+        self.saying: asyncio.Task[None] | None = None  # that the journal has grown
+        self.unsaid = False  # that it has once more since
         self.hearing, self.journal = hearing, journal
 
     async def close(self) -> None:
@@ -490,7 +491,10 @@ class AsyncPostgres(_Postgres):
     def _say_journal(self) -> None:
         here = self._here()
         here.hearing.said((JOURNAL,))
-        here.saying = asyncio.get_running_loop().create_task(self._hint_journal())
+        here.unsaid = here.saying is not None and not here.saying.done()
+        if not here.unsaid:
+            here.saying = asyncio.get_running_loop().create_task(self._hint_journal())
+            here.saying.add_done_callback(lambda _: self._journaled() if here.unsaid else None)
 
     async def _keep_hinting(self) -> None:
         while self._owed and not self._closed:
