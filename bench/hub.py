@@ -163,10 +163,10 @@ def main() -> None:
 
         _serve(Litestar([back], openapi_config=None, logging_config=None))
     else:
-        from windlass.store.sqlite import AsyncSqlite
+        from windlass.config import open_store
 
         clock = SystemClock()
-        _serve(HubApp(Hub(Engine(AsyncSqlite(sys.argv[2], clock), clock), clock, HubSettings(open=True))))
+        _serve(HubApp(Hub(Engine(open_store(sys.argv[2], clock, blocking=False), clock), clock, HubSettings(open=True))))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import re
 import subprocess
@@ -11,13 +12,14 @@ import time
 import zlib
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench.figures import Figures, doing
 from bench.hub import served
+from bench.places import Place, open_postgres, open_sqlite
 from windlass.clock import SystemClock
 from windlass.engine import Engine
 from windlass.machine import Succeed
@@ -29,6 +31,7 @@ LISTENERS, A_SECOND, SECONDS = 500, 200, 20
 ENTRIES = 3  # of a run: created, claimed, ended
 JOB = "noop"
 PATIENCE = 60.0
+ENDS, REST = 100, 0.1  # runs that end one by one, and the seconds before each end in which all rests
 
 _ASK = b"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 _IDS = re.compile(rb"^id: ((\d+)-.*)\nevent: run$", re.M)
@@ -72,6 +75,37 @@ def measure(figures: Figures, *, quick: bool) -> None:
     figures.note("sse.lost", told["lost"], at_most=0)
     figures.note("sse.lag_p99_ms", told["p99"], at_most=1_000)
     figures.note("sse.lag_p50_ms", told["p50"])
+    with open_sqlite() as sqlite:
+        lag_other_process(figures, sqlite, quick=quick)
+    with open_postgres() as postgres:
+        lag_other_process(figures, postgres, quick=quick)
+
+
+def lag_other_process(figures: Figures, place: Place, *, quick: bool) -> None:
+    """From the call that ends a run on the store, in this process, until a subscriber of a hub in another one has it."""
+    address = place.make()
+    store, lags = place.store(address), list[float]()
+    engine = Engine(store, SystemClock())
+    run_sync(engine.define(JOB))
+    with served("hub", address) as port, closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+        connection.request("GET", "/api/v1/events?state=succeeded")
+        stream = connection.getresponse()
+        while not stream.readline().startswith(b"id: "):  # its place is named
+            pass
+        with doing(f"{place.name}: {ENDS} ends, each told to a subscriber"):
+            for _ in range(ENDS // 4 if quick else ENDS):
+                run_sync(engine.create([NewRun(JOB)]))
+                (run,) = run_sync(engine.claim(WorkerInfo("bench"), count=1))
+                time.sleep(REST)
+                begun = time.perf_counter()
+                run_sync(engine.report(run.id, Succeed(token=run.token)))
+                while run.id.encode() not in stream.readline():
+                    pass
+                lags.append(1000 * (time.perf_counter() - begun))
+    run_sync(store.close())
+    name = f"{place.name}.events.lag_other_process"
+    figures.note(f"{name}.p50_ms", median(lags), at_most=20)
+    figures.note(f"{name}.max_ms", max(lags))
 
 
 @contextmanager

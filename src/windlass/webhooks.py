@@ -8,8 +8,10 @@ import hmac
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -23,8 +25,9 @@ from windlass.engine import Engine
 from windlass.engine.webhooks import Parcel, signing_key, type_of
 from windlass.errors import AWAY, BadInput, EgressFailed, LeaseLost, NotFound
 from windlass.faults import FAULTS
-from windlass.loops import Loop
+from windlass.loops import Bell, Loop
 from windlass.model import Entry, Secret
+from windlass.store.base import journal_topics
 from windlass.store.webhooks import End
 
 _LOG = logging.getLogger("windlass.webhooks")
@@ -39,8 +42,11 @@ LEASE = 60_000
 """Milliseconds for which a delivery belongs to whoever tries it: longer than a try and its mark can take."""
 READ, KEPT = 64 * 1024, 500
 """Bytes of an answer that are read, and characters of it that are kept of a refusal."""
-EVERY, GATHER = 1.0, 0.01
-"""Seconds between two looks when nobody wakes the sender, and before one when somebody does: what ends together needs one look only."""
+LOOK_ANYWAY, GATHER = 5.0, 0.025
+"""Seconds after which the sender looks although nothing was heard of the journal, and before a look when something was: what ends together
+needs one look only."""
+RARELY = 1.0
+"""Seconds between two looks at least where there is no endpoint, or where nothing can be heard."""
 
 
 def body_of(entry: Entry, end: End | None) -> str:
@@ -93,7 +99,7 @@ class Sender(Loop):
         super().__init__(clock)
         self._engine, self._clock, self._egress = engine, clock, egress
         self._at_once, self._each, self._timeout = at_once, each, timeout
-        self._woken, self._needed = asyncio.Event(), False
+        self._bell, self._needed = Bell(clock, partial(engine.wait, journal_topics("webhooks")), deaf=RARELY), False
         self._sending: dict[asyncio.Task[None], str] = {}
 
     @property
@@ -104,12 +110,7 @@ class Sender(Loop):
     def wake(self) -> None:
         """Look at once: something has changed, or an endpoint is new."""
         self._needed = True
-        self._woken.set()
-
-    def nudge(self) -> None:
-        """Something was written. Where there is no endpoint, nobody need look."""
-        if self._needed:
-            self._woken.set()
+        self._bell.ring()
 
     def check(self, url: str) -> Target:
         """EgressRefused for an address to which nothing would be sent, as far as that can be told without a look-up."""
@@ -119,9 +120,7 @@ class Sender(Loop):
         """Send what there is to send; what is under way when this is cancelled is sent again by whoever comes next."""
         try:
             while True:
-                pause = await self.tick()
-                if pause:
-                    await self._wait(pause)
+                await self.pause(await self.tick())
         finally:
             for task in self._sending:
                 task.cancel()
@@ -129,13 +128,20 @@ class Sender(Loop):
 
     async def tick(self) -> float:
         """Make what can be made and begin what can be begun; the seconds to wait before the next look."""
-        self._woken.clear()
+        self._bell.clear()
         return await self.once(self._look)
 
     async def _look(self) -> float:
         self._needed = bool(await self._engine.webhooks())
-        looked = await self._engine.make_deliveries(body_of) if self._needed else 0
-        return 0.0 if await self._begin() or looked else EVERY
+        if not self._needed:
+            return LOOK_ANYWAY
+        looked = await self._engine.make_deliveries(body_of)
+        return 0.0 if await self._begin() or looked else await self._pause()
+
+    async def _pause(self) -> float:
+        """What is due already waits for room, and is begun when there is some."""
+        due_in = await self._engine.next_delivery_in()
+        return LOOK_ANYWAY if due_in is None else min(LOOK_ANYWAY, due_in / 1000)
 
     async def _begin(self) -> int:
         """Begin to send as many as there is room for."""
@@ -155,13 +161,14 @@ class Sender(Loop):
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("A webhook was not sent.", exc_info=error)  # it is tried again when its lease is over
 
-    async def _wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
-                await asyncio.sleep(GATHER)
-        except TimeoutError:
-            pass
+    async def rest(self, seconds: float) -> None:
+        if seconds and not self._needed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RARELY):
+                    return await self._bell.rung()
+        if seconds and await self._bell.rest(seconds):
+            await asyncio.sleep(GATHER)
+        return None
 
     async def _send(self, parcel: Parcel) -> None:
         """One try: post, then write down what became of it."""

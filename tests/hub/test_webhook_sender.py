@@ -551,7 +551,7 @@ def _have(receiver: Receiver, count: int) -> bool:
 
 
 def test_what_comes_through_the_hub_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windlass.webhooks.EVERY", 3600.0)  # nothing happens by itself
+    monkeypatch.setattr("windlass.webhooks.LOOK_ANYWAY", 3600.0)  # nothing happens by itself
 
     async def scenario() -> None:
         clock = SystemClock()

@@ -179,8 +179,8 @@ def test_what_takes_the_name_of_a_socket_is_not_opened_to_others(
     with listener(secret / "socket"):
         before = about(target)
 
-        def swapped(made: socket.socket, into: object) -> str:
-            name = bind(made, into)  # type: ignore[arg-type]
+        def swapped(made: socket.socket, into: object, mark: str) -> str:
+            name = bind(made, into, mark)  # type: ignore[arg-type]
             (folder / name).unlink()
             link(folder / name, target)
             return name
@@ -199,8 +199,8 @@ def test_a_hub_gives_nothing_away_that_takes_the_name_of_its_socket(path: Path, 
             os.chown(each, NOBODY, NOBODY)
     before = about(secret / "key")
 
-    def swapped(made: socket.socket, into: object) -> str:
-        name = bind(made, into)  # type: ignore[arg-type]
+    def swapped(made: socket.socket, into: object, mark: str) -> str:
+        name = bind(made, into, mark)  # type: ignore[arg-type]
         (folder / name).unlink()
         (folder / name).symlink_to(secret / "key")
         swaps.append(name)
@@ -281,7 +281,7 @@ def test_root_and_the_owner_of_the_file_wake_each_other(open_folder: Path) -> No
         assert about(path.with_name("shop.db-hints")) == (NOBODY, NOBODY, 0o700)
         with opened(path) as store:
             assert run_sync(store.wait([A], LONG)) == {A}
-            assert store._hints._ear is not None  # type: ignore[attr-defined]
+            assert store._hints._others._ear is not None  # type: ignore[attr-defined]
             theirs.stdin.write("wake\n")
             assert run_sync(store.wait([A], LONG)) == {A}
             theirs.stdin.write("wait\n")

@@ -630,7 +630,7 @@ class Fleet:
             before = self.looks
             self.tasks.append(asyncio.create_task(self.work(info)))
             await soon(lambda: self.looks > before)  # noqa: B023 - it is called before the next one comes
-        asleep: Collection[Waiter] = self.engine.hints._hints._asleep  # type: ignore[attr-defined]
+        asleep: Collection[Waiter] = self.engine.hints._hints._others._asleep  # type: ignore[attr-defined]
         await soon(lambda: len(asleep) == len(self._infos))
         self.looks = 0
 

@@ -82,6 +82,7 @@ WALKS = {
     "minutes_since": {"job_minutes_pkey": "minute"},
     "jobs_since": {"job_minutes_pkey": "minute"},
     "due_deliveries": {"job_deliveries_next": "webhook next_at"},
+    "next_deliveries": {"job_deliveries_next": "webhook next_at"},
     "drop_webhook": {"job_deliveries_webhook": "webhook"},
     "list_deliveries": {"job_deliveries_webhook": "webhook"},
     "list_deliveries_status": {"job_deliveries_status": "webhook status"},

@@ -23,7 +23,7 @@ from windlass.engine import Engine
 from windlass.errors import Conflict, OutcomeUnknown, StoreError
 from windlass.model import NewRun, Options, WorkerInfo
 from windlass.store import postgres, sql
-from windlass.store.base import Statement, Value, queue_topic, run_sync
+from windlass.store.base import JOURNAL, Statement, Value, queue_topic, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres, hints, wire
 from windlass.testing.servers import PgBouncer, PostgresServer, has_pgbouncer
 from windlass.testing.stores import CASES, Case, conform
@@ -291,12 +291,12 @@ def test_a_look_finds_what_was_committed_since_the_last(pooler: PgBouncer, empti
             if late:
                 await engine.cancel(run.id)
                 seen, topics = await one._look(seen)
-                assert topics == {"worker:w1"}
+                assert topics == {"worker:w1", JOURNAL}
                 connection.commit()
             else:
                 await engine.create([NewRun("mail"), NewRun("mail", due_at=clock.now() + 500)])
             seen, topics = await one._look(seen)
-            assert topics == ({"queue:letters"} if late else {"queue:letters", "sweep"})
+            assert topics == {"queue:letters", JOURNAL} | (set() if late else {"sweep"})
             assert (await one._look(seen))[1] == set()
             await engine.create([NewRun("mail")] * hints.NEWS)
             assert (await one._look(seen))[1] == {"*"}

@@ -35,7 +35,7 @@ from windlass.model import (
     State,
     WorkerInfo,
 )
-from windlass.store.base import SWEEP, Hints, Joined, NoHints, Store, queue_topic, slot_topic, worker_topic
+from windlass.store.base import JOURNAL, SWEEP, Hints, Joined, NoHints, Store, queue_topic, slot_topic, worker_topic
 from windlass.store.order import Settings
 from windlass.store.records import Change, Known, Ready, Records, Told, Written, needs_from, needs_text
 from windlass.store.rows import Act, policy_text
@@ -442,11 +442,9 @@ class Core:
 
     async def wake(self, topics: Collection[str]) -> None:
         """Tell those who wait for one of these topics that what was written concerns them."""
-        if not topics:
-            return
         if self._joined is not None:
-            await self._joined.notify(topics)
-        else:
+            await self._joined.notify({*topics, JOURNAL})  # in a caller's transaction, nobody else can say when it is committed
+        elif topics:
             self.hints.wake(topics)
 
     async def wake_queues(self, ready: Iterable[Ready], now: int) -> None:

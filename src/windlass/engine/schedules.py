@@ -273,8 +273,8 @@ class Scheduling(Creating, Editing):
         plans: list[_Plan] = []
         end: _Place | None = None
         for _ in range(TOGETHER):
-            due, first = await self.records.schedules_due(now, after, count) if first is None else first, None
-            end = (due[-1].next_at or 0, due[-1].created_at, due[-1].id) if len(due) >= count else None
+            due, first = await self.records.schedules_due(now, after, count) if first is None else first[:count], None
+            end = (due[-1].next_at or 0, due[-1].created_at, due[-1].id) if len(due) == count else None
             plans = self._plans([schedule for schedule in due if schedule.id not in but], now)
             try:
                 return _look(plans, *await self._fire_these(plans), end, now)

@@ -19,6 +19,7 @@ from windlass.engine.reading import Reading, Tail
 from windlass.errors import BadInput, Conflict, LeaseLost, LimitReached, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.machine import ENDED
 from windlass.model import Delivery, Entry, Limits, Secret, State, Webhook
+from windlass.store.base import JOURNAL
 from windlass.store.webhooks import FOLLOWER, Due, End, NewDelivery, Verdict
 
 DELAYS = (5_000, 60_000)
@@ -98,6 +99,7 @@ class Telling(Reading):
                 raise
         if not room:
             raise LimitReached(f"There are {self.limits.webhooks:,} webhooks already.", hint="Remove one, or let one endpoint tell others.")
+        await self.wake((JOURNAL,))
         return made
 
     def _new_secret(self) -> str:
@@ -167,6 +169,7 @@ class Telling(Reading):
             seen = await self.get_webhook(webhook_id)
             wanted, now = await edited(seen), self.clock.now()
             if await self.records.edit_webhook(wanted, now):
+                await self.wake((JOURNAL,))
                 return replace(wanted, rev=seen.rev + 1, updated_at=now)
         raise Conflict(f"Webhook {webhook_id} kept changing; it was not edited.", hint="Try again.")
 
@@ -208,6 +211,7 @@ class Telling(Reading):
         now = self.clock.now()
         if not await self.records.resend_delivery(delivery_id, now, now + self.limits.deliver_within):
             raise WrongState(f"Delivery {delivery_id} is being sent just now.", hint="Look at it again in a minute.")
+        await self.wake((JOURNAL,))
         return await self.get_delivery(delivery_id)
 
     # For whoever sends
@@ -267,6 +271,14 @@ class Telling(Reading):
         except OutcomeUnknown:
             return []  # if it happened, they are due again when the lease is over
         return [Parcel(delivery, webhooks[delivery.webhook], body) for body, delivery in taken]
+
+    async def next_delivery_in(self) -> int | None:
+        """In how many milliseconds a delivery will be due that is not yet; None where there is none."""
+        now = self.clock.now()
+        paused_until = {hook.id: hook.paused_until for hook in await self.records.webhooks() if hook.enabled}
+        times = await self.records.next_deliveries(paused_until, now)
+        times += [until for until in paused_until.values() if until > now]
+        return min(times) - now if times else None
 
     async def delivered(self, delivery_id: str, token: str, answer: int) -> None:
         """An endpoint has taken a delivery."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from functools import partial
 
 from windlass.clock import Clock
 from windlass.engine import Engine
-from windlass.loops import Loop
+from windlass.loops import Bell, Loop
+from windlass.store.base import journal_topics
 
-EVERY = 1.0
+EVERY, LOOK_ANYWAY = 1.0, 10.0
+"""Seconds between two counts, more or less, and after which it is looked whether there is anything to count although nothing was heard."""
 
 
 class RollUps(Loop):
@@ -18,14 +22,18 @@ class RollUps(Loop):
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         super().__init__(clock)
-        self._engine = engine
+        self._engine, self._bell = engine, Bell(clock, partial(engine.wait, journal_topics("counts")), deaf=EVERY)
         self.problem = "Nothing has been counted yet."
 
     async def run(self) -> None:
-        """Count once a second, and at once again for as long as there is more."""
+        """Count once a second while the journal grows, and at once again for as long as there is more."""
         await self.every(self._count)
 
     async def _count(self) -> float:
-        caught_up = await self._engine.roll_up()
-        # Hubs that were started together do not stay in step: only one of them can count an entry.
-        return EVERY * (0.5 + self.clock.chance()) if caught_up else 0.0
+        return LOOK_ANYWAY if await self._engine.roll_up() else 0.0
+
+    async def rest(self, seconds: float) -> None:
+        if seconds:
+            await self._bell.rest(seconds)
+            # Hubs that hear the same do not stay in step: only one of them can count an entry.
+            await asyncio.sleep(EVERY * (0.5 + self.clock.chance()))

@@ -169,9 +169,6 @@ class Answering:
         """Send on what the app says."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self._scope["method"] != "GET":
-                self._hub.events.nudge()
-                self._hub.sender.nudge()
             self._hub.requests.count(self._scope["method"], self._scope.get("path_template"), self.status)
             message = {**message, "headers": [*message["headers"], (b"x-request-id", self.id.encode()), *auth.headers(message["headers"])]}
         await self._send(message)

@@ -43,6 +43,9 @@ ALL_QUEUES = "queue:*"
 """What a waiter names to hear of every queue."""
 SWEEP = "sweep"
 """What is said when something falls due so soon that sweepers should look."""
+JOURNAL = "journal"
+"""What every store says by itself after a batch that adds to the journal, joined for some milliseconds. It is waited for apart from all
+else, by `journal_topics`, so that only those who read the journal are woken by it."""
 LOOK_EVERY = 0.05
 """Seconds between two looks where no hint can be heard."""
 
@@ -60,6 +63,11 @@ def worker_topic(name: str) -> str:
 def slot_topic(resource: str) -> str:
     """What is said when something was let go of that direct calls may wait for."""
     return SLOTS + resource
+
+
+def journal_topics(reader: str) -> frozenset[str]:
+    """What a reader of the journal waits for. With a name of its own among them, what is said while it reads is kept for it."""
+    return frozenset((JOURNAL, f"{JOURNAL}:{reader}"))
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 
+from windlass.clock import SystemClock
 from windlass.store.base import ALL_QUEUES, QUEUES, Runs
 
 ANYTHING = "*"
@@ -18,6 +19,8 @@ ANYTHING = "*"
 PLACES = 1_000  # sets of topics that are remembered although nobody waits for them now
 KEPT = 1_000  # topics kept for one of them, and runs that nobody has taken yet
 MANY = 100  # runs said at once that are worth the attention of all
+JOURNAL_EVERY = 20  # milliseconds between two times that a process says that the journal has grown
+_CLOCK = SystemClock()  # real time, whatever clock the store has
 MORE_AFTER, MORE = 0.5, 2  # seconds until more are told of what nobody has taken, and how many times as many
 
 
@@ -33,6 +36,42 @@ def heard(wanted: frozenset[str], said: Collection[str]) -> set[str]:
 def wants(wanted: frozenset[str], topic: str) -> bool:
     """Whether one topic concerns one who waits for these."""
     return topic in wanted or (ALL_QUEUES in wanted and topic.startswith(QUEUES))
+
+
+class Paced:
+    """Calls something at most every so often: at once after a rest, and once more for all that came meanwhile.
+
+    On a thread without an event loop there is nobody to call later: then it is owed until the next call, or the end. A reader that was
+    woken therefore looks once more after as long a pause.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call, self._next, self._owed = call, 0, False
+
+    def __call__(self) -> None:
+        now = _CLOCK.monotonic()
+        if now >= self._next:
+            self._next, self._owed = now + JOURNAL_EVERY, False
+            self._call()
+        elif not self._owed:
+            self._owed = True
+            with suppress(RuntimeError):  # no event loop
+                asyncio.get_running_loop().call_later((self._next - now) / 1000, self._late)
+
+    def _late(self) -> None:
+        if self._owed:
+            self._owed = False
+            self()
+
+    def settle(self) -> None:
+        """Call at once for what is owed."""
+        if self._owed:
+            self._owed = False
+            self._call()
+
+    def rest(self, ms: int) -> None:
+        """Not to be called again for so long: nobody is there."""
+        self._next = max(self._next, _CLOCK.monotonic() + ms)
 
 
 class News:

@@ -18,6 +18,8 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 _ALONE = re.compile(r"^vacuum\b", re.I)
 _WRITES = re.compile(r"\b(insert into|update|delete from) \w+|\bfor (no key update|update|share)\b|^lock table", re.I)
 
+_JOURNALS = re.compile(r"\binsert into job_journal\b", re.I)
+
 _TYPES = {"int": "bigint", "text": "text"}
 
 
@@ -25,13 +27,14 @@ class Query(NamedTuple):
     """The text of a statement for one database, and whether it needs a write transaction.
 
     Where the statement that it comes after has found nothing in the same batch, it need not be run. One that is `alone` takes its
-    time, and can be in no transaction.
+    time, and can be in no transaction. One that `journals` adds to the journal.
     """
 
     text: str
     writes: bool
     after: str = ""
     alone: bool = False
+    journals: bool = False
 
 
 def _set(listing: str) -> tuple[str, list[list[str]]]:
@@ -181,7 +184,8 @@ def load(dialect: str) -> Mapping[str, Query]:
     for kind, name, after, only, body in blocks:
         if kind == "name" and only in ("", dialect):
             rendered = render(body, dialect, parts)
-            queries[name] = Query(_bound(rendered, dialect), bool(_WRITES.search(rendered)), after, bool(_ALONE.search(rendered)))
+            text, flags = _bound(rendered, dialect), [bool(sign.search(rendered)) for sign in (_WRITES, _ALONE, _JOURNALS)]
+            queries[name] = Query(text, flags[0], after, *flags[1:])
     return queries
 
 

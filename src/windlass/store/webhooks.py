@@ -130,6 +130,11 @@ class WebhookRecords(Rows):
         rows = await self._read("due_deliveries", names=pack(sorted(webhooks)), now=now, count=count) if webhooks else ()
         return [Due(*row) for row in rows]
 
+    async def next_deliveries(self, webhooks: Collection[str], now: int) -> list[int]:
+        """When the next delivery to each of these endpoints is due that is not yet, as far as there are any."""
+        rows = await self._read("next_deliveries", names=pack(sorted(webhooks)), now=now) if webhooks else ()
+        return [at for (at,) in rows if at is not None]
+
     async def claim_deliveries(
         self, seqs: Sequence[int], probes: Collection[str], broken: int, token: str, now: int, until: int
     ) -> list[tuple[str, Delivery]]:

@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 from windlass.clock import Clock
@@ -16,7 +17,8 @@ from windlass.hub.auth import Caller
 from windlass.hub.events.frames import Place, Wanted, entry_frame, passed_by
 from windlass.hub.events.pipes import Pipe
 from windlass.hub.shares import Room
-from windlass.loops import Loop
+from windlass.loops import Bell, Loop
+from windlass.store.base import journal_topics
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,8 +30,9 @@ AT_ONCE = 64 * 1024
 READS = 4
 """Streams that may read the store at once for themselves."""
 
-LOOK_EVERY = 0.2
-GATHER, GATHER_EACH = 0.02, 0.0004
+LOOK_ANYWAY = 5.0
+"""Seconds after which the reader looks although nothing was heard of the journal: a lost hint costs only time."""
+GATHER, GATHER_EACH, GATHER_AT_MOST = 0.025, 0.0004, 0.2
 """Seconds between two looks at least: the more listen, the more is gathered for one write to each."""
 CHECK_EVERY = 10.0
 """Seconds for which a stream may outlive its token, if that was ended elsewhere."""
@@ -86,8 +89,11 @@ class Events(Loop):
         self._followers = defaultdict[Wanted, set[Follower]](set)
         self._watchers = defaultdict[str, set[asyncio.Event]](set)
         self._joining: list[Follower] = []
-        self._bell, self._tokens_changed = asyncio.Event(), asyncio.Event()
+        self._bell = Bell(clock, partial(engine.wait, journal_topics("events")), deaf=GATHER_AT_MOST)
+        self._tokens_changed = asyncio.Event()
         self._idle = self._ended = True
+        self._again = False
+        """Whether a hint was heard since the last but one look: what was committed just after what it was sent for needs another."""
 
     # Those who listen
 
@@ -109,7 +115,7 @@ class Events(Loop):
     def join(self, follower: Follower) -> None:
         """From the place in its `joined` on, it is told everything. That place is later than any that is known when this is called."""
         self._joining.append(follower)
-        self._bell.set()
+        self._bell.ring()
 
     def leave(self, follower: Follower) -> None:
         """Tell it nothing any more."""
@@ -121,16 +127,12 @@ class Events(Loop):
         """Have a bell rung whenever a run has a new entry."""
         self._watchers[run_id].add(bell)
         self.watched += 1
-        self._bell.set()
+        self._bell.ring()
         try:
             yield
         finally:
             self.watched -= 1
             _discard(self._watchers, run_id, bell)
-
-    def nudge(self) -> None:
-        """Something was written: there may be entries to read."""
-        self._bell.set()
 
     def close(self, caller: Caller | None = None) -> None:
         """Let all clients go, or those of one caller. They come back with the id of what they saw last, to this hub or to another."""
@@ -155,8 +157,8 @@ class Events(Loop):
 
     async def _look(self) -> float:
         await self._listeners()
-        await self._rest(found=await self._pass())
-        return 0.0
+        found, again, self._again = await self._pass(), self._again, False
+        return 0.0 if found or again else LOOK_ANYWAY
 
     async def _check(self) -> None:
         """Let those go whose token has ended meanwhile: at once where it was ended here, else now and then."""
@@ -180,17 +182,13 @@ class Events(Loop):
     async def _listeners(self) -> None:
         while not (self._followers or self._watchers or self._joining):
             self._idle = True
-            self._bell.clear()
-            await self._bell.wait()
+            await self._bell.rung()
 
-    async def _rest(self, *, found: bool) -> None:
-        """Let something gather; where there was nothing, look again later, or as soon as somebody says so."""
-        gather = min(GATHER + GATHER_EACH * self.open, LOOK_EVERY)
-        await asyncio.sleep(gather)
-        if not found:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY - gather):
-                    await self._bell.wait()
+    async def rest(self, seconds: float) -> None:
+        """Let something gather; where there was nothing, until the journal has grown."""
+        await asyncio.sleep(min(GATHER + GATHER_EACH * self.open, GATHER_AT_MOST))
+        if seconds:
+            self._again = await self._bell.rest(seconds)
 
     async def _pass(self) -> bool:
         """Read to the end, and let those in who were waiting when that began. Whether there was anything.

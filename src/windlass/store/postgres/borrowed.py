@@ -12,8 +12,8 @@ from windlass.errors import (
     BadInput,
 )
 from windlass.faults import FAULTS
-from windlass.store.base import Statement
-from windlass.store.postgres.hints import NOTIFY, NOTIFY_WITHIN, payloads
+from windlass.store.base import JOURNAL, Statement
+from windlass.store.postgres.hints import JOURNAL_WITHIN, NOTIFY, NOTIFY_JOURNAL, NOTIFY_WITHIN, payloads
 from windlass.store.postgres.wire import (
     IN_TRANSACTION,
     JSON,
@@ -62,17 +62,18 @@ class BorrowedPostgres:
 
     async def notify(self, topics: Collection[str]) -> None:
         """Tell those who wait for one of these topics: when the caller commits, or at once where there is nothing to commit."""
-        values = (payloads(topics),)
+        others = [topic for topic in topics if topic != JOURNAL]
         with suppress(psycopg.Error, BadInput):
             self._check()
-            if self._alone():
-                await self._session.say(Step(NOTIFY, values, (JSON,)))
-            else:
-                await self._notify_within(Step(NOTIFY_WITHIN, values, (JSON,)))
+            alone = self._alone()
+            steps = [Step(NOTIFY if alone else NOTIFY_WITHIN, (payloads(others),), (JSON,))] if others else []
+            if JOURNAL in topics:
+                steps.append(Step(NOTIFY_JOURNAL if alone else JOURNAL_WITHIN))
+            await (self._session.say(*steps) if alone else self._notify_within(steps))
 
-    async def _notify_within(self, step: Step) -> None:
+    async def _notify_within(self, steps: Sequence[Step]) -> None:
         try:
-            await self._session.say(SAVEPOINT_OURS, step, RELEASE_OURS)
+            await self._session.say(SAVEPOINT_OURS, *steps, RELEASE_OURS)
         except psycopg.Error:
             if self._session.state in IN_TRANSACTION:
                 await self._session.say(ROLLBACK_OURS, RELEASE_OURS)

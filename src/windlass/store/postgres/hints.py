@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from windlass.clock import SystemClock
 from windlass.errors import StoreError
 from windlass.store.base import LOOK_EVERY
 from windlass.store.hints import ANYTHING, Board
@@ -20,12 +21,15 @@ Look = Callable[[str | None], Awaitable[tuple[str, set[str]]]]
 """Topics of what has happened since an earlier look, if there was one, and what the next look is to be told."""
 
 _LOG = logging.getLogger(__name__)
+_CLOCK = SystemClock()  # real time, whatever clock the store has
 
 HINT_EVERY = 0.005  # seconds between two notifications of one process
 BURST = 8  # notifications that a blocking store may send at once after a rest
 LINGER = 5.0  # seconds the listener stays when nobody waits any more
 LOOK_ANYWAY = 1.0  # seconds after which those who wait look for what cannot be heard, or leaves no entry in the journal
 NEWS = 100  # entries of the journal that one look reads; when there are more, anything may have happened
+NOBODY = 500  # milliseconds for which a process that found nobody reading the journal does not say that it has grown
+FRESH = 2 * NOBODY  # milliseconds for which one who begins to read it looks by itself, until all who write have found out
 LONGEST_TOPIC = 7_000  # bytes; a notification carries less than 8,000
 
 # Waiters hold a shared lock: when the exclusive one can be had, nobody waits. A hint is not worth a flush of the log.
@@ -39,8 +43,19 @@ NOTIFY_WITHIN = (
     b"(select case when pg_try_advisory_lock(2003398244, 2) then not pg_advisory_unlock(2003398244, 2) else true end as waits) as somebody "
     b"where waits"
 )
+# Hints of the journal are apart, with a lock of their own: each would wake every process that listens to the others.
+NOTIFY_JOURNAL = (
+    b"select set_config('synchronous_commit', 'off', true), pg_notify('windlass_journal', 'journal') "
+    b"where not pg_try_advisory_xact_lock(2003398244, 3)"
+)
+JOURNAL_WITHIN = (
+    b"select pg_notify('windlass_journal', 'journal') from "
+    b"(select case when pg_try_advisory_lock(2003398244, 3) then not pg_advisory_unlock(2003398244, 3) else true end as waits) as somebody "
+    b"where waits"
+)
 # On a connection of its own that no pooler shares.
 LISTEN = b"listen windlass; select pg_advisory_lock_shared(2003398244, 2)"
+LISTEN_JOURNAL = b"listen windlass_journal; select pg_advisory_lock_shared(2003398244, 3)"
 
 
 def payloads(topics: Collection[str]) -> bytes:
@@ -51,9 +66,12 @@ def payloads(topics: Collection[str]) -> bytes:
 class Hearing:
     """How a process hears hints for all who wait in it. It ends when nobody has waited for a while."""
 
+    _fresh = 0  # milliseconds from the beginning in which those who wait look by themselves
+
     def __init__(self, pause: Pause) -> None:
         self._pause = pause
         self._board = Board()
+        self._until = 0  # when that is over
         self._waiting = 0
         self._hears = self._deaf = False
         self._task: asyncio.Task[None] | None = None
@@ -63,9 +81,14 @@ class Hearing:
         try:
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._keep_hearing())
-            return await self._board.wait(topics, min(timeout, LOOK_ANYWAY) if self._deaf else timeout, missed=self._hears)
+            return await self._board.wait(topics, self._patience(timeout), missed=self._hears)
         finally:
             self._waiting -= 1
+
+    def _patience(self, timeout: float) -> float:
+        if self._hears and _CLOCK.monotonic() < self._until:
+            return min(timeout, LOOK_EVERY)
+        return min(timeout, LOOK_ANYWAY) if self._deaf else timeout
 
     def said(self, topics: Collection[str]) -> None:
         """This process itself has said something."""
@@ -85,7 +108,7 @@ class Hearing:
     @contextmanager
     def _hearing(self) -> Iterator[None]:
         """From now on nothing is missed."""
-        self._hears, self._deaf = True, False
+        self._hears, self._deaf, self._until = True, False, _CLOCK.monotonic() + self._fresh
         self._board.wake({ANYTHING})
         try:
             yield
@@ -104,6 +127,8 @@ class Hearing:
 class Listener(Hearing):
     """By notifications, on one connection."""
 
+    _listen = LISTEN
+
     def __init__(self, parameters: Mapping[str, Any], pause: Pause, *, apart: bool = False) -> None:
         super().__init__(pause)
         self._parameters = parameters
@@ -121,13 +146,19 @@ class Listener(Hearing):
     async def _hear(self) -> None:
         connection = await self._connected()
         try:
-            await connection.execute(LISTEN)
+            await connection.execute(self._listen)
             with self._hearing():
                 while self._waiting:
                     async for notify in connection.notifies(timeout=LINGER):
                         self._board.wake({notify.payload})
         finally:
             await connection.close()
+
+
+class JournalListener(Listener):
+    """Hears of the journal only."""
+
+    _listen, _fresh = LISTEN_JOURNAL, FRESH
 
 
 class Looker(Hearing):

@@ -21,9 +21,21 @@ from windlass.errors import (
 )
 from windlass.faults import FAULTS
 from windlass.store import sql
-from windlass.store.base import LOOK_EVERY, Runs, Statement, check_process, refuse_newer, refuse_older, run_sync
-from windlass.store.hints import ANYTHING
-from windlass.store.postgres.hints import BURST, HINT_EVERY, NEWS, NOTIFY, Hearing, Listener, Looker, payloads
+from windlass.store.base import JOURNAL, LOOK_EVERY, Runs, Statement, check_process, refuse_newer, refuse_older, run_sync
+from windlass.store.hints import ANYTHING, Paced
+from windlass.store.postgres.hints import (
+    BURST,
+    HINT_EVERY,
+    NEWS,
+    NOBODY,
+    NOTIFY,
+    NOTIFY_JOURNAL,
+    Hearing,
+    JournalListener,
+    Listener,
+    Looker,
+    payloads,
+)
 from windlass.store.postgres.wire import (
     APPLIED,
     BEGIN,
@@ -118,6 +130,7 @@ class _Postgres:
         self.behind_pooler = False  # although nobody has said so
         self._align_at, self._scale = clock.monotonic(), 0
         self._owed: set[str] = set()
+        self._journaled = Paced(self._say_journal)
         self._start()
 
     def _start(self) -> None:
@@ -137,6 +150,8 @@ class _Postgres:
         if batch.alone:
             return batch.answers(await self._alone(batch))
         rows = await self._tried(lambda session: run_batch(session, batch, self._opening)) if batch.steps else []
+        if batch.journals:
+            self._journaled()
         return batch.answers(rows)
 
     async def _alone(self, batch: Batch) -> Results:
@@ -272,6 +287,19 @@ class _Postgres:
             async with self._slot():
                 await self._once(lambda session: session.say(step))
 
+    def _say_journal(self) -> None:
+        raise NotImplementedError
+
+    async def _hint_journal(self) -> None:
+        """Tell those who read the journal that it has grown; where nobody does, not again for a while."""
+        if self._gone():
+            return
+        with suppress(psycopg.Error, StoreError):
+            async with self._slot():
+                [rows] = await self._once(lambda session: session.say(Step(NOTIFY_JOURNAL)))
+            if not rows:
+                self._journaled.rest(NOBODY)
+
     async def _measure_offset(self, session: AnySession) -> None:
         """Now and then, let the clock follow the server's; at once where this machine's own was set, or slept."""
         align, wall = getattr(self._clock, "align", None), getattr(self._clock, "wall", self._clock.now)
@@ -355,11 +383,19 @@ class BlockingPostgres(_Postgres):
         """Tell those who wait for one of these topics. When there is too much to tell, some goes along with the next."""
         if self._gone():
             return
+        if JOURNAL in topics:
+            self._journaled()
+            topics = set(topics) - {JOURNAL}
+        if not topics:
+            return
         self._owed.update(topics)
         now, every = self._clock.monotonic(), round(HINT_EVERY * 1000)
         if now >= self._hint_at:
             self._hint_at = max(self._hint_at, now - BURST * every) + every
             run_sync(self._hint())
+
+    def _say_journal(self) -> None:
+        run_sync(self._hint_journal())
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
         """Hears nothing and returns after 50 ms at most: to look again costs less than a connection for each thread that waits."""
@@ -375,6 +411,7 @@ class BlockingPostgres(_Postgres):
     async def close(self) -> None:
         check_process(self._pid)
         await self._hint()
+        self._journaled.settle()
         self._closing.set()
         await super().close()
 
@@ -382,16 +419,20 @@ class BlockingPostgres(_Postgres):
 class _Loop:
     """What belongs to one event loop: its turns at connections, the task that sends its hints, and the one that hears others'."""
 
-    def __init__(self, size: int, hearing: Hearing) -> None:
+    def __init__(self, size: int, hearing: Hearing, journal: Hearing) -> None:
         self.gate, self.closing = asyncio.Semaphore(size), asyncio.Event()
         self.hinting: asyncio.Task[None] | None = None
-        self.hearing = hearing
+        self.saying: asyncio.Task[None] | None = None  # that the journal has grown
+        self.unsaid = False  # that it has once more since
+        self.hearing, self.journal = hearing, journal
 
     async def close(self) -> None:
         self.closing.set()
-        await self.hearing.close()
-        if self.hinting is not None:
-            await self.hinting
+        for hearing in {self.hearing, self.journal}:
+            await hearing.close()
+        for task in (self.hinting, self.saying):
+            if task is not None:
+                await task
 
 
 class AsyncPostgres(_Postgres):
@@ -407,15 +448,18 @@ class AsyncPostgres(_Postgres):
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> _Loop:
         """A loop comes for the first time; those that were closed meanwhile are forgotten, with what waited in them."""
-        here = _Loop(self._size, self._hearing())
+        here = _Loop(self._size, *self._hearings())
         with self._entering:
             self._loops = {one: its for one, its in self._loops.items() if not one.is_closed()} | {loop: here}
         return here
 
-    def _hearing(self) -> Hearing:
+    def _hearings(self) -> tuple[Hearing, Hearing]:
+        """How hints are heard, and those of the journal."""
         if self._listening is None:
-            return Looker(self._look, self._pause)
-        return Listener(self._listening, self._pause, apart=self._listening is not self._parameters)
+            looker = Looker(self._look, self._pause)
+            return looker, looker
+        apart = self._listening is not self._parameters
+        return Listener(self._listening, self._pause, apart=apart), JournalListener(self._listening, self._pause)
 
     async def _connect(self) -> AsyncSession:
         return AsyncSession(await psycopg.AsyncConnection.connect(autocommit=True, **self._parameters), pooled=self._pooled)
@@ -433,11 +477,24 @@ class AsyncPostgres(_Postgres):
         """Tell those who wait for one of these topics: at once, or along with others a little later."""
         if self._gone():
             return
+        if JOURNAL in topics:
+            self._journaled()
+            topics = set(topics) - {JOURNAL}
+        if not topics:
+            return
         self._owed.update(topics)
         here = self._here()
         here.hearing.said(topics)
         if here.hinting is None or here.hinting.done():
             here.hinting = asyncio.get_running_loop().create_task(self._keep_hinting())
+
+    def _say_journal(self) -> None:
+        here = self._here()
+        here.hearing.said((JOURNAL,))
+        here.unsaid = here.saying is not None and not here.saying.done()
+        if not here.unsaid:
+            here.saying = asyncio.get_running_loop().create_task(self._hint_journal())
+            here.saying.add_done_callback(lambda _: self._journaled() if here.unsaid else None)
 
     async def _keep_hinting(self) -> None:
         while self._owed and not self._closed:
@@ -447,7 +504,8 @@ class AsyncPostgres(_Postgres):
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
         """The topics heard, as soon as there are any; none after so many seconds."""
         self._check_open()
-        return await self._here().hearing.wait(topics, timeout)
+        here = self._here()
+        return await (here.journal if JOURNAL in topics else here.hearing).wait(topics, timeout)
 
     async def _look(self, seen: str | None) -> tuple[str, set[str]]:
         """See `Looker`. What a snapshot could not see is news."""
@@ -456,10 +514,11 @@ class AsyncPostgres(_Postgres):
         rows = [row for rows in found for row in rows]
         if sum(count for _, count in rows) >= NEWS:
             return now[0], {ANYTHING}
-        return now[0], {topic for topic, _ in rows if topic is not None}
+        return now[0], {topic for topic, _ in rows if topic is not None} | ({JOURNAL} if rows else set())
 
     async def close(self) -> None:
         check_process(self._pid)
+        self._journaled.settle()
         own = asyncio.get_running_loop()
         for loop, its in self._loops.items():
             if loop is own:

@@ -203,6 +203,7 @@ class _Compiled(NamedTuple):
     names: tuple[str, ...]
     writes: bool
     alone: bool = False
+    journals: bool = False
 
     def bind(self, name: str, values: Mapping[str, Value]) -> Step:
         bound = [values[one] for one in self.names]
@@ -232,7 +233,7 @@ def compile_query(query: Query) -> _Compiled:
         return f"${names.setdefault(found[1], len(names) + 1)}" if found[1] else "%"
 
     text = _PLACEHOLDER.sub(numbered, query.text)
-    return _Compiled(text.encode(), tuple(names), query.writes, query.alone)
+    return _Compiled(text.encode(), tuple(names), query.writes, query.alone, query.journals)
 
 
 def compiled(queries: Queries | None) -> Mapping[str, _Compiled]:
@@ -253,6 +254,7 @@ class Batch:
         self.steps = [step for step in self._asked if step.text]
         self.writes = any(step.writes for step in self.steps)
         self.alone = any(queries[name].alone for name, _ in statements)
+        self.journals = self.writes and any(queries[name].journals for name, _ in statements)
 
     def answers(self, rows: Results) -> Results:
         """The rows of each statement asked for; none for those of other databases."""

@@ -66,6 +66,14 @@ from json_array_elements_text(:names::json) as l(id), lateral (
   where q.webhook = l.id and q.next_at <= :now order by q.next_at, q.seq limit :count) as h
 order by h.next_at, h.seq
 
+-- name: next_deliveries sqlite
+select (select d.next_at from job_deliveries d where d.webhook = l.value and d.next_at > :now order by d.next_at limit 1)
+from json_each(:names) as l
+
+-- name: next_deliveries postgres
+select (select d.next_at from job_deliveries d where d.webhook = l.id and d.next_at > :now order by d.next_at limit 1)
+from json_array_elements_text(:names::json) as l(id)
+
 -- An endpoint that has failed too often is tried by one delivery of one process; all others wait for what becomes of it.
 -- name: probe_webhooks
 update webhooks set paused_until = :until, mark = :token where id {in_texts: names} and failures >= :most and paused_until <= :now

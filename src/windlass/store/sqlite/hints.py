@@ -19,8 +19,9 @@ from functools import partial
 import msgspec
 
 from windlass.clock import SystemClock
-from windlass.store.base import LOOK_EVERY
-from windlass.store.hints import ANYTHING, Board, Waiter
+from windlass.store.base import JOURNAL, LOOK_EVERY
+from windlass.store.hints import ANYTHING, Board, Paced, Waiter
+from windlass.store.sqlite.files import MEMORY
 from windlass.store.sqlite.folders import (
     PRIVATE,
     Folder,
@@ -37,6 +38,7 @@ LONGEST_MESSAGE = 2_000  # bytes; what every system carries in one datagram
 FULL = 10  # datagrams that a socket holds unread at least; those behind them may have been dropped
 MOST_AT_ONCE = 256  # datagrams read before those who wait are told
 
+_READS = "j"  # how the name of a socket ends that hears of the journal
 _LOG = logging.getLogger(__name__)
 _CLOCK = SystemClock()  # a timeout is real time, whatever clock the store has
 _NUMBERS = itertools.count(1)
@@ -46,13 +48,13 @@ _topics: Callable[[bytes], Collection[str]] = msgspec.json.Decoder(set[str] | di
 class Ear:
     """What a store hears with: a datagram socket that has a name in the folder."""
 
-    def __init__(self, path: str, folder: str) -> None:
+    def __init__(self, path: str, folder: str, mark: str = "") -> None:
         self._file, self._folder = path, folder
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self.socket.setblocking(False)
             with reached_by_writers(folder, path) as opened_folder:
-                self.name = _bind(self.socket, opened_folder)
+                self.name = _bind(self.socket, opened_folder, mark)
                 if opened_folder.shared:
                     open_to_writers(self.socket, opened_folder, self.name)
             self.path = os.path.join(folder, self.name)
@@ -101,11 +103,11 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)  # a child that kept them open would seem to hear for its parent when that is dead
 
 
-def _bind(made: socket.socket, folder: Folder) -> str:
+def _bind(made: socket.socket, folder: Folder, mark: str = "") -> str:
     with suppress(OSError):  # where the system asks the folder alone
         os.fchmod(made.fileno(), PRIVATE)
     while True:
-        name = f"{os.getpid()}.{next(_NUMBERS)}"
+        name = f"{os.getpid()}.{next(_NUMBERS)}{mark}"
         try:
             made.bind(f"{folder.address}/{name}")
         except OSError as error:
@@ -136,10 +138,14 @@ def _ring(pipe: int) -> None:
 
 
 class FileHints(Board):
-    """The hints of one store on a file. Its socket is made by the first wait; without one, those who wait look again soon."""
+    """The hints of one store on a file. Its socket is made by the first wait; without one, those who wait look again soon.
 
-    def __init__(self, path: str) -> None:
+    Hints of the journal have sockets of their own, marked in their names: nothing of it is sent to those who do not read it.
+    """
+
+    def __init__(self, path: str, *, journal: bool = False) -> None:
         super().__init__()
+        self._journal = journal
         self._path = os.path.realpath(path)  # however it is spelled, the folder is the same
         self._folder = f"{self._path}-hints"
         self._guard, self._draining = threading.Lock(), threading.Lock()
@@ -162,7 +168,7 @@ class FileHints(Board):
 
     def _send(self, topics: Collection[str], folder: Folder) -> None:
         own = self._ear.name if self._ear else None
-        others = [name for name in folder.names() if name != own]
+        others = [name for name in folder.names() if name != own and name.endswith(_READS) is self._journal]
         if not others:
             return
         message = _message(topics)
@@ -252,7 +258,7 @@ class FileHints(Board):
         if self.closed:
             return
         try:
-            self._ear = Ear(self._path, self._folder)
+            self._ear = Ear(self._path, self._folder, _READS if self._journal else "")
         except OSError:
             return
         except Unusable as why:
@@ -268,3 +274,35 @@ class FileHints(Board):
                 ear.unlink()
                 if not ear.users:
                     ear.socket.close()
+
+
+class StoreHints:
+    """All hints of one store: those of the journal, and all others."""
+
+    def __init__(self, path: str) -> None:
+        in_memory = path == MEMORY
+        self._others, self._journal = (Board(), Board()) if in_memory else (FileHints(path), FileHints(path, journal=True))
+        self.journaled = Paced(partial(self._journal.wake, (JOURNAL,)))
+        """To be called after a commit that added to the journal."""
+        self.taken = self._others.taken
+
+    @property
+    def closed(self) -> bool:
+        return self._others.closed
+
+    def wake(self, topics: Collection[str]) -> None:
+        """Tell those who wait for one of these topics, in this process and in others."""
+        if JOURNAL in topics:
+            self.journaled()
+        if topics != {JOURNAL}:
+            self._others.wake(topics)
+
+    def board(self, topics: Collection[str]) -> Board:
+        """Where those topics are heard."""
+        return self._journal if JOURNAL in topics else self._others
+
+    def close(self) -> None:
+        """Say what is owed, and send home all who wait."""
+        self.journaled.settle()
+        self._others.close()
+        self._journal.close()

@@ -35,6 +35,7 @@ class Batch(NamedTuple):
     verb: str
     statements: Sequence[Statement]
     writes: bool
+    journals: bool = False
 
 
 @functools.cache
@@ -44,10 +45,11 @@ def own_queries() -> Queries:
 
 def plan(queries: Queries, verb: str, statements: Sequence[Statement]) -> Batch:
     """A batch, and whether it writes; a name that no database knows is a KeyError before anything happens."""
-    writes = False
+    writes = journals = False
     for name, _ in statements:
-        writes = writes or queries[name].writes
-    return Batch(verb, statements, writes)
+        query = queries[name]
+        writes, journals = writes or query.writes, journals or query.journals
+    return Batch(verb, statements, writes, journals)
 
 
 def _hit(batches: Iterable[Batch], place: str) -> None:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from windlass.clock import Clock, nap
 from windlass.errors import StoreError
 from windlass.store.base import Runs, Statement, check_process
-from windlass.store.hints import Board, wait_anywhere
+from windlass.store.hints import wait_anywhere
 from windlass.store.sqlite.files import MEMORY, Path
-from windlass.store.sqlite.hints import FileHints
+from windlass.store.sqlite.hints import StoreHints
 from windlass.store.sqlite.lines import Batch, Line, Outcome, Queries, Results, open_lines, own_queries, plan
 
 GROUP = 64  # batches in one commit
@@ -25,10 +25,6 @@ YIELD = 0.0005  # seconds in which other processes may take the write lock, betw
 
 def _closed(path: str) -> StoreError:
     return StoreError(f"The store on {path} is closed.", hint="Open it again, or close it later.")
-
-
-def _hints(path: str) -> Board:
-    return Board() if path == MEMORY else FileHints(path)
 
 
 class BlockingSqlite:
@@ -42,7 +38,7 @@ class BlockingSqlite:
         self._turn = threading.Lock()
         self._line: Line | None
         [self._line] = open_lines(1, self._path, clock, self._queries, steps, synchronous)
-        self._hints = _hints(self._path)
+        self._hints = StoreHints(self._path)
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
         check_process(self._pid)
@@ -54,6 +50,8 @@ class BlockingSqlite:
             self._line.tidy()
         if isinstance(outcome, BaseException):
             raise outcome
+        if batch.journals:
+            self._hints.journaled()
         return outcome
 
     async def close(self) -> None:
@@ -79,7 +77,7 @@ class BlockingSqlite:
         check_process(self._pid)
         if self._hints.closed:
             raise _closed(self._path)
-        return await wait_anywhere(self._hints, topics, timeout)
+        return await wait_anywhere(self._hints.board(topics), topics, timeout)
 
 
 class Job(NamedTuple):
@@ -192,7 +190,7 @@ class AsyncSqlite:
         lines = open_lines(1 if in_memory else 2, self._path, clock, self._queries, steps, synchronous)
         self._writer = Writer(lines[0], limit=1 if in_memory else GROUP)
         self._reader = self._writer if in_memory else Reader(lines[1])
-        self._hints = _hints(self._path)
+        self._hints = StoreHints(self._path)
         self._turns: dict[asyncio.AbstractEventLoop, list[Job]] = {}  # what is to be written of what was asked for in this turn of a loop
 
     @property
@@ -217,7 +215,10 @@ class AsyncSqlite:
         else:
             self._turns[loop] = [job]
             loop.call_soon(self._end_turn, loop)
-        return await job.future
+        answers = await job.future
+        if batch.journals:
+            self._hints.journaled()
+        return answers
 
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         if jobs := self._turns.pop(loop, None):
@@ -249,4 +250,4 @@ class AsyncSqlite:
         check_process(self._pid)
         if self._hints.closed:
             raise _closed(self._path)
-        return await self._hints.wait(topics, timeout)
+        return await self._hints.board(topics).wait(topics, timeout)
