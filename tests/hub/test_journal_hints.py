@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import subprocess
 import sys
@@ -16,15 +15,14 @@ import httpx
 import psycopg
 import pytest
 
-from tests.receivers import Receiver
+from tests.hub.receivers import Receiver
 from tests.served import ServedHub
-from tests.test_events import Listener
+from tests.hub.test_events import Listener
 from tests.workers import DEADLINE, until
-from windlass import loops, webhooks
+from windlass import webhooks
 from windlass.clock import SystemClock
 from windlass.config import open_store
 from windlass.engine import Engine
-from windlass.errors import StoreUnreachable
 from windlass.hub import HubSettings, events, rollups
 from windlass.hub.events import streams
 from windlass.model import NewRun
@@ -63,7 +61,7 @@ def hub(where: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedHub]:
 @contextmanager
 def another(where: str, colour: str) -> Iterator[Any]:
     """A process on the same store that makes a run and ends it whenever this is called; the run's id."""
-    command = [sys.executable, "-m", "tests.journal_child", where, colour]
+    command = [sys.executable, "-m", "tests.hub.journal_child", where, colour]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as child:
 
         def make() -> str:
@@ -209,13 +207,7 @@ def test_what_is_written_together_is_said_once(where: str, monkeypatch: pytest.M
 
 
 def test_where_nobody_reads_the_journal_a_process_hardly_asks(emptied_postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, hint = list[int](), AsyncPostgres._hint_journal
-
-    async def counted(self: AsyncPostgres) -> None:
-        asked.append(SystemClock().monotonic())
-        await hint(self)
-
-    monkeypatch.setattr(AsyncPostgres, "_hint_journal", counted)
+    times = counting(monkeypatch)
 
     async def scenario() -> None:
         store = AsyncPostgres(emptied_postgres, SystemClock())
@@ -224,7 +216,7 @@ def test_where_nobody_reads_the_journal_a_process_hardly_asks(emptied_postgres: 
         began = SystemClock().monotonic()
         for _ in range(100):
             await engine.create([NewRun("mail")])
-        assert 1 <= len(asked) <= (SystemClock().monotonic() - began) // postgres_hints.NOBODY + 1
+        assert len(times) <= 2 * ((SystemClock().monotonic() - began) // postgres_hints.NOBODY + 1)
         await store.close()
 
     asyncio.run(asyncio.wait_for(scenario(), DEADLINE))
@@ -267,44 +259,3 @@ def test_what_a_process_has_written_last_is_said_before_it_ends(tmp_path: Path) 
         await reader.close()
 
     asyncio.run(asyncio.wait_for(scenario(), DEADLINE))
-
-
-def test_where_nothing_can_be_heard_a_rest_is_no_shorter_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept = list[float]()
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-
-    async def deaf(seconds: float) -> set[str]:
-        return set()
-
-    async def away(seconds: float) -> set[str]:
-        raise StoreUnreachable("It is away.", hint="Wait.")
-
-    monkeypatch.setattr("windlass.loops.asyncio.sleep", sleep)
-    for hear in (deaf, away):
-        assert not asyncio.run(loops.Bell(SystemClock(), hear, deaf=0.7).rest(HOUR))
-        assert not asyncio.run(loops.Bell(SystemClock(), hear, deaf=0.7).rest(0.3))
-    assert slept == [0.7, 0.3, 0.7, 0.3]
-
-
-def test_after_trouble_no_hint_brings_the_next_look_forward() -> None:
-    class Troubled(loops.Loop):
-        log, complaint = logging.getLogger("windlass.test"), "It does not work"
-        rests = 0
-
-        async def tick(self) -> float:
-            raise StoreUnreachable("It is away.", hint="Wait.")
-
-        async def rest(self, seconds: float) -> None:
-            self.rests += 1
-
-    loop = Troubled(SystemClock())
-    loop.again = 0.0  # type: ignore[misc]
-
-    async def scenario() -> None:
-        for _ in range(3):
-            await loop.pause(await loop.once(loop.tick))
-
-    asyncio.run(scenario())
-    assert loop.rests == 0

@@ -1,4 +1,4 @@
-"""A process that adds to the journal when it is told to: `python -m tests.journal_child STORE blocking|async`.
+"""A process that adds to the journal when it is told to: `python -m tests.hub.journal_child STORE blocking|async`.
 
 For every line of its standard input it makes a run and cancels it, and prints the run's id.
 """
