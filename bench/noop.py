@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from windlass import App
-from windlass.app.apps import SWITCH_INTERVAL
+from windlass.app.working import SWITCH_INTERVAL
 from windlass.worker import Worker
 
 SLOTS = 256

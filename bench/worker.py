@@ -19,7 +19,7 @@ from bench.noop import SLOTS
 from bench.places import Place, PostgresPlace, SqlitePlace, open_postgres, open_sqlite
 from bench.raw import LANE, PAYLOAD_VALUE, Raw
 from windlass import App
-from windlass.app.apps import SWITCH_INTERVAL
+from windlass.app.working import SWITCH_INTERVAL
 from windlass.clock import SystemClock
 from windlass.store.base import run_sync
 from windlass.testing.servers import has_pgbouncer

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import blocking
+
 from windlass import errors
 from windlass.errors import WindlassError
-from windlass.hub.server import handlers
+from windlass.hub.description import dialects
+from windlass.hub.dispatch import Dialect
 from windlass.machine import ENDED, MOVES
 from windlass.model import State
 from windlass.store.records import BATCHES
@@ -104,14 +107,14 @@ that only lock exist on PostgreSQL). Besides there are `migrate.between_steps`; 
 """
 
 
-def route_list() -> str:
+def route_list(tables: tuple[Dialect, ...] | None = None) -> str:
     """Every route of a hub, and the scope it asks for."""
     rows = ["| method and path | scope | what it does |", "|---|---|---|"]
-    for handler in handlers():
-        scope = handler.opt["scope"]
-        wanted = "none" if scope is None else f"`{scope}`" if isinstance(scope, str) else " or ".join(f"`{one}`" for one in scope)
-        for method, path in itertools.product(sorted(handler.http_methods), sorted(handler.paths)):
-            rows.append(f"| `{method} {re.sub(r':[a-z]+}', '}', path)}` | {wanted} | {handler.summary or 'A document.'} |")
+    for dialect in tables or dialects():
+        for verb in dialect.verbs:
+            scope = verb.scope
+            wanted = "none" if scope is None else f"`{scope}`" if isinstance(scope, str) else " or ".join(f"`{one}`" for one in scope)
+            rows.append(f"| `{verb.method} {dialect.prefix}{verb.template}` | {wanted} | {verb.summary} |")
     table = "\n".join(rows)
     return f"""# Routes of a hub
 
@@ -123,18 +126,52 @@ valid token, `none` means that no token is asked for. `/api/v1/openapi.json` des
 """
 
 
-PAGES: dict[str, Callable[[], str]] = {"routes.md": route_list, "lifecycle.md": lifecycle, "errors.md": error_list, "faults.md": fault_list}
+_ROOMS = re.compile(r"(<!-- rooms: .*? -->\n).*?(<!-- end of rooms -->)", re.S)
+
+
+def _rooms() -> str:
+    """The layers, the highest first; those on one line may know each other only where an arrow joins them."""
+    contracts = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    there = [[name for name in re.findall(r"\w+", layer) if _is_room(name)] for layer in layers]
+    boxes = [names for names in there if names]
+    lines = ["```mermaid", "flowchart TD"]
+    lines += [f'    l{n}["{" &nbsp; ".join(names)}"]' for n, names in enumerate(boxes)]
+    lines.append("    " + " --> ".join(f"l{n}" for n in range(len(boxes))))
+    return "\n".join([*lines, "```"])
+
+
+def _is_room(name: str) -> bool:
+    package = DOCS.parent / "src" / "windlass"
+    return (package / name).is_dir() or (package / f"{name}.py").exists()
+
+
+def architecture() -> str:
+    """The page as it is, with the picture of the rooms as they are."""
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    return _ROOMS.sub(lambda found: f"{found[1]}\n{_rooms()}\n\n{found[2]}", page)
+
+
+FILES: dict[Path, Callable[[], str]] = {
+    DOCS / "routes.md": route_list,
+    DOCS / "lifecycle.md": lifecycle,
+    DOCS / "errors.md": error_list,
+    DOCS / "faults.md": fault_list,
+    DOCS / "architecture.md": architecture,
+    blocking.FILE: blocking.blocking_client,
+}
 
 
 def main() -> int:
-    stale = [name for name, page in PAGES.items() if not (DOCS / name).exists() or (DOCS / name).read_text(encoding="utf-8") != page()]
+    stale = {file: text for file, make in FILES.items() if (text := make()) != (file.read_text(encoding="utf-8") if file.exists() else "")}
+    names = ", ".join(file.name for file in stale)
     if "--check" in sys.argv:
         if stale:
-            print(f"Not current: {', '.join(stale)}. Run `make docs` and commit the result.")
+            print(f"Not current: {names}. Run `make docs` and commit the result.")
         return len(stale)
-    for name in stale:
-        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
-    print(f"Wrote {', '.join(stale)}." if stale else "All current.")
+    for file, text in stale.items():
+        file.write_text(text, encoding="utf-8")
+    print(f"Wrote {names}." if stale else "All current.")
     return 0
 
 

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from msgspec import Struct
@@ -494,11 +494,10 @@ def open_engine(
     limits: Limits | None = None,
     create: bool = True,
     patience: float = 30.0,
-) -> Engine:
+) -> Engine | RemotePort:
     """The verbs of the store or the hub that an address names."""
     if located(address).kind == "hub":
-        # It has the engine's verbs for people and for workers, and says so where it is asked for another.
-        return cast(Engine, open_hub(settings, address, clock, blocking=blocking, patience=patience))
+        return open_hub(settings, address, clock, blocking=blocking, patience=patience)
     store = open_store(address, clock, blocking=blocking, create=create, patience=patience, settings=settings)
     return Engine(store, clock, limits, keeps=keeps_of(settings))
 

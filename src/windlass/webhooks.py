@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from windlass import wire
+from windlass.api.values import to_rfc3339
+from windlass.api.views import ENTRY, RUN
 from windlass.clock import Clock
 from windlass.egress import Answer, Egress, Target
 from windlass.engine import Engine
@@ -51,14 +52,14 @@ RARELY = 1.0
 
 def body_of(entry: Entry, end: End | None) -> str:
     """What a receiver is told of a change: the change, and the run as the API tells it, if nothing has happened to it since."""
-    event: dict[str, Any] = {"id": f"{entry.run}.{entry.rev}", **msgspec.to_builtins(wire.event_of(entry))}
+    event: dict[str, Any] = {"id": f"{entry.run}.{entry.rev}", **msgspec.to_builtins(ENTRY.show(entry))}
     bare = {name: value for name, value in event.items() if name != "detail"} | {"truncated": True}
     ways = [event, event | {"truncated": True}, bare]
     if end is not None and end.run.rev == entry.rev:
         ways = [*(event | _told(end, left_out) for left_out in _LEFT_OUT), *ways[1:]]
     text = b""
     for data in ways:
-        text = msgspec.json.encode({"type": type_of(entry), "timestamp": wire.told(entry.at), "data": data})
+        text = msgspec.json.encode({"type": type_of(entry), "timestamp": to_rfc3339(entry.at), "data": data})
         if len(text) <= MOST:
             break
     return text.decode()
@@ -70,7 +71,7 @@ _LEFT_OUT = ((), ("output",), ("payload", "output"))
 def _told(end: End, left_out: tuple[str, ...]) -> dict[str, Any]:
     missing = tuple(name for name in ("payload", "output") if name in end.cut or name in left_out)
     run = replace(end.run, **dict.fromkeys(missing))
-    return {"full": wire.run_view(run, missing), **({"truncated": True} if missing else {})}
+    return {"full": replace(RUN.show(run), left_out=missing), **({"truncated": True} if missing else {})}
 
 
 def sign(secret: str, message: str, timestamp: int, body: bytes) -> str:

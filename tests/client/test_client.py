@@ -19,8 +19,10 @@ import pytest
 from tests.proxies import Proxy
 from tests.served import LeapingClock, ServedHub
 from tests.workers import DEADLINE, until
-from windlass import App, wire
-from windlass.client import AsyncClient, AsyncTransport, BlockingTransport, Client, RemotePort, Verbs
+from windlass import App
+from windlass.api.problems import Problem, problem_of
+from windlass.api.views import RUN, SCHEDULE
+from windlass.client import AsyncClient, AsyncTransport, BlockingTransport, Client, RemotePort
 from windlass.client.events import Parser, Told
 from windlass.client.problems import error_of
 from windlass.clock import SystemClock
@@ -180,9 +182,9 @@ def _as_told(answer: Any) -> Any:
     """An answer as far as a hub tells it, in JSON."""
     match answer:
         case Run():
-            answer = wire.run_of(wire.run_view(answer))
+            answer = RUN.read(RUN.show(answer))
         case Schedule():
-            answer = wire.schedule_of(wire.schedule_view(answer))
+            answer = SCHEDULE.read(SCHEDULE.show(answer))
         case Page():
             answer = {"runs": [_as_told(run) for run in answer.runs], "more": answer.cursor is not None}
         case list() | tuple():
@@ -232,7 +234,7 @@ def test_the_two_clients_have_the_same_words() -> None:
     def words(kind: type) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name))}
 
-    internal = {"ask", "follow", "definitions", "outage", "wait_for"}
+    internal = {"ask", "follow", "perform", "wait_for"}
     assert words(Client) == words(AsyncClient) - internal
 
 
@@ -253,7 +255,7 @@ def test_an_error_comes_back_as_what_it_was(kind: type[WindlassError]) -> None:
         original: WindlassError = RunFailed(msgspec.convert({"id": "r", "job": "j", "state": "failed", "reason": "x"}, _Ended))
     else:
         original = kind("What happened.", hint="What to do.")
-    error = error_of(wire.problem_of(original))
+    error = error_of(problem_of(original))
     assert type(error) is kind
     assert (error.message, error.hint, error.status, str(error)) == (original.message, original.hint, original.status, str(original))
 
@@ -267,7 +269,7 @@ class _Ended(msgspec.Struct):
 
 
 def test_an_error_of_a_later_version_is_still_an_error() -> None:
-    problem = wire.Problem("urn:windlass:error:new", "New", 418, "Something new.", "new", "Do something.")
+    problem = Problem("urn:windlass:error:new", "New", 418, "Something new.", "new", "Do something.")
     assert isinstance(error_of(problem), HubFailed)
     assert error_of(problem).message == "Something new."
 
@@ -408,7 +410,7 @@ def test_N2_requests_that_reach_the_hub_three_times_count_once(client: Client, p
 
 def test_N3_a_hub_that_says_nothing_any_more_is_noticed(client: Client, proxy: Proxy) -> None:
     proxy.rule = lambda method, path: "swallow"
-    verbs = Verbs(BlockingTransport(proxy.url), SystemClock(), patience=0, timeout=0.3)
+    verbs = RemotePort(BlockingTransport(proxy.url), SystemClock(), patience=0, timeout=0.3)
     with pytest.raises(OutcomeUnknown):
         run_sync(verbs.jobs())
     run_sync(verbs.close())

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from windlass.api.problems import Problem
 from windlass.client.events import follow
 from windlass.client.port import RemotePort
 from windlass.client.transport import Answer, Refused
@@ -17,7 +18,6 @@ from windlass.errors import HubUnreachable, StoreBusy, StoreUnreachable, TooLarg
 from windlass.machine import Succeed
 from windlass.model import Receipt
 from windlass.store.base import run_sync
-from windlass.wire import Problem
 
 MOST = 2_000
 

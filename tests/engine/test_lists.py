@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tests.harness import BOOM, Harness
-from windlass import wire
+from windlass.api.views import RUN
 from windlass.cli.views import run_document
 from windlass.machine import Fail
 from windlass.model import IN_A_LIST, Failure, Listed, Member, NewGroup, NewRun, Run, State
@@ -136,13 +136,13 @@ def test_moves_that_are_decided_from_a_run_read_no_payload_and_keep_it(h: Harnes
 def test_a_listed_run_is_told_with_its_sizes_by_every_door(h: Harness) -> None:
     create(h)
     (run,) = h(h.engine.runs()).runs
-    view = wire.run_view(run)
+    view = RUN.show(run)
     told = msgspec.json.encode(view)
     assert (view.left_out, view.sizes, msgspec.json.decode(told)["payload"]) == (("payload",), {"payload": SIZE + 9}, None)
-    heard = wire.run_of(msgspec.json.decode(told, type=wire.RunView))
+    heard = RUN.read(msgspec.json.decode(told, type=RUN.form))
     assert isinstance(heard, Listed)
     assert (heard.sizes, heard.payload) == ({"payload": SIZE + 9}, "null")
     document = run_document(run)
     assert (document["payload"], document["sizes"]) == (None, {"payload": SIZE + 9})
     whole: Run = h.get(run.id)
-    assert (wire.run_view(whole).left_out, wire.run_view(whole).sizes, run_document(whole)["sizes"]) == ((), {}, {})
+    assert (RUN.show(whole).left_out, RUN.show(whole).sizes, run_document(whole)["sizes"]) == ((), {}, {})

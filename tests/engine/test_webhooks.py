@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tests.conformance import IN_STATE, SHARED, at_once, crowd, late
 from tests.harness import Harness
 from tests.invariants import changes_are_told
-from windlass import wire
+from windlass.api.views import RUN
 from windlass.clock import ManualClock
 from windlass.engine import webhooks as verbs
 from windlass.engine.webhooks import BROKEN, DELAYS, SECRET_OVERLAP, Parcel
@@ -815,7 +815,7 @@ def a_run(**fields: Any) -> Run:
 def test_G22_the_body_tells_the_change_and_the_run_as_the_api_does() -> None:
     run = a_run(output='{"a":[1]}')
     body = json.loads(body_of(entry(queue="slow", worker="w"), End(run)))
-    assert body["data"].pop("full") == json.loads(msgspec.json.encode(wire.run_view(run)))
+    assert body["data"].pop("full") == json.loads(msgspec.json.encode(RUN.show(run)))
     assert body == {
         "type": "run.succeeded",
         "timestamp": "2026-01-01T00:00:00.000Z",

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 import apsw
 import pytest
-from litestar.routes import HTTPRoute
 
+from windlass.api.gives import Gives
+from windlass.api.rows import ANY, Verb
 from windlass.clock import SystemClock
 from windlass.engine import Engine
 from windlass.errors import BadInput, Forbidden, StoreUnreachable
 from windlass.hub import Hub, HubApp, HubSettings
-from windlass.hub.auth import ANY, FAILURES, FRESH, PERIOD, Caller, refuse_open
-from windlass.hub.server import make_app
+from windlass.hub.auth import FAILURES, FRESH, PERIOD, Caller, refuse_open
+from windlass.hub.description import dialects
 from windlass.model import SCOPES, Token
-from windlass.store.base import run_sync
-from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
+from windlass.store.sqlite import AsyncSqlite
 
 LOCAL = ("127.0.0.1", 50_000)
 JSON = {"content-type": "application/json"}
@@ -162,12 +162,12 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 class Route(NamedTuple):
     method: str
     path: str
-    options: Mapping[str, Any]
+    verb: Verb
 
     @property
     def wanted(self) -> frozenset[str] | None:
         """The scopes of which one is enough; None: whoever asks."""
-        scope = self.options["scope"]
+        scope = self.verb.scope
         if scope is None:
             return None
         if scope == ANY:
@@ -177,19 +177,11 @@ class Route(NamedTuple):
 
 @cache
 def route_table() -> list[Route]:
-    clock = MovedClock()
-    store = BlockingSqlite(":memory:", clock)
-    app = make_app(Hub(Engine(store, clock), clock))
-    run_sync(store.close())
-    assert all(isinstance(route, HTTPRoute) for route in app.routes)
-    found = [
-        Route(method, re.sub(r"\{[^}]*\}", "1", route.path), handler.opt)
-        for route in app.routes
-        for handler in getattr(route, "route_handlers", [])
-        for method in sorted(getattr(handler, "http_methods", {"GET"}))
-        if handler.handler_name != "options_handler"
+    return [
+        Route(verb.method, dialect.prefix + re.sub(r"\{[^}]*\}", "1", verb.template), verb)
+        for dialect in dialects()
+        for verb in dialect.verbs
     ]
-    return sorted(found, key=lambda route: (route.path, route.method))  # Litestar keeps them in a set
 
 
 def _name(route: Route) -> str:
@@ -197,11 +189,11 @@ def _name(route: Route) -> str:
 
 
 def test_every_route_says_who_may_ask() -> None:
-    undeclared = [_name(route) for route in route_table() if "scope" not in route.options]
+    undeclared = [_name(route) for route in route_table() if route.verb.scope == ()]
     assert undeclared == []
     words = {ANY, None, *SCOPES}
     for route in route_table():
-        scope = route.options["scope"]
+        scope = route.verb.scope
         assert {scope} <= words if isinstance(scope, str | None) else {*scope} <= set(SCOPES), _name(route)
 
 
@@ -218,8 +210,8 @@ def test_what_is_open_to_everybody_is_on_this_list() -> None:
 
 
 def test_a_ticket_opens_streams_only() -> None:
-    assert {route.path for route in route_table() if route.options.get("ticket")} == {"/api/v1/events", "/api/v1/runs/1/events"}
-    assert all(route.options["scope"] == "read" for route in route_table() if route.options.get("ticket"))
+    assert {route.path for route in route_table() if route.verb.ticket} == {"/api/v1/events", "/api/v1/runs/1/events"}
+    assert all(route.verb.scope == "read" for route in route_table() if route.verb.ticket)
 
 
 # The matrix
@@ -321,7 +313,7 @@ def test_I9_a_route_lets_in_who_may_and_nobody_else(town: tuple[World, Crowd], r
                 assert (scope, answer.status, answer.told["code"]) == (scope, 403, "forbidden")
         for scope in SCOPES:
             answer = await _ask(w, route, {}, f"ticket={w.engine.ticket(people.tokens[scope])[0]}")
-            if route.options.get("ticket"):
+            if route.verb.ticket:
                 assert (scope, answer.status == 403) == (scope, scope not in ("read", "admin"))
                 assert answer.status != 401
             elif route.wanted is not None:
@@ -342,8 +334,8 @@ def test_a_route_that_does_not_say_who_may_is_for_nobody(world: Callable[..., Wo
         _, secret = await w.token("admin")
         scope = {"query_string": b"", "method": "GET", "headers": [(b"authorization", f"Bearer {secret}".encode())], "client": LOCAL}
         with pytest.raises(Forbidden):
-            await w.hub.gate.admit(scope, {})
-        assert (await w.hub.gate.admit(scope, {"scope": "read"})).who == "admin"
+            await w.hub.gate.admit(scope, Verb("new", "GET", "/new", "", Gives(None)))
+        assert (await w.hub.gate.admit(scope, Verb("new", "GET", "/new", "", Gives(None), scope="read"))).who == "admin"
 
     run(check())
 

@@ -24,7 +24,8 @@ from msgspec.structs import replace
 from tests.harness import BOOM, Harness, token
 from tests.tiers import long
 from tests.workers import DEADLINE, until
-from windlass import config, wire
+from windlass import config
+from windlass.api.values import to_rfc3339
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine, Outcome, reading
 from windlass.errors import StoreBusy
@@ -239,7 +240,7 @@ def test_F21_listeners_hear_of_creation_claim_end_failure_and_quarantine_as_they
 
         run_id = h.create("frail", {"to": "me"})
         assert heard() == {
-            "run": run_id, "rev": 1, "at": wire.told(h.get(run_id).created_at), "move": "create", "state": "queued", "attempt": 1,
+            "run": run_id, "rev": 1, "at": to_rfc3339(h.get(run_id).created_at), "move": "create", "state": "queued", "attempt": 1,
             "job": "frail", "queue": "default",
         }  # fmt: skip
         run = h.claimed("w7")
@@ -537,7 +538,7 @@ def test_a_place_older_than_the_retention_is_told_to_have_a_gap(h: Harness, wher
             assert fresh.next()[0].entry == (made, 1)
         with Listener(hub.port, last=str(Place(now - 3_600_000, cursor))) as old:
             gap, told = old.next(2)
-    assert (gap.event, gap.data["reason"], gap.data["since"]) == ("gap", "pruned", wire.told(now - 3_600_000))
+    assert (gap.event, gap.data["reason"], gap.data["since"]) == ("gap", "pruned", to_rfc3339(now - 3_600_000))
     assert told.entry == (made, 1)
 
 

@@ -23,9 +23,9 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 from tests.served import ServedHub
 from tests.tiers import long
 from tests.workers import DEADLINE, until
+from windlass.api.openapi import operations
 from windlass.errors import StoreBroken
 from windlass.hub import HubSettings, connections
-from windlass.hub.description import operations
 
 SETTINGS = HubSettings(longest_wait=20, body=300_000)
 EXAMPLES = int(os.environ.get("WINDLASS_FUZZ", "12"))

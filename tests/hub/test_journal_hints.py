@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -19,10 +20,11 @@ from tests.hub.receivers import Receiver
 from tests.served import ServedHub
 from tests.hub.test_events import Listener
 from tests.workers import DEADLINE, until
-from windlass import webhooks
+from windlass import loops, webhooks
 from windlass.clock import SystemClock
 from windlass.config import open_store
-from windlass.engine import Engine
+from windlass.engine import Engine, Tail
+from windlass.errors import StoreUnreachable
 from windlass.hub import HubSettings, events, rollups
 from windlass.hub.events import streams
 from windlass.model import NewRun
@@ -133,6 +135,42 @@ def test_an_endpoint_that_another_process_adds_is_told_of_what_follows(hub: Serv
     asyncio.run(asyncio.wait_for(scenario(), 2 * DEADLINE))
 
 
+def test_a_hint_that_comes_before_what_it_was_sent_for_is_followed_by_another_look(
+    hub: ServedHub, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(where, SystemClock(), blocking=True)
+    engine, events = Engine(store, SystemClock()), hub.hub.events
+    reader = events.engine = events.engine.on(events.engine.records.store)  # for the reader alone
+    early, tail = False, reader.tail
+
+    async def not_yet(cursor: str | None = None, **how: Any) -> Tail:
+        nonlocal early
+        if early:
+            early = False
+            return Tail([], cursor or "", True, ("", ""), [])
+        return await tail(cursor, **how)
+
+    monkeypatch.setattr(reader, "tail", not_yet)
+    with Listener(hub.port).ready() as listener:
+        for _ in range(3):
+            early = True
+            [run] = run_sync(engine.create([NewRun("mail")], undefined="wait"))
+            assert listener.next()[0].entry == (run.id, 1)
+    run_sync(store.close())
+
+
+def test_a_lost_hint_costs_only_time(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (events, rollups, webhooks):
+        monkeypatch.setattr(module, "LOOK_ANYWAY", 0.2)
+    monkeypatch.setattr(Paced, "__call__", lambda self: None)
+    hub, store = ServedHub(where, SETTINGS), open_store(where, SystemClock(), blocking=True)
+    with Listener(hub.port).ready() as listener:
+        [run] = run_sync(Engine(store, SystemClock()).create([NewRun("mail")], undefined="wait"))
+        assert listener.next()[0].entry == (run.id, 1)
+    hub.stop()
+    run_sync(store.close())
+
+
 def test_a_callers_commit_says_that_the_journal_has_grown(emptied_postgres: str) -> None:
     async def scenario() -> None:
         store = AsyncPostgres(emptied_postgres, SystemClock())
@@ -207,7 +245,13 @@ def test_what_is_written_together_is_said_once(where: str, monkeypatch: pytest.M
 
 
 def test_where_nobody_reads_the_journal_a_process_hardly_asks(emptied_postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = counting(monkeypatch)
+    asked, hint = list[int](), AsyncPostgres._hint_journal
+
+    async def counted(self: AsyncPostgres) -> None:
+        asked.append(SystemClock().monotonic())
+        await hint(self)
+
+    monkeypatch.setattr(AsyncPostgres, "_hint_journal", counted)
 
     async def scenario() -> None:
         store = AsyncPostgres(emptied_postgres, SystemClock())
@@ -216,7 +260,7 @@ def test_where_nobody_reads_the_journal_a_process_hardly_asks(emptied_postgres: 
         began = SystemClock().monotonic()
         for _ in range(100):
             await engine.create([NewRun("mail")])
-        assert len(times) <= 2 * ((SystemClock().monotonic() - began) // postgres_hints.NOBODY + 1)
+        assert 1 <= len(asked) <= (SystemClock().monotonic() - began) // postgres_hints.NOBODY + 1
         await store.close()
 
     asyncio.run(asyncio.wait_for(scenario(), DEADLINE))
@@ -259,3 +303,44 @@ def test_what_a_process_has_written_last_is_said_before_it_ends(tmp_path: Path) 
         await reader.close()
 
     asyncio.run(asyncio.wait_for(scenario(), DEADLINE))
+
+
+def test_where_nothing_can_be_heard_a_rest_is_no_shorter_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept = list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def deaf(seconds: float) -> set[str]:
+        return set()
+
+    async def away(seconds: float) -> set[str]:
+        raise StoreUnreachable("It is away.", hint="Wait.")
+
+    monkeypatch.setattr("windlass.loops.asyncio.sleep", sleep)
+    for hear in (deaf, away):
+        assert not asyncio.run(loops.Bell(SystemClock(), hear, deaf=0.7).rest(HOUR))
+        assert not asyncio.run(loops.Bell(SystemClock(), hear, deaf=0.7).rest(0.3))
+    assert slept == [0.7, 0.3, 0.7, 0.3]
+
+
+def test_after_trouble_no_hint_brings_the_next_look_forward() -> None:
+    class Troubled(loops.Loop):
+        log, complaint = logging.getLogger("windlass.test"), "It does not work"
+        rests = 0
+
+        async def tick(self) -> float:
+            raise StoreUnreachable("It is away.", hint="Wait.")
+
+        async def rest(self, seconds: float) -> None:
+            self.rests += 1
+
+    loop = Troubled(SystemClock())
+    loop.again = 0.0  # type: ignore[misc]
+
+    async def scenario() -> None:
+        for _ in range(3):
+            await loop.pause(await loop.once(loop.tick))
+
+    asyncio.run(scenario())
+    assert loop.rests == 0

@@ -17,7 +17,7 @@ from schemathesis.core.result import Ok
 from tests.hub.test_hostile import CHECKS, SETTINGS, names_there
 from tests.served import ServedHub
 from tests.tiers import long
-from windlass.hub.description import operations
+from windlass.api.openapi import operations
 
 EXAMPLES = int(os.environ.get("WINDLASS_FUZZ", "3"))
 

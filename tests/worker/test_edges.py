@@ -20,7 +20,7 @@ from tests.worker.test_executors import alive, nothing_stays  # noqa: F401 - eve
 from tests.worker.test_worker import AGES, Ports, error, waits
 from tests.workers import DEADLINE, Gate, ended, in_state, moves, until, working
 from windlass import App, AsyncApp, Context, Fail, Handle, Job, State
-from windlass.app.apps import drive
+from windlass.app.working import drive
 from windlass.clock import ManualClock
 from windlass.errors import BadInput, StoreUnreachable, TooLarge
 from windlass.model import Limits, Progress

@@ -25,6 +25,7 @@ from tests.served import LeapingClock, ServedHub
 from tests.tiers import corners, long
 from tests.workers import DEADLINE, Gate, ended, in_state, moves, program, until, working
 from windlass import App, Context, State, cli
+from windlass.api.port import report_view
 from windlass.client import BlockingTransport, Client, RemotePort
 from windlass.client.spool import Spool
 from windlass.clock import SystemClock
@@ -35,7 +36,6 @@ from windlass.machine import Fail, Succeed
 from windlass.model import Failure, NewRun, Options, Receipt, Run, WorkerInfo
 from windlass.store.base import run_sync
 from windlass.store.records import Held
-from windlass.wire import report_view
 
 FORGE: dict[str, Any] = {"max_attempts": 3, "backoff": (0,), "exhausted": "quarantined"}
 ROOT = Path(__file__).parents[2]

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from windlass.app.handles import block, looks
-from windlass.engine import Engine
+from windlass.clock import Clock
 from windlass.errors import BadInput
 from windlass.model import Group, GroupKind, Member, NewGroup, NewRun, OnFailure, Run
 from windlass.store.base import run_sync
+
+if TYPE_CHECKING:
+    from windlass.api.verbs import Verbs
 
 
 class Home(Protocol):
     """Where groups are stored: an app."""
 
+    clock: Clock
+
     @property
-    def engine(self) -> Engine: ...
+    def verbs(self) -> Verbs: ...
 
     async def store_group(self, new: NewGroup, connection: Any) -> Group: ...
 
@@ -76,17 +81,17 @@ class _GroupHandle:
         return self.record.id
 
     async def _status(self) -> Group:
-        self.record = await self._home.engine.get_group(self.id)
+        self.record = await self._home.verbs.get_group(self.id)
         return self.record
 
     async def _members(self) -> list[Run]:
-        engine, runs = self._home.engine, list[Run]()
+        engine, runs = self._home.verbs, list[Run]()
         while more := await engine.members(self.id, after=runs[-1].id if runs else None, count=engine.limits.page):
             runs += more
         return runs
 
     async def _wait(self, timeout: float | None, pause: Callable[[float], Awaitable[None]]) -> Group:
-        async for _ in looks(self._home.engine.clock, pause, timeout, lambda: f"Group {self.id} is still running"):
+        async for _ in looks(self._home.clock, pause, timeout, lambda: f"Group {self.id} is still running"):
             if (await self._status()).finished_at is not None:
                 break
         return self.record
@@ -114,11 +119,11 @@ class GroupHandle(_GroupHandle):
 
     def cancel(self, reason: str | None = None) -> Group:
         """Cancel those of its runs that have not ended."""
-        return run_sync(self._home.engine.cancel_group(self.id, reason=reason))
+        return run_sync(self._home.verbs.cancel_group(self.id, reason=reason))
 
     def rerun(self) -> GroupHandle:
         """A new group with the same runs, once this one has ended."""
-        return GroupHandle(self._home, run_sync(self._home.engine.rerun_group(self.id)))
+        return GroupHandle(self._home, run_sync(self._home.verbs.rerun_group(self.id)))
 
 
 class AsyncGroupHandle(_GroupHandle):
@@ -140,8 +145,8 @@ class AsyncGroupHandle(_GroupHandle):
 
     async def cancel(self, reason: str | None = None) -> Group:
         """Cancel those of its runs that have not ended."""
-        return await self._home.engine.cancel_group(self.id, reason=reason)
+        return await self._home.verbs.cancel_group(self.id, reason=reason)
 
     async def rerun(self) -> AsyncGroupHandle:
         """A new group with the same runs, once this one has ended."""
-        return AsyncGroupHandle(self._home, await self._home.engine.rerun_group(self.id))
+        return AsyncGroupHandle(self._home, await self._home.verbs.rerun_group(self.id))

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
 from windlass import payload as json
 from windlass.clock import Clock, nap
-from windlass.engine import Engine, Reason
+from windlass.engine import Reason
 from windlass.errors import NotFinished, RunFailed
 from windlass.machine import ENDED
 from windlass.model import Attempt, Failure, LogLine, Progress, Run, State
 from windlass.store.base import run_sync
+
+if TYPE_CHECKING:
+    from windlass.api.verbs import Verbs
 
 R = TypeVar("R")
 LONGEST_PAUSE = 0.5
 
 
 class Home(Protocol):
-    """Where a handle finds the engine: an app."""
+    """Where a handle finds the verbs: an app."""
+
+    clock: Clock
 
     @property
-    def engine(self) -> Engine: ...
+    def verbs(self) -> Verbs: ...
 
 
 class _Handle(Generic[R]):
@@ -85,17 +90,17 @@ class _Handle(Generic[R]):
         return value
 
     async def _refresh(self) -> Run:
-        self._run = await self._home.engine.get(self.id)
+        self._run = await self._home.verbs.get(self.id)
         return self._run
 
     async def _move(
         self, place: int | None, to: Literal["top", "bottom"] | None, before: _Handle[Any] | str | None, after: _Handle[Any] | str | None
     ) -> Run:
         ids = [other.id if isinstance(other, _Handle) else other for other in (before, after)]
-        return await self._home.engine.move(self.id, place=place, to=to, before=ids[0], after=ids[1])
+        return await self._home.verbs.move(self.id, place=place, to=to, before=ids[0], after=ids[1])
 
     async def _wait(self, timeout: float | None, pause: Callable[[float], Awaitable[None]]) -> R:
-        async for _ in looks(self._home.engine.clock, pause, timeout, lambda: f"Run {self.id} is still {self.state}"):
+        async for _ in looks(self._home.clock, pause, timeout, lambda: f"Run {self.id} is still {self.state}"):
             if (await self._refresh()).state in ENDED:
                 break
         return self.result
@@ -124,7 +129,7 @@ class Handle(_Handle[R]):
 
     def cancel(self, reason: str | None = None) -> Run:
         """Cancel it at once if it waits, or ask its worker to stop."""
-        return run_sync(self._home.engine.cancel(self.id, reason=reason))
+        return run_sync(self._home.verbs.cancel(self.id, reason=reason))
 
     def move(
         self,
@@ -139,20 +144,20 @@ class Handle(_Handle[R]):
 
     def rerun(self) -> Handle[R]:
         """A new run with the same payload, once this one has ended."""
-        created = run_sync(self._home.engine.rerun(self.id))
+        created = run_sync(self._home.verbs.rerun(self.id))
         return Handle(self._home, self.job, self._read, created.id)
 
     def attempts(self) -> list[Attempt]:
         """All its attempts, oldest first."""
-        return run_sync(self._home.engine.attempts(self.id))
+        return run_sync(self._home.verbs.attempts(self.id))
 
     def logs(self) -> list[LogLine]:
         """What its handler has logged."""
-        return run_sync(all_lines(self._home.engine, self.id))
+        return run_sync(all_lines(self._home.verbs, self.id))
 
     def why(self) -> list[Reason]:
         """What holds it back now."""
-        return run_sync(self._home.engine.why(self.id))
+        return run_sync(self._home.verbs.why(self.id))
 
 
 class AsyncHandle(_Handle[R]):
@@ -170,7 +175,7 @@ class AsyncHandle(_Handle[R]):
 
     async def cancel(self, reason: str | None = None) -> Run:
         """Cancel it at once if it waits, or ask its worker to stop."""
-        return await self._home.engine.cancel(self.id, reason=reason)
+        return await self._home.verbs.cancel(self.id, reason=reason)
 
     async def move(
         self,
@@ -185,20 +190,20 @@ class AsyncHandle(_Handle[R]):
 
     async def rerun(self) -> AsyncHandle[R]:
         """A new run with the same payload, once this one has ended."""
-        created = await self._home.engine.rerun(self.id)
+        created = await self._home.verbs.rerun(self.id)
         return AsyncHandle(self._home, self.job, self._read, created.id)
 
     async def attempts(self) -> list[Attempt]:
         """All its attempts, oldest first."""
-        return await self._home.engine.attempts(self.id)
+        return await self._home.verbs.attempts(self.id)
 
     async def logs(self) -> list[LogLine]:
         """What its handler has logged."""
-        return await all_lines(self._home.engine, self.id)
+        return await all_lines(self._home.verbs, self.id)
 
     async def why(self) -> list[Reason]:
         """What holds it back now."""
-        return await self._home.engine.why(self.id)
+        return await self._home.verbs.why(self.id)
 
 
 H = TypeVar("H", bound=_Handle[Any])
@@ -224,7 +229,7 @@ async def looks(
         waited = max(waited + seconds, (clock.monotonic() - began) / 1000)  # a test's clock may stand still
 
 
-async def all_lines(engine: Engine, run_id: str) -> list[LogLine]:
+async def all_lines(engine: Verbs, run_id: str) -> list[LogLine]:
     """The whole log of a run."""
     lines: list[LogLine] = []
     page = engine.limits.page

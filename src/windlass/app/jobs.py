@@ -17,7 +17,8 @@ from windlass.worker import Context, Handler, Place
 from windlass.worker.context import NOWHERE, Call
 
 if TYPE_CHECKING:
-    from windlass.app.apps import App, AsyncApp, Base
+    from windlass.app.apps import App, AsyncApp
+    from windlass.app.registry import Registry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +29,7 @@ Kind = Literal["async", "thread", "process"]
 class Definition(Generic[P, R]):
     """A job: what runs, how it is treated, and how its runs are made."""
 
-    def __init__(self, app: Base, handler: Handler, options: Options, signature: Signature | None) -> None:
+    def __init__(self, app: Registry, handler: Handler, options: Options, signature: Signature | None) -> None:
         self.app, self.handler, self.defaults, self.signature = app, handler, options, signature
         self._said: RunOptions = {}
 
@@ -125,8 +126,8 @@ D = TypeVar("D", bound=Definition[..., Any])
 
 
 def from_function(
-    made: Callable[[Base, Handler, Options, Signature | None], D],
-    app: Base,
+    made: Callable[[Registry, Handler, Options, Signature | None], D],
+    app: Registry,
     function: Callable[..., Any],
     said: JobOptions,
     kind: Kind | None,
@@ -165,8 +166,8 @@ def from_function(
 
 
 def from_command(
-    made: Callable[[Base, Handler, Options, Signature | None], D],
-    app: Base,
+    made: Callable[[Registry, Handler, Options, Signature | None], D],
+    app: Registry,
     name: str,
     argv: Any,
     said: CommandOptions,

@@ -20,8 +20,12 @@ STYLES = {"problem": "bold red", "warning": "yellow", "note": "cyan"}
 def doctor(shell: Shell) -> int:
     """Look for what is wrong, and say what to do about it."""
     deep = shell.arguments.deep
-    with shell.store_engine() if deep else shell.engine() as engine:
-        found = run_sync(engine.doctor(deep=True) if deep else engine.doctor())
+    if deep:
+        with shell.store_engine() as store:
+            found = run_sync(store.doctor(deep=True))
+    else:
+        with shell.engine() as engine:
+            found = run_sync(engine.doctor())
     if shell.output.json:
         shell.output.document({"findings": to_builtins(found)})
     elif found:

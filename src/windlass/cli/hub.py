@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from windlass import config
-from windlass.app.apps import SWITCH_INTERVAL
+from windlass.app.working import SWITCH_INTERVAL
 from windlass.cli.codes import FAILED, OK
 from windlass.cli.logs import say_log
 from windlass.cli.shell import Shell, who

@@ -8,7 +8,7 @@ import sys
 from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -19,12 +19,15 @@ from windlass.cli import views
 from windlass.cli.codes import FAILED, OK, TIMED_OUT
 from windlass.cli.output import as_json, cell, line, table
 from windlass.cli.shell import Shell, who
-from windlass.engine import Engine, Reason, fits
+from windlass.engine import Reason, fits
 from windlass.engine.core import DEFAULT_ATTEMPTS, DEFAULT_QUEUE
 from windlass.errors import BadInput, NotFound, UnknownJob
 from windlass.machine import ENDED
 from windlass.model import Created, Job, Key, Limits, LogLine, NewRun, Options, Run, Solver, State
 from windlass.store.base import run_sync
+
+if TYPE_CHECKING:
+    from windlass.api.verbs import Verbs
 
 MOST = Limits().payload
 PAGE = Limits().page
@@ -91,7 +94,7 @@ def _solver(given: Namespace) -> Solver | None:
     return None if given.solver_url is None else Solver(given.solver_url, given.solver_checksum)
 
 
-def _no_such_job(engine: Engine, name: str, error: UnknownJob) -> UnknownJob:
+def _no_such_job(engine: Verbs, name: str, error: UnknownJob) -> UnknownJob:
     """The same error with what helps at a command line."""
     near = difflib.get_close_matches(name, [job.name for job in run_sync(engine.jobs(count=PAGE))], n=1)
     hint = f"Did you mean {near[0]}?" if near else "`windlass jobs` lists those there are; --undefined wait lets the run wait for its job."
@@ -108,7 +111,7 @@ def _tell_created(shell: Shell, made: Created) -> int:
     return OK
 
 
-def _wait(shell: Shell, engine: Engine, made: Created) -> int:
+def _wait(shell: Shell, engine: Verbs, made: Created) -> int:
     shell.output.note(f"Waiting for run {made.id}; it goes on without you (windlass show {made.id}).")
     run = _ended(shell, engine, made.id, shell.arguments.timeout)
     if shell.output.json:
@@ -118,7 +121,7 @@ def _wait(shell: Shell, engine: Engine, made: Created) -> int:
     return _verdict(shell, run)
 
 
-def _ended(shell: Shell, engine: Engine, run_id: str, timeout: int | None) -> Run:
+def _ended(shell: Shell, engine: Verbs, run_id: str, timeout: int | None) -> Run:
     """The run once it has ended, or as it is when the time is over."""
     until = None if timeout is None else shell.clock.monotonic() + timeout
     while (run := run_sync(engine.get(run_id))).state not in ENDED:
@@ -152,13 +155,13 @@ def runs(shell: Shell) -> int:
         return _watch_runs(shell, engine) if shell.arguments.watch else _list_runs(shell, engine)
 
 
-def _page(shell: Shell, engine: Engine) -> tuple[list[Run], str | None]:
+def _page(shell: Shell, engine: Verbs) -> tuple[list[Run], str | None]:
     given = shell.arguments
     page = run_sync(engine.runs(job=given.job, queue=given.queue, state=given.state, cursor=given.cursor, count=given.limit))
     return page.runs, page.cursor
 
 
-def _list_runs(shell: Shell, engine: Engine) -> int:
+def _list_runs(shell: Shell, engine: Verbs) -> int:
     found, cursor = _page(shell, engine)
     if shell.output.json:
         shell.output.document({"runs": [views.run_document(run) for run in found], "cursor": cursor})
@@ -172,7 +175,7 @@ def _list_runs(shell: Shell, engine: Engine) -> int:
     return OK
 
 
-def _watch_runs(shell: Shell, engine: Engine) -> int:
+def _watch_runs(shell: Shell, engine: Verbs) -> int:
     def drawn() -> RenderableType:
         height = max(1, shell.output.console.height - 2)
         return views.run_table(_page(shell, engine)[0][:height], shell.clock.now())
@@ -187,7 +190,7 @@ def _watch_runs(shell: Shell, engine: Engine) -> int:
 # show, logs, why
 
 
-def _chosen(shell: Shell, engine: Engine) -> Run:
+def _chosen(shell: Shell, engine: Verbs) -> Run:
     """The run that the command names, or the newest."""
     if not shell.arguments.last:
         return run_sync(engine.get(shell.arguments.id))
@@ -197,7 +200,7 @@ def _chosen(shell: Shell, engine: Engine) -> Run:
     return newest[0]
 
 
-def _lines(engine: Engine, run_id: str, after: tuple[int, int] = (0, 0)) -> Iterator[LogLine]:
+def _lines(engine: Verbs, run_id: str, after: tuple[int, int] = (0, 0)) -> Iterator[LogLine]:
     """The log of a run from a place on, read in pages."""
     while page := run_sync(engine.lines(run_id, after=after, count=PAGE)):
         yield from page
@@ -256,7 +259,7 @@ def _print_line(shell: Shell, log: LogLine) -> None:
         shell.output.console.print(views.log_text(log), soft_wrap=True)
 
 
-def _follow(shell: Shell, engine: Engine, run: Run) -> int:
+def _follow(shell: Shell, engine: Verbs, run: Run) -> int:
     after, tail = (0, 0), shell.arguments.tail
     while True:
         ended = run.state in ENDED  # looked at before the lines: an ended run gets no more of them

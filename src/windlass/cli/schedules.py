@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -15,12 +15,14 @@ from windlass.cli import views
 from windlass.cli.codes import OK
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell
-from windlass.engine import Engine
 from windlass.engine.schedules import Preview, edited
-from windlass.errors import BadInput, UnknownJob
+from windlass.errors import BadInput, NotFound
 from windlass.firing import Fire, Skip, rule_of
 from windlass.model import Limits, Schedule, Skipped
 from windlass.store.base import run_sync
+
+if TYPE_CHECKING:
+    from windlass.api.verbs import Verbs
 
 WORDS = ("cron", "every", "at", "zone", "missed", "most", "max_age", "overlap", "jitter", "enabled", "job")
 KINDS = {"cron": "cron", "every": "interval", "at": "once"}
@@ -62,10 +64,10 @@ def add(shell: Shell) -> int:
     return _tell(shell, made)
 
 
-def _warn_of_unknown_job(shell: Shell, engine: Engine, name: str) -> None:
+def _warn_of_unknown_job(shell: Shell, engine: Verbs, name: str) -> None:
     try:
-        run_sync(engine.definitions({name}, "refuse"))
-    except UnknownJob:
+        run_sync(engine.get_job(name))
+    except NotFound:
         near = difflib.get_close_matches(name, [job.name for job in run_sync(engine.jobs(count=Limits().page))], n=1)
         meant = f" Did you mean {near[0]}?" if near else ""
         shell.output.note(f"There is no job {name!r} yet; its runs will wait until there is.{meant}", style="yellow")

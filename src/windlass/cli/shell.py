@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from windlass import config
 from windlass.cli.output import Output
@@ -16,6 +16,9 @@ from windlass.config import FIELDS, Said, Settings
 from windlass.engine import Engine
 from windlass.errors import BadInput
 from windlass.store.base import run_sync
+
+if TYPE_CHECKING:
+    from windlass.api.verbs import Verbs
 
 PATIENCE = 5.0  # seconds of waiting for a server: somebody sits before the terminal
 
@@ -51,7 +54,7 @@ class Shell:
         return None if given.get("store") else self.settings.hub
 
     @contextmanager
-    def engine(self) -> Iterator[Engine]:
+    def engine(self) -> Iterator[Verbs]:
         """The verbs of the hub, or of the store, which must exist."""
         address = self.hub or self.store
         engine = config.open_engine(self.settings, address, self.clock, blocking=True, create=False, patience=PATIENCE)
@@ -68,11 +71,16 @@ class Shell:
                 "This is not asked through a hub.", hint="Name the store: --store shop.db, or --store postgresql://host/database."
             )
         with self.engine() as engine:
+            assert isinstance(engine, Engine)
             yield engine
 
-    def act(self, engine: Engine, what: str, subject: str) -> Engine:
+    @overload
+    def act(self, engine: Engine, what: str, subject: str) -> Engine: ...
+    @overload
+    def act(self, engine: Verbs, what: str, subject: str) -> Verbs: ...
+    def act(self, engine: Verbs, what: str, subject: str) -> Verbs:
         """The same engine for one act of the person at the terminal, which the audit will remember; a hub remembers it by its token."""
-        return engine if self.hub else engine.by(who(), what, subject)
+        return engine.by(who(), what, subject) if isinstance(engine, Engine) else engine
 
     def pause(self, seconds: float) -> None:
         """Let time pass; Ctrl-C ends it."""

@@ -13,6 +13,7 @@ from windlass.cli import views
 from windlass.cli.codes import OK
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell
+from windlass.engine import Engine
 from windlass.engine.stats import JobStats, Stats
 from windlass.machine import LIVE
 from windlass.model import Counts, State, Worker
@@ -60,7 +61,7 @@ def _workers(found: list[Worker], now: int) -> Table:
 def stats(shell: Shell) -> int:
     """Show how many runs there are in each state, and how many there were lately."""
     with shell.engine() as engine:
-        if shell.hub is None:
+        if isinstance(engine, Engine):
             while not run_sync(engine.roll_up()):  # a hub counts by itself
                 pass
         found = run_sync(engine.stats(minutes=shell.arguments.minutes))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from windlass import wire
+from windlass.api.verbs import Verbs
 from windlass.cli import views
 from windlass.cli.codes import OK
+from windlass.cli.documents import plain
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell
 from windlass.model import Audited, Token
@@ -77,7 +77,7 @@ def audit(shell: Shell) -> int:
     with shell.store_engine() as engine:
         page = run_sync(engine.audit(cursor=shell.arguments.cursor, count=shell.arguments.limit))
     if shell.output.json:
-        shell.output.document(msgspec.to_builtins(wire.audit_view(page)))
+        shell.output.document(plain(Verbs.audit, page))
         return OK
     if page.entries:
         shell.output.console.print(_audit_table(page.entries))
@@ -92,8 +92,8 @@ def audit(shell: Shell) -> int:
 
 
 def _document(token: Token) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(wire.token_view(token))
-    return plain
+    document: dict[str, Any] = plain(Verbs.get_token, token)
+    return document
 
 
 def _token_table(tokens: Sequence[Token], now: int) -> Table:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import asdict
 from rich.table import Table
 from rich.text import Text
 
-from windlass import config, wire
+from windlass import config
+from windlass.api.verbs import Verbs
+from windlass.api.views import webhook_view
 from windlass.cli import views
 from windlass.cli.codes import OK
+from windlass.cli.documents import plain, to_plain
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell
 from windlass.errors import BadInput
@@ -103,7 +105,7 @@ def deliveries(shell: Shell) -> int:
     with shell.store_engine() as engine:
         page = run_sync(engine.deliveries(given.id, status=given.status, cursor=given.cursor, count=given.limit))
     if shell.output.json:
-        shell.output.document(_plain(wire.delivery_page(page)))
+        shell.output.document(plain(Verbs.deliveries, page))
     elif page.deliveries:
         shell.output.console.print(_delivery_table(page.deliveries, shell.clock.now()))
         if page.cursor is not None:
@@ -119,7 +121,7 @@ def resend(shell: Shell) -> int:
     with shell.store_engine() as engine:
         made = run_sync(shell.act(engine, "resend", f"delivery {identity:.100}").resend(identity))
     if shell.output.json:
-        shell.output.document(_plain(wire.delivery_view(made)))
+        shell.output.document(plain(Verbs.resend, made))
     else:
         shell.output.raw(line(f"{made.id} is sent again."))
     return OK
@@ -128,13 +130,9 @@ def resend(shell: Shell) -> int:
 # How they look
 
 
-def _plain(view: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = asdict(view)
-    return {name: [asdict(item) for item in value] if name == "deliveries" else value for name, value in plain.items()}
-
-
 def _document(shell: Shell, webhook: Webhook) -> dict[str, Any]:
-    return _plain(wire.webhook_view(webhook, shell.clock.now()))
+    document: dict[str, Any] = to_plain(webhook_view(webhook, shell.clock.now()))
+    return document
 
 
 def _webhook_table(webhooks: Sequence[Webhook], now: int) -> Table:

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from windlass import config
 from windlass.app import App, AsyncApp
-from windlass.app.apps import drive
+from windlass.app.working import drive
 from windlass.cli.codes import OK
 from windlass.cli.logs import say_log
 from windlass.cli.reload import SUPERVISED, Supervisor

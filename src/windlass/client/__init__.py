@@ -4,6 +4,5 @@ from windlass.client.clients import AsyncClient, Client
 from windlass.client.events import Told
 from windlass.client.port import RemotePort
 from windlass.client.transport import AsyncTransport, BlockingTransport
-from windlass.client.verbs import Verbs
 
-__all__ = ["AsyncClient", "AsyncTransport", "BlockingTransport", "Client", "RemotePort", "Told", "Verbs"]
+__all__ = ["AsyncClient", "AsyncTransport", "BlockingTransport", "Client", "RemotePort", "Told"]

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from windlass.client.asking import FIRST_PAUSE, LONGEST_PAUSE
 from windlass.client.problems import refusal
 from windlass.client.transport import Refused, Transport
-from windlass.client.verbs import FIRST_PAUSE, LONGEST_PAUSE
 from windlass.clock import Clock
 from windlass.errors import AWAY, HubFailed
 from windlass.machine import ENDED

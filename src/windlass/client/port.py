@@ -6,11 +6,34 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from windlass import wire
-from windlass.client.controls import LONGEST_WAIT, ON_THE_WAY, ControlVerbs
-from windlass.client.groups import GroupVerbs
+from windlass.api.gives import Done
+from windlass.api.port import (
+    AddLines,
+    Beaten,
+    BeatRuns,
+    BeginLife,
+    Claimed,
+    ClaimRuns,
+    EndLives,
+    Heard,
+    Hold,
+    Lapsed,
+    LeaveWorker,
+    Lives,
+    Receipts,
+    ReceiptView,
+    RecoverRuns,
+    RegisterWorker,
+    ReportRuns,
+    ReportView,
+    Started,
+    StartRuns,
+    WaitFor,
+    report_view,
+)
+from windlass.client.asking import encoded, place
 from windlass.client.problems import error_of
-from windlass.client.verbs import encoded, place
+from windlass.client.verbs import LONGEST_WAIT, ON_THE_WAY, RemoteVerbs
 from windlass.engine import Outcome
 from windlass.errors import (
     HubFailed,
@@ -27,22 +50,6 @@ from windlass.errors import (
 from windlass.model import BeatAnswer, Life, Receipt, Run, WorkerInfo
 from windlass.payload import slices
 from windlass.store.records import Held
-from windlass.wire import (
-    AddLines,
-    BeatRuns,
-    BeginLife,
-    ClaimRuns,
-    EndLives,
-    Hold,
-    LeaveWorker,
-    ReceiptView,
-    RecoverRuns,
-    RegisterWorker,
-    ReportRuns,
-    ReportView,
-    StartRuns,
-    WaitFor,
-)
 
 T = TypeVar("T")
 
@@ -51,7 +58,7 @@ PARCEL = 4 * 1024 * 1024
 """Bytes of one request: outputs and log lines are sent in several rather than be refused by the hub's limit on bodies."""
 
 
-class RemotePort(GroupVerbs, ControlVerbs):
+class RemotePort(RemoteVerbs):
     """The port of a worker, beside the verbs of people."""
 
     longest_wait = LONGEST_WAIT
@@ -61,23 +68,23 @@ class RemotePort(GroupVerbs, ControlVerbs):
     ) -> None:
         """Make a worker known, and seen now."""
         told = [None if one is None else dict(one) for one in (about, schemas)]
-        await self._tell("register", RegisterWorker(worker, *told), wire.Done)
+        await self._tell("register", RegisterWorker(worker, *told), Done)
 
     async def begin_life(self, worker: str, life: Life) -> list[Life]:
         """Keep a process of a registered worker; all that are kept under its name, if this token is for that name."""
         try:
-            return (await self._tell("lives", BeginLife(worker, life), wire.Lives)).lives
+            return (await self._tell("lives", BeginLife(worker, life), Lives)).lives
         except NotFound:  # a hub that is older than this verb
             return []
 
     async def end_lives(self, worker: str, tags: Sequence[str]) -> int:
         """Lapse what these processes hold, which the caller knows to have ended; how many runs."""
-        return (await self._tell("lapse", EndLives(worker, list(tags)), wire.Lapsed)).runs
+        return (await self._tell("lapse", EndLives(worker, list(tags)), Lapsed)).runs
 
     async def leave(self, worker: str, incarnation: int) -> None:
         """Say that a process of a worker has ended and holds nothing."""
         with suppress(NotFound):  # a hub that is older than this verb
-            await self._tell("leave", LeaveWorker(worker, incarnation), wire.Done)
+            await self._tell("leave", LeaveWorker(worker, incarnation), Done)
 
     async def worker_metrics(self, worker: str, metrics: Mapping[str, float]) -> None:
         """Tell how its host is doing."""
@@ -86,18 +93,18 @@ class RemotePort(GroupVerbs, ControlVerbs):
     async def claim(self, worker: WorkerInfo, *, count: int = 1, lease: int = 30_000, token: str | None = None) -> list[Run]:
         """Take up to `count` runs; asked again under the same token, the answer is what is still held of them."""
         try:
-            return (await self._tell("claim", ClaimRuns(worker, count, lease, token or self.clock.nonce()), wire.Claimed)).runs
+            return (await self._tell("claim", ClaimRuns(worker, count, lease, token or self.clock.nonce()), Claimed)).runs
         except OutcomeUnknown as unknown:
             unknown.settled = True  # the token is the claim's nonce: asked again, nothing is taken twice and nothing is missed
             raise
 
     async def recover(self, worker: WorkerInfo, token: str) -> list[Run]:
         """What a worker still holds of a claim under this token, whose answer it did not get."""
-        return (await self._tell("recover", RecoverRuns(worker, token), wire.Claimed)).runs
+        return (await self._tell("recover", RecoverRuns(worker, token), Claimed)).runs
 
     async def start_many(self, held: Sequence[Held]) -> set[Held]:
         """Say that these handlers begin; the answer has those that are running."""
-        started = await self._tell("start", StartRuns([Hold(*item) for item in held]), wire.Started)
+        started = await self._tell("start", StartRuns([Hold(*item) for item in held]), Started)
         return {Held(hold.seq, hold.token) for hold in started.started}
 
     async def beat(self, held: Sequence[Held], *, lease: int = 30_000, progress: Mapping[Held, str] | None = None) -> list[BeatAnswer]:
@@ -105,16 +112,16 @@ class RemotePort(GroupVerbs, ControlVerbs):
         texts = progress or {}
         told = {index: texts[item] for index, item in enumerate(held) if item in texts}
         body = BeatRuns([Hold(*item) for item in held], lease, told)
-        return (await self._tell("beat", body, wire.Beaten)).answers
+        return (await self._tell("beat", body, Beaten)).answers
 
     async def log(self, run_id: str, token: str, lines: Sequence[tuple[int, str]], *, seq: int | None = None) -> None:
         """Append lines numbered by their worker; a line sent again is kept once."""
         for some in parcels(lines, lambda line: ESCAPED * len(line[1])):
-            await self._tell("log", AddLines(run_id, token, list(some), seq), wire.Done)
+            await self._tell("log", AddLines(run_id, token, list(some), seq), Done)
 
     async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
         """End many attempts; one answer for each, in the same order."""
-        views = [wire.report_view(outcome) for outcome in outcomes]
+        views = [report_view(outcome) for outcome in outcomes]
         answers: list[Receipt | WindlassError] = []
         for some in parcels(views, _size):
             answers += await self._report(some)
@@ -123,7 +130,7 @@ class RemotePort(GroupVerbs, ControlVerbs):
     async def _report(self, views: Sequence[ReportView]) -> list[Receipt | WindlassError]:
         """The answers to some reports. What is refused as a whole is sent in halves: one that nobody takes must not hold up the others."""
         try:
-            return [*map(_answer, (await self._tell("report", ReportRuns(list(views)), wire.Receipts)).receipts)]
+            return [*map(_answer, (await self._tell("report", ReportRuns(list(views)), Receipts)).receipts)]
         except (TooLarge, TooSlow) as error:
             if len(views) == 1:
                 return [error]
@@ -134,7 +141,7 @@ class RemotePort(GroupVerbs, ControlVerbs):
         """The topics heard, as soon as there are any; none after so many seconds, or sooner."""
         seconds = min(timeout, self.longest_wait)
         body = WaitFor(sorted(topics), round(seconds * 1000))
-        return set((await self._tell("wait", body, wire.Heard, timeout=seconds + ON_THE_WAY)).topics)
+        return set((await self._tell("wait", body, Heard, timeout=seconds + ON_THE_WAY)).topics)
 
     async def _tell(self, what: str, body: Any, kind: type[T], *, timeout: float | None = None) -> T:
         """Said once: a worker repeats itself what it must, and knows what else to do meanwhile.

@@ -8,9 +8,9 @@ from http import HTTPStatus
 
 import msgspec
 
+from windlass.api.problems import Problem
 from windlass.client.transport import Answer
 from windlass.errors import HubFailed, OutcomeUnknown, TooLarge, TooSlow, WindlassError
-from windlass.wire import Problem
 
 
 @cache

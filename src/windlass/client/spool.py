@@ -16,11 +16,11 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
+from windlass.api.port import ReportView, report_of, report_view
 from windlass.engine import Outcome
 from windlass.errors import Conflict, StoreBusy, StoreError, WindlassError
 from windlass.machine import Report
 from windlass.model import Limits, Receipt
-from windlass.wire import ReportView, report_of, report_view
 
 _LOG = logging.getLogger("windlass.worker")
 

@@ -110,11 +110,11 @@ class Access(Core):
         hint = "Let those expire that nobody needs; what has ended is removed by retention."
         return LimitReached(f"There are {self.limits.tokens:,} tokens already.", hint=hint)
 
-    async def rotate_token(self, id: str, *, overlap: int = OVERLAP) -> tuple[Token, str]:
+    async def rotate_token(self, token_id: str, *, overlap: int = OVERLAP) -> tuple[Token, str]:
         """Make a token that may do the same under the same name; the old one stays good until the overlap is over."""
         checks.integer(overlap, "overlap", 0, self.limits.duration)
         now = self.clock.now()
-        old = _rotatable(await self.get_token(id), now)
+        old = _rotatable(await self.get_token(token_id), now)
         new, secret = self._new_token(TOKEN, old.name, old.scopes, worker=old.worker, principal=old.principal, expires_in=old.lasts)
         ends = now + overlap if old.expires_at is None else min(old.expires_at, now + overlap)
         try:
@@ -122,23 +122,23 @@ class Access(Core):
         except OutcomeUnknown as unknown:
             await self._sure_of(new, unknown)
         except Conflict:
-            _rotatable(await self.get_token(id), now)
+            _rotatable(await self.get_token(token_id), now)
             raise self._too_many() from None
         return new, secret
 
-    async def revoke_token(self, id: str) -> Token:
+    async def revoke_token(self, token_id: str) -> Token:
         """End a token now; one that has ended stays as it is."""
-        token, now = await self.get_token(id), self.clock.now()
+        token, now = await self.get_token(token_id), self.clock.now()
         if token.revoked_at is not None:
             return token
-        await self.records.revoke_token(id, now)
+        await self.records.revoke_token(token_id, now)
         return replace(token, revoked_at=now)
 
-    async def get_token(self, id: str) -> Token:
+    async def get_token(self, token_id: str) -> Token:
         """The token with this id, whether it is good or not."""
-        found = await self.records.token(checks.identifier(id, "The token"))
+        found = await self.records.token(checks.identifier(token_id, "The token"))
         if found is None:
-            raise NotFound(f"There is no token {id}.", hint="`windlass tokens list` shows those there are; it is the id that counts.")
+            raise NotFound(f"There is no token {token_id}.", hint="`windlass tokens list` shows those there are; it is the id that counts.")
         return found
 
     async def tokens(self, *, after: str = "", count: int = 100) -> list[Token]:

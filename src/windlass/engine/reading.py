@@ -56,6 +56,12 @@ class Status(Struct, frozen=True):
     finished_at: int | None
     error: Failure | None
 
+    @classmethod
+    def of(cls, run: Run) -> Status:
+        """The same of a run that was read."""
+        times = run.scheduled_for, run.started_at, run.finished_at
+        return cls(run.id, run.job, run.state, run.burnt, run.max_attempts, *times, run.error)
+
 
 class Reason(Struct, frozen=True):
     """One thing that holds a run back, in words and as data."""
@@ -128,9 +134,7 @@ class Reading(Looking):
 
     async def status(self, run_id: str) -> Status:
         """How a run is doing, for those who have only its id."""
-        run = await self.get(run_id)
-        times = run.scheduled_for, run.started_at, run.finished_at
-        return Status(run.id, run.job, run.state, run.burnt, run.max_attempts, *times, run.error)
+        return Status.of(await self.get(run_id))
 
     async def jobs(self, *, after: str = "", count: int = 100) -> list[Job]:
         """Definitions by name."""

@@ -84,13 +84,15 @@ class Keeping(Reading):
             return Kept(keep, "store", setting.who, setting.at)
         return Kept(keep, "settings" if name in self.keeps else "default")
 
-    async def set_retention(self, *, keep_succeeded: Keep | None = None, keep_others: Keep | None = None, by: str) -> Retention:
+    async def set_retention(
+        self, *, keep_succeeded: Keep | None = None, keep_others: Keep | None = None, by: str | None = None
+    ) -> Retention:
         """Say how long ended runs are kept, for every process on this store; None stays as it is. In effect with the next removal."""
         given = {"keep_succeeded": keep_succeeded, "keep_others": keep_others}
         values = {name: checks.keep(value, name, self.limits) for name, value in given.items() if value is not None}
         if not values:
             raise BadInput("Nothing is said of retention.", hint="Give keep_succeeded, keep_others, or both.")
-        await self.records.set_settings(values, checks.name(by, "Who did it"), self.clock.now())
+        await self.records.set_settings(values, "unknown" if by is None else checks.name(by, "Who did it"), self.clock.now())
         return await self.retention()
 
     async def shortest_retention(self) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from functools import lru_cache
 from hashlib import sha256
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs
 
+from windlass.api.rows import ANY, Verb
 from windlass.clock import Clock
 from windlass.engine import Engine
 from windlass.errors import BadInput, Forbidden, LimitReached, NotJson, Unauthorized
@@ -23,12 +24,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("windlass.hub")
 
-Scope = dict[str, Any]
+Scope = MutableMapping[str, Any]
 Headers = Mapping[bytes, bytes]
-App = Callable[[Any, Any, Any], Awaitable[None]]
-
-ANY = "any"
-"""The scope of routes for whoever is known, whatever they may do."""
 
 FRESH = 1_000
 """Milliseconds for which what the store said of a token is believed: the longest that a revoked one is still good on another hub."""
@@ -113,19 +110,9 @@ class Gate:
         self._open_until = 0
         self._changes += 1
 
-    def middleware(self, app: App) -> App:
-        """The gate before a route."""
-
-        async def enter(scope: Scope, receive: Any, send: Any) -> None:
-            await self.admit(scope, scope["route_handler"].opt)
-            await app(scope, receive, send)
-
-        return enter
-
-    async def admit(self, scope: Scope, options: Mapping[str, Any]) -> Caller:
-        """Who asks, if they may; the scope then has it too. A route that does not say who may is for nobody; `None` is for everybody."""
-        query, method = scope["query_string"], scope["method"]
-        wanted = options.get("scope", None if method == "OPTIONS" else ())
+    async def admit(self, scope: Scope, verb: Verb) -> Caller:
+        """The caller, if the verb is for them; the scope then has them too."""
+        query, method, wanted = scope["query_string"], scope["method"], verb.scope
         headers: Headers = dict(scope["headers"])
         if query and _IN_QUERY.search(query):
             raise Unauthorized(
@@ -138,7 +125,7 @@ class Gate:
             caller = await self._by_token(bearer, scope)
         elif await self._is_open(scope, headers):
             caller = ANONYMOUS
-        elif options.get("ticket"):
+        elif verb.ticket:
             caller = await self._by_ticket(query, scope)
         else:
             raise _unknown()

@@ -1,59 +1,42 @@
-"""What there is to ask for, as OpenAPI says it."""
+"""The hub's own tables of verbs, and their description."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import msgspec
-from litestar import Litestar, Response, get
+from starlette.responses import Response
 
-from windlass import wire
-from windlass.hub.problems import MEDIA_TYPE
+from windlass import __version__
+from windlass.api.gives import JSON
+from windlass.api.openapi import document
+from windlass.api.verbs import API, NATIVE, OUTSIDE
+from windlass.hub.dispatch import Dialect, Handler
 from windlass.hub.requests import HubRequest
 
-_METHODS = ("get", "post", "put", "patch", "delete")
+_ROUTES = ("jobs", "runs", "groups", "controls", "slots", "schedules", "worker", "events", "access", "webhooks", "stats", "doctor", "page")
 
 
-def description(app: Litestar) -> dict[str, Any]:
-    """Litestar's description, with what it cannot know: the scope of each route, and that everything else is a problem."""
-    document = app.openapi_schema.to_schema()
-    (_,), schemas = msgspec.json.schema_components([wire.Problem], ref_template="#/components/schemas/{name}")
-    document["components"]["schemas"] |= schemas
-    otherwise = {
-        "description": "What went wrong, and what to do next",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
-    scopes = _scopes(app)
-    for path, method, operation in operations(document):
-        operation["responses"].pop("400", None)
-        operation["responses"]["default"] = otherwise
-        operation["x-scope"] = scope = scopes[path, method]
-        if scope is None:
-            operation["security"] = []
-    return document
+def dialects() -> tuple[Dialect, ...]:
+    """Everything that a hub answers."""
+    handlers: dict[str, Handler] = {"describe": describe}
+    for name in _ROUTES:
+        handlers |= import_module(f"windlass.hub.routes.{name}").HANDLERS
+    return Dialect(API, NATIVE, handlers), Dialect("", OUTSIDE, handlers, strict=False)
 
 
-def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every path and method there is."""
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            if method in _METHODS:
-                yield path, method, operation
+def description() -> dict[str, Any]:
+    """The OpenAPI document."""
+    return document(((dialect.prefix, verb) for dialect in dialects() for verb in dialect.verbs), __version__)
 
 
-def _scopes(app: Litestar) -> dict[tuple[str, str], Any]:
-    return {
-        (route.path_format, method.lower()): handler.opt.get("scope")
-        for route in app.routes
-        for method, (handler, _) in getattr(route, "route_handler_map", {}).items()
-    }
+@cache
+def _document() -> bytes:
+    return msgspec.json.encode(description())
 
 
-@get("/api/v1/openapi.json", opt={"scope": None}, include_in_schema=False)
-async def describe(request: HubRequest) -> Response[bytes]:
-    """The document; it is made once."""
-    kept = request.app.state
-    if "description" not in kept:
-        kept["description"] = msgspec.json.encode(description(request.app))
-    return Response(kept["description"], media_type="application/json")
+async def describe(request: HubRequest) -> Response:
+    """The document."""
+    return Response(_document(), media_type=JSON)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
-from litestar import Request
-from litestar.datastructures import State
-from litestar.exceptions import InternalServerException
 from msgspec.structs import replace
+from starlette.requests import ClientDisconnect, Request
 
 from windlass import payload
+from windlass.api.rows import Verb
 from windlass.engine import Engine, checks
 from windlass.engine.schedules import SCOPE as SCHEDULED
 from windlass.errors import BadInput, TooLarge, TooSlow
@@ -40,35 +39,40 @@ MEMBERS = 500_000
 """Values in one body, of which a large one could have millions."""
 
 
-def _read(body: bytes, handler: Any) -> Any:
+def _read(body: bytes, kind: Any) -> Any:
     if body.count(b",") + body.count(b"[") + body.count(b"{") > MEMBERS:
         raise TooLarge(f"The body has more than {MEMBERS:,} members.", hint="Send less at once.")
-    return msgspec.convert(payload.parse(body, most=len(body), what="The body"), _wanted(handler))
+    return msgspec.convert(payload.parse(body, most=len(body), what="The body"), kind)
 
 
 @lru_cache(maxsize=1024)
-def _wanted(handler: Any) -> Any:
-    """The type of a handler's body."""
-    return handler.parsed_data_field.annotation
+def _decoder(kind: Any) -> Any:
+    return msgspec.json.Decoder(kind).decode
 
 
-@lru_cache(maxsize=1024)
-def _decoder(wanted: Any) -> Any:
-    return msgspec.json.Decoder(wanted).decode
-
-
-class HubRequest(Request[Any, Any, State]):
+class HubRequest(Request):
     """What a handler is given."""
+
+    verb: Verb
+    """The row that it asks for."""
+    refuse: Callable[[HubRequest, Exception], Any]
+    """How an error is answered."""
+    _bytes: bytes | None = None
 
     @property
     def hub(self) -> Hub:
-        hub: Hub = self.scope["hub"]  # type: ignore[typeddict-item]
+        hub: Hub = self.scope["hub"]
         return hub
 
     @property
     def caller(self) -> Caller:
-        caller: Caller = self.scope["caller"]  # type: ignore[typeddict-item]
+        caller: Caller = self.scope["caller"]
         return caller
+
+    def audited(self, words: Mapping[str, Any]) -> Engine:
+        """The engine for one act of this caller, which the audit will have as the row says it."""
+        what, _, subject = (self.verb.audit or "").partition(" ")
+        return self.act(what, subject.format_map(words).rstrip())
 
     def act(self, what: str, subject: str) -> Engine:
         """The engine for one act of this caller, which the audit will remember."""
@@ -94,18 +98,22 @@ class HubRequest(Request[Any, Any, State]):
     @property
     def id(self) -> str:
         """Under which name this request is known in logs and answers."""
-        return str(self.scope["request_id"])  # type: ignore[typeddict-item]
+        return str(self.scope["request_id"])
 
-    async def json(self) -> Any:
-        """The body as the handler wants it, by the one rule for what is JSON: a text is no number, and no member is unknown.
+    async def read_body(self, verb: Verb) -> Any:
+        """The body as a verb takes it, by the one rule for what is JSON: a text is no number, and no member is unknown.
 
         What workers send holds JSON only as text, which is looked at further down.
         """
-        handler, body = self.route_handler, await self.body()
+        body = await self.body()
+        if not body:
+            if verb.optional:
+                return None
+            raise BadInput("The request has no body.", hint="Send one JSON value; /api/v1/openapi.json describes it.")
         try:
-            if handler.opt.get("plain"):
-                return await self.read(_decoder(_wanted(handler)), body)
-            return await self.read(_read, body, handler)
+            if verb.lean:
+                return await self.read(_decoder(verb.takes), body)
+            return await self.read(_read, body, verb.takes)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadInput(f"The body cannot be read: {error}.", hint="Correct it; /api/v1/openapi.json describes it.") from None
 
@@ -117,17 +125,17 @@ class HubRequest(Request[Any, Any, State]):
 
     async def body(self) -> bytes:
         """The body, refused as soon as it is over the limit."""
-        if not isinstance(self._body, bytes):
+        if self._bytes is None:
             is_whole: bool = self._extension(IS_WHOLE, _unknown)()
             try:
                 # To wait under a timeout costs more than anything else here, and most bodies have come by now.
                 async with nullcontext() if is_whole else asyncio.timeout(self.hub.settings.body_within / 1000):
-                    self._body = await self._whole(self._most())
+                    self._bytes = await self._whole(self._most())
             except TimeoutError:
                 raise TooSlow("The body did not come to its end in time.", hint="Send less at once, or over a better line.") from None
             if not is_whole:
                 await self.admit_again()
-        return self._body
+        return self._bytes
 
     async def _whole(self, most: int) -> bytes:
         announced = (value for name, value in self.scope["headers"] if name == b"content-length" and value.isdigit())
@@ -137,7 +145,7 @@ class HubRequest(Request[Any, Any, State]):
         while more:
             message: Any = await self.receive()
             if message["type"] == "http.disconnect":
-                raise InternalServerException("client disconnected prematurely")
+                raise ClientDisconnect
             parts.append(message.get("body", b""))
             size, more = size + len(parts[-1]), message.get("more_body", False)
             if size > most:
@@ -149,11 +157,11 @@ class HubRequest(Request[Any, Any, State]):
 
     def _most(self) -> int:
         """Bytes of the body: little where anybody may ask."""
-        return self.hub.settings.body if self.route_handler.opt.get("scope") is not None else FOR_ANYBODY
+        return self.hub.settings.body if self.verb.scope is not None else FOR_ANYBODY
 
     async def admit_again(self) -> None:
         """Refuse a request that has taken a while if it would not be let in now: its token may have ended meanwhile."""
-        await self.hub.gate.admit(cast(dict[str, Any], self.scope), self.route_handler.opt)
+        await self.hub.gate.admit(self.scope, self.verb)
 
     async def unless_gone(self, waiting: Coroutine[Any, Any, T]) -> T | None:
         """What is waited for; None as soon as nobody is there any more to be told, or the server ends.

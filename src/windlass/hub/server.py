@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from importlib import import_module
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
-from litestar import Litestar, Router
-from litestar.openapi import OpenAPIConfig
-from litestar.openapi.spec import Components, SecurityScheme
 
-from windlass import __version__, wire
+from windlass.api.problems import MEDIA_TYPE, Problem, problem_of
 from windlass.errors import BadInput, HeadTooLarge, WindlassError
 from windlass.hub import auth, problems
 from windlass.hub.core import Hub
-from windlass.hub.description import describe
-from windlass.hub.queries import known_queries
-from windlass.hub.requests import HubRequest
-from windlass.hub.shortcut import Shortcut
+from windlass.hub.description import dialects
+from windlass.hub.dispatch import Dispatch
 
 _LOG = logging.getLogger("windlass.hub")
 
@@ -35,61 +29,7 @@ ONCE = {
 }  # fmt: skip
 """Headers that a request has once at most: of two, the hub and a proxy before it could believe different ones."""
 
-ROUTES = (
-    "jobs", "runs", "groups", "moves", "controls", "slots", "schedules", "worker", "events", "access", "webhooks", "stats", "doctor", "page"
-)  # fmt: skip
-
-
-def handlers() -> list[Any]:
-    """Every route there is."""
-    return [describe, *(handler for name in ROUTES for handler in import_module(f"windlass.hub.routes.{name}").HANDLERS)]
-
-
-def make_app(hub: Hub, routes: Sequence[Any] | None = None) -> Litestar:
-    """The routes, behind the gate."""
-    bearer = SecurityScheme(type="http", scheme="bearer", description="A token made by `windlass tokens create`.")
-    return Litestar(
-        list(handlers() if routes is None else routes),
-        middleware=[whole_names, hub.gate.middleware, known_queries],
-        request_class=HubRequest,
-        request_max_body_size=None,  # HubRequest has its own limit
-        exception_handlers=problems.HANDLERS,
-        openapi_config=OpenAPIConfig(
-            title="windlass",
-            version=__version__,
-            # Litestar's own router answers in HTML what it does not know, so it is put aside, and open to nobody.
-            openapi_router=Router("/api/v1/schema", route_handlers=[], opt={"scope": ()}, include_in_schema=False),
-            components=Components(security_schemes={"bearer": bearer}),
-            security=[{"bearer": []}],
-        ),
-        logging_config=None,
-        debug=False,
-    )
-
-
-_SLASH = "\x1f"  # stands for an escaped slash in a path; no name has it
-
-
-def split_path(raw: bytes, path: str) -> str:
-    """A path whose parts may have slashes of their own: they are escaped in the raw one, and must not divide it."""
-    split = "/".join(unquote(part).replace("/", _SLASH) for part in raw.decode("ascii", "replace").split("/"))
-    whole = split.replace(_SLASH, "/")
-    for end in (path, path.removesuffix("/")):  # a mount may have cut its own part off, and Litestar's puts a slash behind it
-        if whole.endswith(end):
-            return split[len(split) - len(end) :]
-    return path
-
-
-def whole_names(app: Any) -> Any:
-    """Give names from the path their own slashes back."""
-
-    async def enter(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["split"]:
-            names = scope["path_params"]
-            names |= {name: value.replace(_SLASH, "/") for name, value in names.items() if isinstance(value, str)}
-        await app(scope, receive, send)
-
-    return enter
+_is_host = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*").fullmatch
 
 
 class HubApp:
@@ -99,8 +39,7 @@ class HubApp:
     """
 
     def __init__(self, hub: Hub) -> None:
-        routes = handlers()
-        self.hub, self._app = hub, Shortcut(make_app(hub, routes), hub.gate, routes)
+        self.hub, self._app = hub, Dispatch(hub.gate, dialects())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -132,15 +71,11 @@ class Answering:
         self.id = hub.clock.new_id()
         self.status = 0
         scope["hub"], scope["request_id"] = hub, self.id
-        raw = scope.get("raw_path") or b""
-        scope["split"] = b"%2" in raw and _SLASH not in scope["path"]
-        if scope["split"]:
-            scope["path"] = split_path(raw, scope["path"])
 
     async def by(self, app: Any, receive: Receive) -> None:
         """Let the app answer."""
         if (wrong := self._wrong()) is not None:
-            await self._say(wire.problem_of(wrong, self.id))
+            await self._say(problem_of(wrong, self.id))
             return
         try:
             await app(self._scope, receive, self.send)
@@ -163,6 +98,10 @@ class Answering:
             )
         if len(set(names)) < len(names) and (twice := sorted(name for name in ONCE if names.count(name) > 1)):
             return BadInput(f"The request has the header {twice[0].decode().title()} more than once.", hint="Send it once.")
+        host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+        if not _is_host(host):
+            name = host.decode("latin-1")
+            return BadInput(f"The header Host is {name!r:.80}, which is no name.", hint="Send the hub's own name or address.")
         return None
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
@@ -173,9 +112,9 @@ class Answering:
             message = {**message, "headers": [*message["headers"], (b"x-request-id", self.id.encode()), *auth.headers(message["headers"])]}
         await self._send(message)
 
-    async def _say(self, problem: wire.Problem) -> None:
+    async def _say(self, problem: Problem) -> None:
         body = msgspec.json.encode(problem)
         length = str(len(body)).encode()
-        headers = [(b"content-type", problems.MEDIA_TYPE.encode()), (b"content-length", length)]
+        headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", length)]
         await self.send({"type": "http.response.start", "status": problem.status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})

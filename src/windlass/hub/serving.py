@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from windlass.app.apps import SWITCH_INTERVAL
+from windlass.app.working import SWITCH_INTERVAL
 from windlass.errors import BadInput
 from windlass.hub.connections import bounded
 from windlass.hub.core import HubSettings

@@ -7,16 +7,15 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
-from windlass import wire
+from windlass.api.values import to_rfc3339
+from windlass.api.views import ENTRY, LINE
 from windlass.engine.checks import FAR_FUTURE
 from windlass.engine.reading import check_tail
 from windlass.errors import BadInput
 from windlass.machine import ENDED
-from windlass.model import Entry, Failure, LogLine, Run
+from windlass.model import Entry, LogLine, Run
 
-MEDIA_TYPE = "text/event-stream"
 RETRY = b"retry: 2000\n\n"
 """After how many milliseconds a client comes back."""
 SILENCE = b":\n\n"
@@ -26,14 +25,6 @@ _encode = msgspec.json.Encoder().encode
 
 Wanted = tuple[str | None, str | None, str | None]
 """A job, a queue, a state: what is told of the journal. None is any."""
-
-
-class StatusEvent(wire.Event, frozen=True, omit_defaults=True):
-    """A change of state of a run that is watched; the last one says how it ended."""
-
-    output: Any = UNSET
-    error: Failure | UnsetType | None = UNSET
-    reason: str | UnsetType | None = UNSET
 
 
 def passed_by(entry: Entry) -> Iterator[Wanted]:
@@ -91,20 +82,20 @@ def _number(text: str, largest: int = _LARGEST) -> int:
 
 def entry_frame(entry: Entry, cursor: str) -> bytes:
     """An entry of the journal, for all who want it."""
-    return frame("run", wire.event_of(entry), Place(entry.at, cursor))
+    return frame("run", ENTRY.show(entry), Place(entry.at, cursor))
 
 
 def gap_frame(place: Place, reason: str, identity: Place) -> bytes:
     """Said when entries behind a place may be missing."""
-    return frame("gap", {"since": wire.told(place.at), "reason": reason}, identity)
+    return frame("gap", {"since": to_rfc3339(place.at), "reason": reason}, identity)
 
 
 def status_frame(run: Run, entry: Entry, place: RunPlace) -> bytes:
-    told = wire.event_of(msgspec.structs.replace(entry, job=run.job, queue=run.queue))
-    end: dict[str, Any] = {}
+    """A change of state of a run that is watched; the last one has its end."""
+    event = msgspec.to_builtins(ENTRY.show(msgspec.structs.replace(entry, job=run.job, queue=run.queue)))
     if entry.state in ENDED:
-        end = {"output": _opened(run.output), "error": run.error, "reason": run.reason}
-    return frame("status", StatusEvent(**msgspec.structs.asdict(told), **end), place)
+        event |= {"output": _opened(run.output), "error": run.error, "reason": run.reason}
+    return frame("status", event, place)
 
 
 def _opened(text: str | None) -> Any:
@@ -113,7 +104,7 @@ def _opened(text: str | None) -> Any:
 
 
 def line_frame(line: LogLine, place: RunPlace) -> bytes:
-    return frame("log", wire.line_view(line), place)
+    return frame("log", LINE.show(line), place)
 
 
 def progress_frame(run: Run, text: str, place: RunPlace) -> bytes:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from windlass.api.verbs import EVENT_STREAM
 from windlass.errors import WindlassError
-from windlass.hub.events.frames import MEDIA_TYPE
 
 PORTION = 16 * 1024
 """Bytes written at once. What a client does not read costs the hub this much, and the buffers of its connection."""
@@ -23,7 +23,7 @@ AT_SHUTDOWN = "windlass.at_shutdown"
 IS_WHOLE = "windlass.is_whole"
 """Where the server leaves a way to ask whether the body of a request has come to its end."""
 
-_HEADERS = [(b"content-type", MEDIA_TYPE.encode()), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+_HEADERS = [(b"content-type", EVENT_STREAM.encode()), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 class AtShutdown:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from windlass import wire
+from windlass.api.views import line_cursor, line_place
 from windlass.engine.reading import Moment, ahead
 from windlass.hub.auth import Caller
 from windlass.hub.events import Events, Follower, frames
@@ -136,7 +136,7 @@ class RunStream(Stream):
 
     async def _look(self) -> Moment:
         async with self.events.reads:
-            moment = await self.events.engine.moment(self._run, rev=self._place.rev, line=wire.line_place(self._place.line), count=LINES)
+            moment = await self.events.engine.moment(self._run, rev=self._place.rev, line=line_place(self._place.line), count=LINES)
         self._run = moment.run
         return moment
 
@@ -146,7 +146,7 @@ class RunStream(Stream):
         for line in moment.lines:
             while entries and entries[0].at <= line.at and entries[0].state not in ENDED:
                 yield self._status(entries.popleft())
-            self._place = self._place._replace(line=wire.line_cursor(line.attempt, line.n))
+            self._place = self._place._replace(line=line_cursor(line.attempt, line.n))
             yield frames.line_frame(line, self._place)
         if len(moment.lines) == LINES:
             return  # there may be more that is older than the entries left

@@ -1,1 +1,1 @@
-"""Routes decode, call one verb, encode."""
+"""Handlers of the verbs that a row alone cannot say, by the name of their row."""

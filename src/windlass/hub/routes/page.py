@@ -6,10 +6,8 @@ import mimetypes
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
-from typing import Any
 
-from litestar import Response, get
-from litestar.params import FromPath
+from starlette.responses import Response
 
 from windlass.errors import NotFound
 from windlass.hub.requests import HubRequest
@@ -27,24 +25,22 @@ def _pages() -> dict[str, tuple[bytes, str, str]]:
     return found
 
 
-def _file(request: HubRequest, name: str) -> Response[bytes]:
+def _file(request: HubRequest, name: str) -> Response:
     if name not in _pages():
         raise NotFound(f"There is no file {name!r:.80}.", hint="The page begins at /.")
     content, kind, tag = _pages()[name]
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
     if request.headers.get("if-none-match") == tag:
-        return Response(b"", status_code=304, headers=headers, media_type=kind)
+        return Response(status_code=304, headers=headers)
     return Response(content, headers=headers, media_type=kind)
 
 
-@get("/", opt={"scope": None}, include_in_schema=False)
-async def index(request: HubRequest) -> Response[bytes]:
+async def index(request: HubRequest) -> Response:
     return _file(request, "index.html")
 
 
-@get("/page/{name:str}", opt={"scope": None}, include_in_schema=False)
-async def page_file(request: HubRequest, name: FromPath[str]) -> Response[bytes]:
+async def page_file(request: HubRequest, name: str) -> Response:
     return _file(request, name)
 
 
-HANDLERS: list[Any] = [index, page_file]
+HANDLERS = {"index": index, "page_file": page_file}

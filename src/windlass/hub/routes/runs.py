@@ -1,35 +1,33 @@
-"""Runs: asked for, looked at, changed."""
+"""Creations of runs: what is asked for twice under one key is made once."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from hashlib import blake2b
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from litestar import get, patch, post
-from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
 from msgspec.structs import replace
 
-from windlass import wire
+from windlass.api.answers import CreatedRun, CreatedRuns
+from windlass.api.requests import CreateRun, CreateRuns
+from windlass.api.views import RUN
 from windlass.errors import BadInput, WindlassError
 from windlass.hub.requests import HubRequest, fitting
-from windlass.model import Created, Key, NewRun, State
+from windlass.model import Created, Key, NewRun
 
-Count = Annotated[int, QueryParameter(ge=1, le=1_000, description="How many at most.")]
-IdempotencyKey = Annotated[str | None, HeaderParameter(name="Idempotency-Key", min_length=1, max_length=200)]
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
-async def answer_of(request: HubRequest, created: Created) -> wire.CreatedRun:
+async def answer_of(request: HubRequest, created: Created) -> CreatedRun:
     """What was made, with the run where it can be read: it is made in any case, and must not be asked for again.
 
     A run that another call made is for those who may read.
     """
-    shown = created.created or (request.caller.may("read") and not created.pruned)
-    try:
-        return wire.created_view(created, await request.hub.engine.get(created.id) if shown else None)
-    except WindlassError:
-        return wire.created_view(created, None)
+    run, shown = None, created.created or (request.caller.may("read") and not created.pruned)
+    with suppress(WindlassError):
+        run = RUN.show(await request.hub.engine.get(created.id)) if shown else None
+    return CreatedRun(created.id, created.created, created.pruned, run)
 
 
 def request_key(request: HubRequest, name: str | None, asked: Any) -> Key | None:
@@ -41,7 +39,7 @@ def request_key(request: HubRequest, name: str | None, asked: Any) -> Key | None
     return Key(name, lasts="time", period=period, scope=scope, on_duplicate="compare", content=content)
 
 
-def _keyed(request: HubRequest, new: NewRun, asked: wire.CreateRun, name: str | None) -> NewRun:
+def _keyed(request: HubRequest, new: NewRun, asked: CreateRun, name: str | None) -> NewRun:
     if new.key is None:
         return replace(new, key=request_key(request, name, asked))
     if name is not None:
@@ -49,87 +47,31 @@ def _keyed(request: HubRequest, new: NewRun, asked: wire.CreateRun, name: str | 
     return replace(new, key=request.own(new.key))
 
 
-@post("/api/v1/runs", status_code=202, opt={"scope": "submit"}, summary="Ask for a run")
-async def create_run(request: HubRequest, data: JSONBody[wire.CreateRun], idempotency_key: IdempotencyKey = None) -> wire.CreatedRun:
-    engine = request.engine
+async def create_run(request: HubRequest, data: CreateRun, idempotency_key: str | None) -> CreatedRun:
     new = _keyed(request, data.new_run(request.hub.clock.now()), data, idempotency_key)
-    (created,) = await engine.create([new], undefined=data.undefined)
+    (created,) = await request.engine.create([new], undefined=data.undefined)
     return await answer_of(request, created)
 
 
-@post("/api/v1/runs/batch", status_code=202, opt={"scope": "submit"}, summary="Ask for many runs, all or none")
-async def create_runs(request: HubRequest, data: JSONBody[wire.CreateRuns], idempotency_key: IdempotencyKey = None) -> wire.CreatedRuns:
+async def create(request: HubRequest, data: CreateRuns, idempotency_key: str | None) -> CreatedRuns:
     now = request.hub.clock.now()
     keys = [None if idempotency_key is None or asked.key else f"{idempotency_key}/{index}" for index, asked in enumerate(data.runs)]
     news = [_keyed(request, asked.new_run(now), asked, key) for asked, key in zip(data.runs, keys, strict=True)]
     waits = {asked.undefined for asked in data.runs}
     if len(waits) > 1:
         raise BadInput("Some runs may wait for an undefined job and some may not.", hint="Send them in two calls.")
-    created: list[Created] = await request.engine.create(news, undefined=waits.pop() if waits else "refuse")
-    return wire.CreatedRuns([wire.created_view(item, None) for item in created])
+    created = await request.engine.create(news, undefined=waits.pop() if waits else "refuse")
+    return CreatedRuns([CreatedRun(one.id, one.created, one.pruned) for one in created])
 
 
-@get("/api/v1/runs", opt={"scope": "read"}, summary="A page of runs")
-async def list_runs(
-    request: HubRequest,
-    job: FromQuery[str | None] = None,
-    queue: FromQuery[str | None] = None,
-    in_state: Annotated[State | None, QueryParameter(name="state")] = None,
-    cursor: FromQuery[str | None] = None,
-    count: Count = 100,
-) -> wire.RunPage:
-    page = await request.hub.engine.runs(job=job, queue=queue, state=in_state, cursor=cursor, count=count)
-    return wire.RunPage([wire.run_view(run) for run in page.runs], page.cursor)
-
-
-@get("/api/v1/runs/{run_id:str}", opt={"scope": "read"}, summary="One run")
-async def get_run(request: HubRequest, run_id: FromPath[str]) -> wire.RunView:
-    return wire.run_view(await request.hub.engine.get(run_id))
-
-
-@patch("/api/v1/runs/{run_id:str}", opt={"scope": "submit"}, summary="Change a run that waits")
-async def patch_run(request: HubRequest, run_id: FromPath[str], data: JSONBody[wire.PatchRun]) -> wire.RunView:
-    engine = request.act("patch", f"run {run_id}")
-    return wire.run_view(await engine.patch(run_id, by=request.caller.who, **data.fields()))
-
-
-@post("/api/v1/runs/{run_id:str}/cancel", status_code=200, opt={"scope": "submit"}, summary="Cancel a run")
-async def cancel_run(request: HubRequest, run_id: FromPath[str], data: JSONBody[wire.CancelRun | None] = None) -> wire.RunView:
-    engine = request.act("cancel", f"run {run_id}")
-    return wire.run_view(await engine.cancel(run_id, reason=None if data is None else data.reason, by=request.caller.who))
-
-
-@post("/api/v1/runs/{run_id:str}/rerun", status_code=202, opt={"scope": "submit"}, summary="Run it again, as a new run")
-async def rerun_run(request: HubRequest, run_id: FromPath[str], idempotency_key: IdempotencyKey = None) -> wire.CreatedRun:
+async def rerun(request: HubRequest, run_id: str, idempotency_key: str | None) -> CreatedRun:
     key = request_key(request, idempotency_key, ("rerun", run_id))
-    return await answer_of(request, await request.act("rerun", f"run {run_id}").rerun(run_id, key=key))
+    return await answer_of(request, await request.audited({"run_id": run_id}).rerun(run_id, key=key))
 
 
-@get("/api/v1/runs/{run_id:str}/attempts", opt={"scope": "read"}, summary="All attempts of a run")
-async def list_attempts(request: HubRequest, run_id: FromPath[str]) -> wire.Attempts:
-    return wire.Attempts([wire.attempt_view(attempt) for attempt in await request.hub.engine.attempts(run_id)])
+async def trigger(request: HubRequest, key: str, idempotency_key: str | None) -> CreatedRun:
+    once = request_key(request, idempotency_key, ("trigger", key))
+    return await answer_of(request, await request.audited({"key": key}).trigger(key, once=once))
 
 
-@get("/api/v1/runs/{run_id:str}/history", opt={"scope": "read"}, summary="Every change of state of a run")
-async def list_history(
-    request: HubRequest, run_id: FromPath[str], after: Annotated[int, QueryParameter(ge=0, le=2**53)] = 0, count: Count = 1_000
-) -> wire.History:
-    return wire.History([wire.event_of(entry) for entry in await request.hub.engine.history(run_id, after=after, count=count)])
-
-
-@get("/api/v1/runs/{run_id:str}/logs", opt={"scope": "read"}, summary="What its handler wrote")
-async def list_lines(
-    request: HubRequest, run_id: FromPath[str], after: Annotated[int, QueryParameter(ge=0, le=2**53)] = 0, count: Count = 100
-) -> wire.Lines:
-    lines = await request.hub.engine.lines(run_id, after=wire.line_place(after), count=count)
-    return wire.Lines([wire.line_view(line) for line in lines])
-
-
-@get("/api/v1/runs/{run_id:str}/why", opt={"scope": "read"}, summary="What holds a run back")
-async def why_run(request: HubRequest, run_id: FromPath[str]) -> wire.Why:
-    return wire.Why(await request.hub.engine.why(run_id))
-
-
-HANDLERS: list[Any] = [
-    create_run, create_runs, list_runs, get_run, patch_run, cancel_run, rerun_run, list_attempts, list_history, list_lines, why_run,
-]  # fmt: skip
+HANDLERS = {"create_run": create_run, "create": create, "rerun": rerun, "trigger": trigger}

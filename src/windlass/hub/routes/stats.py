@@ -1,62 +1,30 @@
-"""Workers, counts, and how the hub itself is doing."""
+"""How the hub itself is doing."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
 
-from litestar import Response, delete, get, post
-from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+import msgspec
+from starlette.responses import Response
 
-from windlass import wire
+from windlass.api.answers import Health
+from windlass.api.gives import JSON, Done
 from windlass.errors import StoreError
 from windlass.hub import metrics
 from windlass.hub.core import Hub
 from windlass.hub.requests import HubRequest
-from windlass.hub.routes.runs import Count
-
-Minutes = Annotated[int, QueryParameter(ge=1, le=1_440, description="How many minutes, up to now.")]
 
 PATIENCE = 2.0
 """Seconds in which a store must answer to be called ready."""
 
 
-@get("/api/v1/workers", opt={"scope": "read"}, summary="Workers by name, and what they hold")
-async def list_workers(request: HubRequest, after: FromQuery[str] = "", count: Count = 100) -> wire.Workers:
-    workers = await request.hub.engine.workers(after=after, count=count)
-    return wire.Workers([wire.worker_view(worker) for worker in workers], workers[-1].info.name if len(workers) == count else None)
+async def healthz(request: HubRequest) -> Done:
+    return Done()
 
 
-@delete("/api/v1/workers/{name:str}", status_code=200, opt={"scope": "admin"}, summary="Forget a worker that is silent")
-async def drop_worker(request: HubRequest, name: FromPath[str]) -> wire.Done:
-    await request.act("remove", f"worker {name}").drop_worker(name)
-    return wire.DONE
-
-
-@get("/api/v1/stats", opt={"scope": "read"}, summary="How much there is and was")
-async def get_stats(request: HubRequest, minutes: Minutes = 60) -> wire.StatsView:
-    return wire.stats_view(await request.hub.engine.stats(minutes=minutes))
-
-
-@post("/api/v1/worker/metrics", status_code=200, opt={"scope": "work"}, summary="A worker tells what it measures")
-async def tell_metrics(request: HubRequest, data: JSONBody[wire.TellMetrics]) -> wire.Done:
-    request.caller.check_worker(data.worker)
-    await request.hub.engine.worker_metrics(data.worker, data.metrics)
-    return wire.DONE
-
-
-# The hub itself
-
-
-@get("/healthz", opt={"scope": None}, summary="Whether the process lives")
-async def healthz() -> wire.Done:
-    return wire.DONE
-
-
-@get("/readyz", opt={"scope": None}, summary="Whether the hub is ready, and which of its parts are not")
-async def readyz(request: HubRequest) -> Response[wire.Health]:
+async def readyz(request: HubRequest) -> Response:
     missing = await _missing(request.hub)
-    return Response(wire.Health(not missing, missing), status_code=503 if missing else 200)
+    return Response(msgspec.json.encode(Health(not missing, missing)), 503 if missing else 200, media_type=JSON)
 
 
 async def _missing(hub: Hub) -> tuple[str, ...]:
@@ -69,8 +37,7 @@ async def _missing(hub: Hub) -> tuple[str, ...]:
     return tuple(sorted(missing))
 
 
-@get("/metrics", opt={"scope": "read"}, include_in_schema=False)
-async def scrape(request: HubRequest) -> Response[bytes]:
+async def scrape(request: HubRequest) -> Response:
     hub = request.hub
     runs = metrics.of_runs(await hub.engine.totals(count=metrics.PAIRS))
     workers = metrics.of_workers(await hub.engine.living())
@@ -79,4 +46,4 @@ async def scrape(request: HubRequest) -> Response[bytes]:
     return Response(body, media_type=media_type)
 
 
-HANDLERS: list[Any] = [list_workers, drop_worker, get_stats, tell_metrics, healthz, readyz, scrape]
+HANDLERS = {"healthz": healthz, "readyz": readyz, "scrape": scrape}

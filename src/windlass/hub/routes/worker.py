@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from litestar import post
-from litestar.params import JSONBody
-
-from windlass import payload, wire
+from windlass import payload
+from windlass.api import port
+from windlass.api.gives import Done
+from windlass.api.problems import problem_of
 from windlass.engine import Ask, Engine, Outcome, checks
 from windlass.errors import Forbidden, WindlassError
 from windlass.hub.requests import HubRequest
@@ -17,44 +16,38 @@ from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
 
 TOPICS = 100
-_WORK: dict[str, Any] = {"scope": "work", "plain": True}
 
 
-@post("/api/v1/worker/register", status_code=200, opt=_WORK, summary="A worker introduces itself")
-async def register(request: HubRequest, data: JSONBody[wire.RegisterWorker]) -> wire.Done:
+async def register(request: HubRequest, data: port.RegisterWorker) -> Done:
     request.caller.check_worker(data.worker.name)
     await request.hub.engine.register(data.worker, about=data.about, schemas=data.schemas)
-    return wire.DONE
+    return Done()
 
 
-@post("/api/v1/worker/lives", status_code=200, opt=_WORK, summary="A process of a worker begins; the others of its name")
-async def begin_life(request: HubRequest, data: JSONBody[wire.BeginLife]) -> wire.Lives:
+async def begin_life(request: HubRequest, data: port.BeginLife) -> port.Lives:
     request.caller.check_worker(data.worker)
     if not request.caller.stands_for_worker:
-        return wire.Lives([])
-    return wire.Lives(await request.hub.engine.begin_life(data.worker, data.life))
+        return port.Lives([])
+    return port.Lives(await request.hub.engine.begin_life(data.worker, data.life))
 
 
-@post("/api/v1/worker/lapse", status_code=200, opt=_WORK, summary="Processes of a worker have ended: their leases lapse")
-async def end_lives(request: HubRequest, data: JSONBody[wire.EndLives]) -> wire.Lapsed:
+async def end_lives(request: HubRequest, data: port.EndLives) -> port.Lapsed:
     request.caller.check_worker(data.worker)
     if not request.caller.stands_for_worker:
         raise Forbidden(
             "Only a token that is for one worker may end the leases of that worker's processes.",
             hint="Make one with `windlass tokens create NAME --scopes work --worker NAME`, or wait until the leases end.",
         )
-    return wire.Lapsed(await request.hub.engine.end_lives(data.worker, data.tags))
+    return port.Lapsed(await request.hub.engine.end_lives(data.worker, data.tags))
 
 
-@post("/api/v1/worker/leave", status_code=200, opt=_WORK, summary="A process of a worker has ended and holds nothing")
-async def leave(request: HubRequest, data: JSONBody[wire.LeaveWorker]) -> wire.Done:
+async def leave(request: HubRequest, data: port.LeaveWorker) -> Done:
     request.caller.check_worker(data.worker)
     await request.hub.engine.leave(data.worker, data.incarnation)
-    return wire.DONE
+    return Done()
 
 
-@post("/api/v1/worker/claim", status_code=200, opt=_WORK, summary="Take runs, or wait for some")
-async def claim(request: HubRequest, data: JSONBody[wire.ClaimRuns]) -> wire.Claimed:
+async def claim(request: HubRequest, data: port.ClaimRuns) -> port.Claimed:
     request.caller.check_worker(data.worker.name)
     hub = request.hub
     ends = hub.clock.monotonic() + min(checks.integer(data.wait, "wait", 0, hub.engine.limits.duration), hub.settings.longest_wait)
@@ -63,10 +56,10 @@ async def claim(request: HubRequest, data: JSONBody[wire.ClaimRuns]) -> wire.Cla
             heard = await request.unless_gone(hub.engine.wait(_topics(data.worker), left / 1000))
         if heard is None:
             break  # whoever asked is gone: what would be claimed now would be lost until its lease ends
-    return wire.Claimed(runs)
+    return port.Claimed(runs)
 
 
-def _ask(engine: Engine, data: wire.ClaimRuns) -> Ask:
+def _ask(engine: Engine, data: port.ClaimRuns) -> Ask:
     return engine.asking(data.worker, count=data.count, lease=data.lease, nonce=data.token)
 
 
@@ -75,24 +68,21 @@ def _topics(worker: WorkerInfo) -> frozenset[str]:
     return frozenset({worker_topic(worker.name), *([ALL_QUEUES] if worker.queues is None else map(queue_topic, worker.queues))})
 
 
-@post("/api/v1/worker/recover", status_code=200, opt=_WORK, summary="What a claim brought whose answer was lost")
-async def recover(request: HubRequest, data: JSONBody[wire.RecoverRuns]) -> wire.Claimed:
+async def recover(request: HubRequest, data: port.RecoverRuns) -> port.Claimed:
     request.caller.check_worker(data.worker.name)
-    return wire.Claimed(await request.hub.engine.recover(data.worker, data.token))
+    return port.Claimed(await request.hub.engine.recover(data.worker, data.token))
 
 
-@post("/api/v1/worker/start", status_code=200, opt=_WORK, summary="Say that runs have begun")
-async def start(request: HubRequest, data: JSONBody[wire.StartRuns]) -> wire.Started:
+async def start(request: HubRequest, data: port.StartRuns) -> port.Started:
     started = await request.hub.engine.start_many([Held(hold.seq, hold.token) for hold in data.held])
-    return wire.Started([wire.Hold(*held) for held in sorted(started)])
+    return port.Started([port.Hold(*held) for held in sorted(started)])
 
 
-@post("/api/v1/worker/beat", status_code=200, opt=_WORK, summary="Renew leases, tell progress, hear of cancels")
-async def beat(request: HubRequest, data: JSONBody[wire.BeatRuns]) -> wire.Beaten:
+async def beat(request: HubRequest, data: port.BeatRuns) -> port.Beaten:
     held = [Held(hold.seq, hold.token) for hold in data.held]
     progress = {held[index]: text for index, text in data.progress.items() if 0 <= index < len(held)}
     await request.read(_check_progress, progress.values(), request.hub.engine.limits.progress)
-    return wire.Beaten(await request.hub.engine.beat(held, lease=data.lease, progress=progress))
+    return port.Beaten(await request.hub.engine.beat(held, lease=data.lease, progress=progress))
 
 
 def _check_progress(texts: Iterable[str], most: int) -> None:
@@ -100,42 +90,39 @@ def _check_progress(texts: Iterable[str], most: int) -> None:
         payload.parse(text, most=most, what="The progress")
 
 
-@post("/api/v1/worker/log", status_code=200, opt=_WORK, summary="Add log lines")
-async def log(request: HubRequest, data: JSONBody[wire.AddLines]) -> wire.Done:
+async def log(request: HubRequest, data: port.AddLines) -> Done:
     await request.hub.engine.log(data.run, data.token, data.lines, seq=data.seq)
-    return wire.DONE
+    return Done()
 
 
-@post("/api/v1/worker/report", status_code=200, opt=_WORK, summary="Say how runs ended")
-async def report(request: HubRequest, data: JSONBody[wire.ReportRuns]) -> wire.Receipts:
+async def report(request: HubRequest, data: port.ReportRuns) -> port.Receipts:
     read = await request.read(_read_all, data.outcomes, request.hub.engine.limits.output)
     answers = iter(await request.hub.joining.report_many([outcome for outcome in read if isinstance(outcome, Outcome)]))
     settled = [next(answers) if isinstance(outcome, Outcome) else outcome for outcome in read]
-    return wire.Receipts([_receipt(view.run, answer) for view, answer in zip(data.outcomes, settled, strict=True)])
+    return port.Receipts([_receipt(view.run, answer) for view, answer in zip(data.outcomes, settled, strict=True)])
 
 
-def _read_all(views: Sequence[wire.ReportView], most: int) -> list[Outcome | WindlassError]:
+def _read_all(views: Sequence[port.ReportView], most: int) -> list[Outcome | WindlassError]:
     return [_read(view, most) for view in views]
 
 
-def _read(view: wire.ReportView, most: int) -> Outcome | WindlassError:
+def _read(view: port.ReportView, most: int) -> Outcome | WindlassError:
     """A report in the engine's words, or what is wrong with it: one that cannot be read does not stop the others."""
     try:
         if view.output is not None:
             payload.parse(view.output, most=most, what="The output")
-        return wire.report_of(view)
+        return port.report_of(view)
     except WindlassError as error:
         return error
 
 
-def _receipt(run: str, answer: Receipt | WindlassError) -> wire.ReceiptView:
+def _receipt(run: str, answer: Receipt | WindlassError) -> port.ReceiptView:
     if isinstance(answer, WindlassError):
-        return wire.ReceiptView(run, problem=wire.problem_of(answer))
-    return wire.ReceiptView(run, answer.state, answer.repeated)
+        return port.ReceiptView(run, problem=problem_of(answer))
+    return port.ReceiptView(run, answer.state, answer.repeated)
 
 
-@post("/api/v1/worker/wait", status_code=200, opt=_WORK, summary="Wait until there may be something to do")
-async def wait(request: HubRequest, data: JSONBody[wire.WaitFor]) -> wire.Heard:
+async def wait(request: HubRequest, data: port.WaitFor) -> port.Heard:
     hub = request.hub
     checks.count(data.topics, "topics", TOPICS)
     for topic in data.topics:
@@ -143,7 +130,16 @@ async def wait(request: HubRequest, data: JSONBody[wire.WaitFor]) -> wire.Heard:
     timeout = min(checks.integer(data.timeout, "timeout", 0, hub.engine.limits.duration), hub.settings.longest_wait) / 1000
     with hub.waits.for_one(request.caller):
         heard = await request.unless_gone(hub.engine.wait(frozenset(data.topics), timeout))
-    return wire.Heard(sorted(heard or ()))
+    return port.Heard(sorted(heard or ()))
 
 
-HANDLERS: list[Any] = [register, begin_life, end_lives, leave, claim, recover, start, beat, log, report, wait]
+async def worker_metrics(request: HubRequest, data: port.TellMetrics) -> Done:
+    request.caller.check_worker(data.worker)
+    await request.hub.engine.worker_metrics(data.worker, data.metrics)
+    return Done()
+
+
+HANDLERS = {
+    handler.__name__: handler
+    for handler in (register, begin_life, end_lives, leave, claim, recover, start, beat, log, report, wait, worker_metrics)
+}

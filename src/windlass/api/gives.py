@@ -1,0 +1,98 @@
+"""What a verb gives: the form of its answer, and the ways from the engine's records to it and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from windlass.api.codec import View
+
+JSON = "application/json"
+
+Arguments = Mapping[str, Any]
+
+
+def _same(value: Any, arguments: Arguments) -> Any:
+    return value
+
+
+class Gives(Struct, frozen=True):
+    """The form of an answer. `show` makes it from what the engine answers to these arguments, `read` is the way back."""
+
+    form: Any
+    show: Callable[[Any, Arguments], Any] = _same
+    read: Callable[[Any, Arguments], Any] = _same
+    media_type: str = JSON
+
+
+def one(view: View[Any]) -> Gives:
+    """A record."""
+    return Gives(view.form, lambda record, _: view.show(record), lambda answer, _: view.read(answer))
+
+
+def field(name: str, promise: str, **kind: Any) -> Gives:
+    """A value that has a name in the answer."""
+    ((word, form),) = kind.items()
+    struct: Any = msgspec.defstruct(name, [(word, form)], frozen=True, namespace={"__doc__": promise})
+    return Gives(struct, lambda value, _: struct(value), lambda answer, _: getattr(answer, word))
+
+
+def listed(name: str, promise: str, **kind: Any) -> Gives:
+    """All records of a kind, under a name."""
+    ((word, view),) = kind.items()
+    form, show, read = _each(view)
+    struct: Any = msgspec.defstruct(name, [(word, _list_of(form))], frozen=True, namespace={"__doc__": promise})
+    return Gives(struct, lambda records, _: struct([*map(show, records)]), lambda answer, _: [*map(read, getattr(answer, word))])
+
+
+def paged(name: str, promise: str, cursor: Callable[[Any], Any], kind: Any = str, **records: Any) -> Gives:
+    """A page of records by a key of theirs. Behind the last one of a full page begins the next."""
+    ((word, view),) = records.items()
+    form, show, read = _each(view)
+    struct: Any = _page(name, promise, word, form, kind)
+
+    def show_page(records: list[Any], arguments: Arguments) -> Any:
+        return struct([*map(show, records)], cursor(records[-1]) if len(records) == arguments["count"] else None)
+
+    return Gives(struct, show_page, lambda answer, _: [*map(read, getattr(answer, word))])
+
+
+def page_of(page: Any, name: str, promise: str, **records: Any) -> Gives:
+    """A page that the engine makes, with a cursor of its own."""
+    ((word, view),) = records.items()
+    form, show, read = _each(view)
+    struct: Any = _page(name, promise, word, form, str)
+    return Gives(
+        struct,
+        lambda found, _: struct([*map(show, getattr(found, word))], found.cursor),
+        lambda answer, _: page([*map(read, getattr(answer, word))], answer.cursor),
+    )
+
+
+@cache
+def _page(name: str, promise: str, word: str, form: Any, cursor: Any) -> Any:
+    return msgspec.defstruct(name, [(word, _list_of(form)), ("cursor", cursor | None)], frozen=True, namespace={"__doc__": promise})
+
+
+def _list_of(form: Any) -> Any:
+    return list[form]
+
+
+def _each(view: Any) -> tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]:
+    """How one element is shown and read: by its view, or as it is."""
+    if isinstance(view, View):
+        return view.form, view.show, view.read
+    return view, lambda value: value, lambda value: value
+
+
+class Done(Struct, frozen=True):
+    """It is done; there is nothing else to say."""
+
+    done: bool = True
+
+
+DONE = Gives(Done, lambda *_: Done(), lambda *_: None)

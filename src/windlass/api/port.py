@@ -1,0 +1,195 @@
+"""The worker's port: how a worker takes runs, keeps them and reports."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from windlass.api.problems import Problem
+from windlass.api.requests import Body
+from windlass.engine import Outcome
+from windlass.errors import BadInput
+from windlass.machine import Fail, GiveBack, Refuse, Report, Snooze, Succeed
+from windlass.model import BeatAnswer, Failure, Life, Run, State, WorkerInfo
+
+
+class RegisterWorker(Body, frozen=True):
+    """A worker introduces itself: what it can take, and what it says of its host and process."""
+
+    worker: WorkerInfo
+    about: dict[str, Any] | None = None
+    schemas: dict[str, str] | None = None  # by job: a fingerprint of what its code accepts
+
+
+class BeginLife(Body, frozen=True):
+    """A process of a worker tells how its tokens begin, and by what its host knows whether it is gone."""
+
+    worker: str
+    life: Life
+
+
+class Lives(Struct, frozen=True):
+    lives: list[Life]
+
+
+class EndLives(Body, frozen=True):
+    """Processes of a worker that have ended."""
+
+    worker: str
+    tags: list[str]
+
+
+class Lapsed(Struct, frozen=True):
+    runs: int
+
+
+class LeaveWorker(Body, frozen=True):
+    """A process of a worker has ended and holds nothing; by its incarnation it is told from others of its name."""
+
+    worker: str
+    incarnation: int
+
+
+class Claimed(Struct, frozen=True):
+    runs: list[Run]
+
+
+class Started(Struct, frozen=True):
+    started: list[Hold]
+
+
+class Beaten(Struct, frozen=True):
+    answers: list[BeatAnswer]
+
+
+class Receipts(Struct, frozen=True):
+    receipts: list[ReceiptView]
+
+
+class Heard(Struct, frozen=True):
+    topics: list[str]
+
+
+class TellMetrics(Body, frozen=True):
+    """What a worker measures of its host: numbers by name."""
+
+    worker: str
+    metrics: dict[str, int | float]
+
+
+class ClaimRuns(Body, frozen=True):
+    """A worker asks for work; with `wait`, the answer may take so many milliseconds if there is none at once."""
+
+    worker: WorkerInfo
+    count: int
+    lease: int
+    token: str | None = None
+    wait: int = 0
+
+
+class RecoverRuns(Body, frozen=True):
+    worker: WorkerInfo
+    token: str
+
+
+class Hold(Struct, frozen=True, array_like=True):
+    """A run as its worker holds it."""
+
+    seq: int
+    token: str
+
+
+class StartRuns(Body, frozen=True):
+    held: list[Hold]
+
+
+class BeatRuns(Body, frozen=True):
+    """Leases to renew; progress is JSON text by the index in `held`."""
+
+    held: list[Hold]
+    lease: int
+    progress: dict[int, str] = field(default_factory=dict)
+
+
+class AddLines(Body, frozen=True):
+    run: str
+    token: str
+    lines: list[tuple[int, str]]
+    seq: int | None = None
+
+
+class ReportView(Body, frozen=True, omit_defaults=True):
+    """How one attempt ended."""
+
+    run: str
+    token: str
+    kind: Literal["succeed", "fail", "snooze", "give_back", "refuse"]
+    seq: int | None = None
+    output: str | None = None  # JSON text
+    output_hash: str | None = None
+    error: Failure | None = None
+    retry: bool = True
+    delay: int | None = None
+    begun: bool = True  # false: it is given back without having begun
+    schema: str | None = None  # a fingerprint of what the worker's code accepts, where it refuses the payload
+
+
+class ReportRuns(Body, frozen=True):
+    outcomes: list[ReportView]
+
+
+class ReceiptView(Struct, frozen=True, omit_defaults=True):
+    """The answer to one report: what the run became, or why nothing of it was stored."""
+
+    run: str
+    state: State | None = None
+    repeated: bool = False
+    problem: Problem | None = None
+
+
+class WaitFor(Body, frozen=True):
+    """A worker waits for something to do on these topics, for so many milliseconds at most."""
+
+    topics: list[str]
+    timeout: int
+
+
+def report_of(view: ReportView) -> Outcome:
+    """A report in the engine's words."""
+    report: Report
+    match view.kind:
+        case "succeed":
+            report = Succeed(token=view.token, output=view.output, output_hash=view.output_hash)
+        case "fail":
+            if view.error is None:
+                raise BadInput("A failure without its error.", hint="Send error with code and message.")
+            report = Fail(token=view.token, error=view.error, retry=view.retry, delay=view.delay)
+        case "snooze":
+            report = Snooze(token=view.token, delay=view.delay or 0)
+        case "give_back":
+            report = GiveBack(token=view.token, begun=view.begun)
+        case "refuse":
+            if view.error is None or view.schema is None:
+                raise BadInput("A refusal without its error or its schema.", hint="Send error with code and message, and the schema.")
+            report = Refuse(token=view.token, error=view.error, schema=view.schema)
+    return Outcome(view.run, report, view.seq)
+
+
+def report_view(outcome: Outcome) -> ReportView:
+    """A report as it is told."""
+    run, report, seq = outcome
+    token = report.token or ""
+    match report:
+        case Succeed():
+            return ReportView(run, token, "succeed", seq, output=report.output, output_hash=report.output_hash)
+        case Fail():
+            return ReportView(run, token, "fail", seq, error=report.error, retry=report.retry, delay=report.delay)
+        case Snooze():
+            return ReportView(run, token, "snooze", seq, delay=report.delay)
+        case GiveBack():
+            return ReportView(run, token, "give_back", seq, begun=report.begun)
+        case Refuse():
+            return ReportView(run, token, "refuse", seq, error=report.error, schema=report.schema)
+        case _:
+            raise TypeError(f"{type(report)} is not a report.")

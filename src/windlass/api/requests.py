@@ -1,0 +1,334 @@
+"""What is asked, as it crosses the network: bodies that are read strictly. Durations are milliseconds."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from windlass.api.values import from_rfc3339
+from windlass.engine.access import OVERLAP
+from windlass.engine.core import MAX_WAIT
+from windlass.engine.limiting import SLOT_LEASE
+from windlass.engine.webhooks import DELAYS, SECRET_OVERLAP
+from windlass.errors import BadInput
+from windlass.machine import ENDED
+from windlass.model import (
+    GroupKind,
+    Keep,
+    Key,
+    Member,
+    Missed,
+    NewGroup,
+    NewRun,
+    OnFailure,
+    Options,
+    Overlap,
+    PauseScope,
+    Rate,
+    Scope,
+    State,
+)
+
+
+class Body(Struct, frozen=True, forbid_unknown_fields=True):
+    """A body in which no member is unknown."""
+
+    def arguments(self) -> dict[str, Any]:
+        """What is given, in the engine's words."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+
+
+# Jobs and runs
+
+
+class DefineJob(Body, frozen=True):
+    """What a job is to be."""
+
+    handler: str | None = None
+    payload: dict[str, Any] = {}
+    options: Options = Options()
+    schema: dict[str, Any] | None = None  # the JSON Schema of its arguments; null: every payload is accepted
+
+
+class CreateRun(Body, frozen=True):
+    """A run to be made."""
+
+    job: str
+    payload: Any = None
+    options: Options = Options()
+    scheduled_for: str | None = None
+    delay: int | None = None  # milliseconds from now, instead of scheduled_for
+    key: Key | None = None
+    after: tuple[str, ...] = ()
+    after_end: Literal["success", "any"] = "success"
+    undefined: Literal["refuse", "wait"] = "refuse"
+    checked: bool | UnsetType = UNSET  # against the signature of the calling code: it is not compared with what the job takes
+
+    def new_run(self, now: int) -> NewRun:
+        """The same in the engine's words."""
+        due_at, checked = _due_at(self.scheduled_for, self.delay, now), self.checked is True
+        return NewRun(self.job, self.payload, self.options, due_at, self.key, self.after, self.after_end, checked=checked)
+
+
+def _due_at(scheduled_for: str | None, delay: int | None, now: int) -> int | None:
+    if delay is not None and scheduled_for is not None:
+        raise BadInput("Both delay and scheduled_for are given.", hint="Give one of them.")
+    if delay is not None:
+        return now + delay
+    return None if scheduled_for is None else from_rfc3339(scheduled_for, "scheduled_for")
+
+
+class CreateRuns(Body, frozen=True):
+    """Runs to be made together: all of them are stored, or none."""
+
+    runs: list[CreateRun]
+
+
+class PatchRun(Body, frozen=True):
+    """What may be changed of a run that waits; what is left out stays."""
+
+    payload: Any = UNSET
+    priority: int | UnsetType = UNSET
+    scheduled_for: str | UnsetType = UNSET
+    max_attempts: int | UnsetType = UNSET
+    queue: str | UnsetType = UNSET
+
+    def arguments(self) -> dict[str, Any]:
+        """What is given, in the engine's words."""
+        words = super().arguments()
+        if "scheduled_for" in words:
+            words["due_at"] = from_rfc3339(words.pop("scheduled_for"), "scheduled_for")
+        return words
+
+
+class CancelRun(Body, frozen=True):
+    """Why it is cancelled."""
+
+    reason: str | None = None
+
+
+class MoveRun(Body, frozen=True, omit_defaults=True):
+    """Where a run is to go in its queue; one of them is given."""
+
+    place: int | None = None  # 0 is the head
+    to: Literal["top", "bottom"] | None = None
+    before: str | None = None  # a run
+    after: str | None = None
+
+
+# Groups
+
+
+class CreateCallback(Body, frozen=True):
+    """A run to be made with a group."""
+
+    job: str
+    payload: Any = None
+    options: Options = Options()
+    scheduled_for: str | None = None
+    delay: int | None = None  # milliseconds from now, instead of scheduled_for
+    checked: bool | UnsetType = UNSET  # as of a run
+
+    def new_run(self, now: int) -> NewRun:
+        """The same in the engine's words."""
+        due_at = _due_at(self.scheduled_for, self.delay, now)
+        return NewRun(self.job, self.payload, self.options, due_at, checked=self.checked is True)
+
+
+class CreateMember(CreateCallback, frozen=True):
+    """A member, and the names of those it waits for."""
+
+    name: str | None = None
+    after: tuple[str, ...] = ()
+
+    def member(self, now: int) -> Member:
+        """The same in the engine's words."""
+        return Member(self.new_run(now), self.name, self.after)
+
+
+class CreateGroup(Body, frozen=True):
+    """A group to be made: all of its runs are stored, or none."""
+
+    members: tuple[CreateMember, ...]
+    kind: GroupKind = "parallel"
+    on_failure: OnFailure = "stop"
+    callback: CreateCallback | None = None
+    name: str | None = None
+    undefined: Literal["refuse", "wait"] = "refuse"
+
+    def new_group(self, now: int, key: Key | None) -> NewGroup:
+        """The same in the engine's words."""
+        callback = None if self.callback is None else self.callback.new_run(now)
+        return NewGroup(tuple(member.member(now) for member in self.members), self.kind, self.on_failure, callback, self.name, key)
+
+
+# Schedules
+
+
+class PutSchedule(Body, frozen=True):
+    """A rule to be stored under a key: one of cron, every and at says when."""
+
+    job: str
+    cron: str | None = None
+    every: str | int | None = None
+    at: str | None = None
+    zone: str = "UTC"
+    payload: dict[str, Any] = {}
+    options: Options = Options()
+    missed: Missed = "latest"
+    most: int = 100
+    max_age: int | None = None
+    overlap: Overlap = "allow"
+    jitter: int = 0
+    enabled: bool = True
+    by_code: bool = False
+    new: bool = False
+    checked: bool = False  # as of a run
+
+
+class PatchSchedule(Body, frozen=True):
+    """What is to be changed of a schedule; what is left out stays."""
+
+    job: str | UnsetType = UNSET
+    kind: str | UnsetType = UNSET
+    expr: str | UnsetType = UNSET
+    zone: str | UnsetType = UNSET
+    payload: dict[str, Any] | UnsetType = UNSET
+    options: Options | UnsetType = UNSET
+    missed: Missed | UnsetType = UNSET
+    most: int | UnsetType = UNSET
+    max_age: int | UnsetType | None = UNSET
+    overlap: Overlap | UnsetType = UNSET
+    jitter: int | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+
+
+# Limits
+
+
+class PauseAsked(Body, frozen=True):
+    """What is to be paused; the system has no name."""
+
+    scope: PauseScope
+    name: str = ""
+    reason: str | None = None
+
+
+class ResumeAsked(Body, frozen=True):
+    """What is to go on."""
+
+    scope: PauseScope
+    name: str = ""
+
+
+class PutQueue(Body, frozen=True):
+    """Milliseconds of waiting that one step of priority is worth; null: priorities alone."""
+
+    ageing: int | None
+
+
+class PutResource(Body, frozen=True):
+    """How much there is of a resource, and how often it may be used; null: any number."""
+
+    capacity: int | None
+    rates: tuple[Rate, ...] = ()
+    max_wait: int = MAX_WAIT
+    new: bool = False  # one that is there stays as it was set
+
+
+class PutRetention(Body, frozen=True):
+    """How long ended runs are kept: milliseconds, or "forever"; null stays as it is."""
+
+    keep_succeeded: Keep | None = None
+    keep_others: Keep | None = None
+
+
+# Direct calls
+
+
+class ReserveSlot(Body, frozen=True, omit_defaults=True):
+    """A direct call asks for the next slot; with `wait`, the answer may take so many milliseconds if it is not free at once.
+
+    With an id and a token of its own it can ask again when the answer was lost.
+    """
+
+    resource: str
+    key: str | None = None
+    weight: int = 1
+    lease: int = SLOT_LEASE
+    wait: int = 0
+    id: str | None = None
+    token: str | None = None
+
+
+class RenewSlot(Body, frozen=True, omit_defaults=True):
+    """Keep a slot; with `wait`, the answer may take so many milliseconds if its turn has not come."""
+
+    token: str
+    lease: int = SLOT_LEASE
+    wait: int = 0
+
+
+class ReleaseSlot(Body, frozen=True):
+    """The token of the slot."""
+
+    token: str
+
+
+# Access and webhooks
+
+
+class CreateToken(Body, frozen=True):
+    """A token to be made; with `worker`, it is good for that worker only. Its principal is its own name unless another is given."""
+
+    name: str
+    scopes: tuple[Scope, ...]
+    worker: str | None = None
+    principal: str | None = None
+    expires_in: int | None = None  # milliseconds; None: never
+
+
+class RotateToken(Body, frozen=True):
+    """For how many milliseconds the old one stays good."""
+
+    overlap: int = OVERLAP
+
+
+class SignIn(Body, frozen=True):
+    """The ticket of a sign-in link, which is good once."""
+
+    ticket: str
+
+
+class AddWebhook(Body, frozen=True):
+    """An endpoint that changes are sent to: of these jobs and queues, or of all; when a run enters one of these states."""
+
+    url: str
+    name: str | None = None
+    jobs: tuple[str, ...] | None = None
+    queues: tuple[str, ...] | None = None
+    states: tuple[State, ...] = ENDED
+    delays: tuple[int, ...] = DELAYS
+    secret: str | None = None
+    enabled: bool = True
+
+
+class PatchWebhook(Body, frozen=True):
+    """What is to be changed of an endpoint; what is left out stays."""
+
+    name: str | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    jobs: tuple[str, ...] | UnsetType | None = UNSET
+    queues: tuple[str, ...] | UnsetType | None = UNSET
+    states: tuple[State, ...] | UnsetType = UNSET
+    delays: tuple[int, ...] | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+
+
+class RotateWebhook(Body, frozen=True):
+    """A new secret; those before it sign too for so many milliseconds."""
+
+    overlap: int = SECRET_OVERLAP
+    secret: str | None = None

@@ -1,0 +1,123 @@
+"""Runs: made, read, changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+from windlass.api.answers import CreatedRun, CreatedRuns
+from windlass.api.codec import Form
+from windlass.api.gives import Gives, listed, one, page_of
+from windlass.api.requests import CancelRun, CreateRun, CreateRuns, MoveRun, PatchRun
+from windlass.api.rows import AFTER_NUMBER, COUNT, CURSOR, GET, IDEMPOTENCY_KEY, PATCH, POST, ByRow, Param, Verb, verb
+from windlass.api.views import ATTEMPT, ENTRY, LINE, RUN, line_cursor, line_place
+from windlass.engine import Page, Reason, Status
+from windlass.model import Attempt, Created, Entry, LogLine, NewRun, Run, State
+
+CREATED = Gives(CreatedRun, read=lambda answer, _: Created(answer.id, created=True, pruned=answer.pruned))
+STATE = Param("state", State | None)
+
+_RUN = one(RUN)
+_PAGE = page_of(Page, "RunPage", "Some runs, and the cursor of the next page.", runs=RUN)
+_FILTERS = (Param("job"), Param("queue"), STATE, CURSOR, COUNT)
+_AFTER_LINE = Param("after", AFTER_NUMBER.kind, 0, form=Form(int, lambda place: line_cursor(*place) if place[0] else 0, line_place))
+_ATTEMPTS = listed("Attempts", "All attempts of a run, oldest first.", attempts=ATTEMPT)
+_HISTORY = listed("History", "Changes of state, oldest first.", events=ENTRY)
+_LINES = listed("Lines", "Log lines, oldest first.", lines=LINE)
+_WHY = listed("Why", "Everything that holds a run back.", reasons=Reason)
+_MANY = Param("count", COUNT.kind, 1_000, description=COUNT.description)
+
+CREATE_RUN = Verb(
+    "create_run", POST, "/runs", "Ask for a run", CREATED, scope="submit", takes=CreateRun, query=(IDEMPOTENCY_KEY,), status=202
+)  # fmt: skip
+
+
+class RunVerbs(Protocol):
+    """Runs."""
+
+    @verb(
+        POST, "/runs/batch", "Ask for many runs, all or none", Gives(CreatedRuns),
+        scope="submit", takes=CreateRuns, query=(IDEMPOTENCY_KEY,), status=202,
+    )  # fmt: skip
+    async def create(self, news: Sequence[NewRun], *, undefined: Literal["refuse", "wait"] = "refuse") -> list[Created]:
+        """Store these runs, all or none; the answers are in the same order."""
+        raise ByRow
+
+    @verb(GET, "/runs", "A page of runs", _PAGE, scope="read", query=_FILTERS, repeatable=True)
+    async def runs(
+        self,
+        *,
+        job: str | None = None,
+        queue: str | None = None,
+        state: State | str | None = None,
+        cursor: str | None = None,
+        count: int = 100,
+    ) -> Page:
+        """A page of runs."""
+        raise ByRow
+
+    @verb(GET, "/runs/{run_id}", "One run", _RUN, scope="read", repeatable=True)
+    async def get(self, run_id: str) -> Run:
+        """The run with this id, or with an attempt of this id."""
+        raise ByRow
+
+    @verb(PATCH, "/runs/{run_id}", "Change a run that waits", _RUN, scope="submit", takes=PatchRun, audit="patch run {run_id}")
+    async def patch(self, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
+        """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""
+        raise ByRow
+
+    @verb(POST, "/runs/{run_id}/cancel", "Cancel a run", _RUN, scope="submit", takes=CancelRun | None, audit="cancel run {run_id}")
+    async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> Run:
+        """Cancel at once what waits; ask what runs to stop."""
+        raise ByRow
+
+    @verb(
+        POST, "/runs/{run_id}/rerun", "Run it again, as a new run", CREATED,
+        scope="submit", query=(IDEMPOTENCY_KEY,), status=202, audit="rerun run {run_id}",
+    )  # fmt: skip
+    async def rerun(self, run_id: str) -> Created:
+        """Make a new run from an ended one: the same payload and rules, a fresh limit, no key."""
+        raise ByRow
+
+    @verb(GET, "/runs/{run_id}/attempts", "All attempts of a run", _ATTEMPTS, scope="read", repeatable=True)
+    async def attempts(self, run_id: str) -> list[Attempt]:
+        """All attempts of a run, oldest first."""
+        raise ByRow
+
+    @verb(
+        GET, "/runs/{run_id}/history", "Every change of state of a run", _HISTORY,
+        scope="read", query=(AFTER_NUMBER, _MANY), repeatable=True,
+    )  # fmt: skip
+    async def history(self, run_id: str, *, after: int = 0, count: int = 1_000) -> list[Entry]:
+        """Every change of state of a run, from the beginning or behind a revision."""
+        raise ByRow
+
+    @verb(GET, "/runs/{run_id}/logs", "What its handler wrote", _LINES, scope="read", query=(_AFTER_LINE, COUNT), repeatable=True)
+    async def lines(self, run_id: str, *, after: tuple[int, int] = (0, 0), count: int = 100) -> list[LogLine]:
+        """The log of a run in the order it was written, behind (attempt, number)."""
+        raise ByRow
+
+    @verb(GET, "/runs/{run_id}/why", "What holds a run back", _WHY, scope="read", repeatable=True)
+    async def why(self, run_id: str) -> list[Reason]:
+        """Everything that holds a run back now; empty for one that a worker could take at once."""
+        raise ByRow
+
+    @verb(
+        POST, "/runs/{run_id}/move", "Give a run that waits another place in its queue", _RUN,
+        scope="submit", takes=MoveRun, audit="move run {run_id}",
+    )  # fmt: skip
+    async def move(
+        self,
+        run_id: str,
+        *,
+        place: int | None = None,
+        to: Literal["top", "bottom"] | None = None,
+        before: str | None = None,
+        after: str | None = None,
+        by: str | None = None,
+    ) -> Run:
+        """Give a run that waits another place in its queue: the n-th from 0, the "top" or "bottom", or next to another run."""
+        raise ByRow
+
+    async def status(self, run_id: str) -> Status:
+        """How a run is doing, for those who have only its id."""

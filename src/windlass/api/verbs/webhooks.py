@@ -1,0 +1,97 @@
+"""Webhooks: endpoints that changes are sent to, and what was sent."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from windlass.api.answers import MadeWebhook
+from windlass.api.gives import DONE, Gives, listed, one, page_of
+from windlass.api.requests import AddWebhook, PatchWebhook, RotateWebhook
+from windlass.api.rows import COUNT, CURSOR, DELETE, GET, PATCH, POST, ByRow, Param, verb
+from windlass.api.views import DELIVERY, WEBHOOK, made_webhook
+from windlass.engine.webhooks import DELAYS, SECRET_OVERLAP, Deliveries
+from windlass.machine import ENDED
+from windlass.model import Delivery, DeliveryStatus, State, Webhook
+
+_WEBHOOKS = listed("Webhooks", "Every endpoint.", webhooks=WEBHOOK)
+_MADE = Gives(MadeWebhook, read=lambda answer, _: made_webhook(answer))
+_DELIVERIES = page_of(Deliveries, "DeliveryPage", "Some deliveries, and the cursor of the next page.", deliveries=DELIVERY)
+_STATUS = Param("status", DeliveryStatus | None)
+
+
+class WebhookVerbs(Protocol):
+    """Endpoints and deliveries."""
+
+    @verb(GET, "/webhooks", "Endpoints, oldest first; never a secret", _WEBHOOKS, scope="admin", repeatable=True)
+    async def webhooks(self) -> list[Webhook]:
+        """Every endpoint, oldest first."""
+        raise ByRow
+
+    @verb(
+        POST, "/webhooks", "Tell an endpoint of changes; its secret is told once", _MADE,
+        scope="admin", takes=AddWebhook, status=201, audit="add webhook {url:.100}",
+    )  # fmt: skip
+    async def add_webhook(
+        self,
+        url: str,
+        *,
+        name: str | None = None,
+        jobs: tuple[str, ...] | None = None,
+        queues: tuple[str, ...] | None = None,
+        states: tuple[State | str, ...] = ENDED,
+        delays: tuple[int, ...] = DELAYS,
+        secret: str | None = None,
+        enabled: bool = True,
+    ) -> Webhook:
+        """Send changes to an endpoint: of these jobs and queues, or of all, when a run enters one of these states."""
+        raise ByRow
+
+    @verb(GET, "/webhooks/{webhook_id}", "One endpoint", one(WEBHOOK), scope="admin", repeatable=True)
+    async def get_webhook(self, webhook_id: str) -> Webhook:
+        """The endpoint with this id."""
+        raise ByRow
+
+    @verb(
+        PATCH, "/webhooks/{webhook_id}", "Edit an endpoint", one(WEBHOOK),
+        scope="admin", takes=PatchWebhook, audit="edit webhook {webhook_id:.100}",
+    )  # fmt: skip
+    async def set_webhook(self, webhook_id: str, **fields: Any) -> Webhook:
+        """Edit an endpoint."""
+        raise ByRow
+
+    @verb(
+        DELETE, "/webhooks/{webhook_id}", "Forget an endpoint and what it was told", DONE,
+        scope="admin", audit="remove webhook {webhook_id:.100}",
+    )  # fmt: skip
+    async def remove_webhook(self, webhook_id: str) -> None:
+        """Forget an endpoint and its deliveries."""
+        raise ByRow
+
+    @verb(
+        POST, "/webhooks/{webhook_id}/rotate", "Sign with a new secret; the old one signs too for a while", _MADE,
+        scope="admin", takes=RotateWebhook | None, status=201, audit="rotate webhook {webhook_id:.100}",
+    )  # fmt: skip
+    async def rotate_webhook(self, webhook_id: str, *, overlap: int = SECRET_OVERLAP, secret: str | None = None) -> Webhook:
+        """Sign with a new secret; those before it sign too until the overlap is over."""
+        raise ByRow
+
+    @verb(
+        GET, "/webhooks/{webhook_id}/deliveries", "What it was told, latest first", _DELIVERIES,
+        scope="admin", query=(_STATUS, CURSOR, COUNT), repeatable=True,
+    )  # fmt: skip
+    async def deliveries(self, webhook_id: str, *, status: str | None = None, cursor: str | None = None, count: int = 100) -> Deliveries:
+        """What was sent to an endpoint, latest first."""
+        raise ByRow
+
+    @verb(GET, "/deliveries/{delivery_id}", "One delivery", one(DELIVERY), scope="admin", repeatable=True)
+    async def get_delivery(self, delivery_id: str) -> Delivery:
+        """The delivery with this id."""
+        raise ByRow
+
+    @verb(
+        POST, "/deliveries/{delivery_id}/resend", "Have it tried again from now on", one(DELIVERY),
+        scope="admin", status=202, audit="resend delivery {delivery_id:.100}",
+    )  # fmt: skip
+    async def resend(self, delivery_id: str) -> Delivery:
+        """Have a delivery tried again from now on."""
+        raise ByRow

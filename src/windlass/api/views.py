@@ -1,0 +1,244 @@
+"""The records that cross the network, and how each is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from windlass import cron
+from windlass.api.codec import JSON, Added, Form, View, instant
+from windlass.api.values import from_rfc3339, to_rfc3339, to_text
+from windlass.engine.controls import Occupants, ResourceState
+from windlass.engine.retention import Kept, Retention
+from windlass.engine.schedules import Preview, edited, fingerprint
+from windlass.engine.stats import Minute, Stats
+from windlass.gates import gate_key, parts_of
+from windlass.machine import ENDED, MOVES, Cancel, Command, Patch, Reorder
+from windlass.model import (
+    FOREVER,
+    Attempt,
+    Audited,
+    Delivery,
+    Entry,
+    Group,
+    Job,
+    Keep,
+    Lane,
+    Listed,
+    LogLine,
+    Pause,
+    Result,
+    Run,
+    Schedule,
+    Secret,
+    Skipped,
+    Slot,
+    State,
+    Token,
+    Webhook,
+    Worker,
+    kept,
+)
+from windlass.store.order import Holder
+
+# Runs
+
+_EDITS: dict[str, type[Command]] = {"cancel": Cancel, "patch": Patch, "move": Reorder}
+_ACTIONS: dict[State, tuple[str, ...]] = {
+    state: (*(name for name, edit in _EDITS.items() if edit in moves), *(("rerun",) if state in ENDED else ()))
+    for state, moves in MOVES.items()
+}
+
+
+def _negative(number: int) -> int:
+    return -number
+
+
+def _sizes(run: Run) -> dict[str, int]:
+    return run.sizes if isinstance(run, Listed) else {}
+
+
+def _finish_run(run: Run, view: Any) -> Run:
+    first = None if view.attempt_id == run.id else view.attempt_id  # the first attempt has the run's own id
+    run = replace(run, payload=run.payload or "null", attempt_id=first)
+    return Listed.of(run, view.sizes) if view.sizes else run
+
+
+RUN = View(
+    Run,
+    "RunView",
+    "A run, without its lease and its place in the queue.",
+    hidden={
+        "seq": 0, "lane": 0, "position": 0, "attempt_id": None, "token": None, "slot": None, "lease": None,
+        "lease_until": None, "look_at": None, "output_hash": None, "schedule": None, "keys": None,
+        "parked": None, "aged": None, "grouped": None,
+    },
+    renamed={"band": "priority", "burnt": "failures"},
+    forms={
+        "payload": JSON,
+        "output": JSON,
+        "progress": JSON,
+        "instant": instant("instant"),
+        "band": Form(int, _negative, _negative),
+        "keep": Form(Keep, kept, lambda keep: FOREVER if keep == "forever" else keep),
+    },
+    added={
+        "attempt_id": Added(str, lambda run: run.current_attempt),
+        "scheduled_for": Added(str, lambda run: to_rfc3339(run.scheduled_for)),  # the instant of its schedule; else when it is due
+        "actions": Added(tuple[str, ...], lambda run: _ACTIONS[run.state], ()),
+        "left_out": Added(tuple[str, ...], lambda run: tuple(_sizes(run)), ()),  # too large for a list; ask for the run itself
+        "sizes": Added(dict[str, int], _sizes, {}),  # of what a list leaves out, in bytes
+    },
+    finish=_finish_run,
+)  # fmt: skip
+
+ATTEMPT = View(Attempt, "AttemptView", "One execution of a run.", hidden={"run": "", "token": None})
+RESULT = View(Result, "ResultView", "The end of a run, for a run that waited for it.", forms={"output": JSON})
+ENTRY = View(
+    Entry,
+    "Event",
+    "One change of state, as streams, webhooks and histories show it.",
+    hidden={"before": None, "before_at": None, "left": None},
+    forms={"detail": Form(Any, msgspec.json.decode, to_text)},
+    optional=("job", "queue", "worker", "detail"),
+    omit_defaults=True,
+)
+
+PER_ATTEMPT = 100_000
+"""Log lines are counted through all attempts of a run in steps of this size, so that the lines of the first keep their own numbers."""
+
+
+def line_cursor(attempt: int, n: int) -> int:
+    """The place of a line among all lines of its run; the lines of the first attempt have their own numbers."""
+    return (attempt - 1) * PER_ATTEMPT + n
+
+
+def line_place(cursor: int) -> tuple[int, int]:
+    """The attempt and the number of the line at a cursor."""
+    return (cursor // PER_ATTEMPT + 1, cursor % PER_ATTEMPT) if cursor else (0, 0)
+
+
+LINE = View(
+    LogLine,
+    "LineView",
+    "A log line, and the cursor behind it.",
+    renamed={"text": "line"},
+    added={"cursor": Added(int, lambda line: line_cursor(line.attempt, line.n))},
+)
+
+GROUP = View(
+    Group,
+    "GroupView",
+    "A group of runs.",
+    hidden={"seq": 0},
+    added={"actions": Added(tuple[str, ...], lambda group: ("cancel",) if group.finished_at is None else ("rerun",), ())},
+)
+
+# Jobs and schedules
+
+JOB = View(Job, "JobView", "A definition. A list leaves out `takes`, the JSON Schema of its arguments.", hidden={"id": 0})
+
+
+def _finish_schedule(schedule: Schedule, view: Any) -> Schedule:
+    if not view.by_code:
+        return schedule
+    return replace(schedule, said="" if view.edited else fingerprint(schedule))
+
+
+SCHEDULE = View(
+    Schedule,
+    "ScheduleView",
+    "A rule that makes runs.",
+    hidden={"id": 0, "said": None},
+    forms={"anchor": instant("anchor")},
+    added={
+        "by_code": Added(bool, lambda schedule: schedule.said is not None),
+        "edited": Added(bool, edited),
+        "in_words": Added(str, lambda schedule: cron.describe(cron.Rule(schedule.kind, schedule.expr, schedule.zone))),
+    },
+    finish=_finish_schedule,
+)
+PREVIEW = View(Preview, "PreviewView", "One coming instant of a schedule, in UTC and on its own wall clock.")
+SKIPPED = View(Skipped, "SkippedView", "Instants of a schedule that did not become runs.")
+
+# Limits
+
+PAUSE = View(Pause, "PauseView", "A queue, a job or the whole system of which nothing is handed out.")
+RESOURCE = View(
+    ResourceState, "ResourceView", "A resource, and how much of it is occupied; under keys, of all of them together.", flat=("resource",)
+)
+SLOT = View(
+    Slot,
+    "SlotView",
+    "The place of a direct call at a resource. Its token is shown to its owner only.",
+    hidden={"key": "", "token": ""},
+    renamed={"seq": "n"},  # a smaller one is served first
+    forms={"lease_until": instant("lease_until")},
+    added={
+        "resource": Added(str, lambda slot: parts_of(slot.key)[0]),
+        "key": Added(str | None, lambda slot: parts_of(slot.key)[1]),
+        "token": Added(str | None, lambda slot: None, None),
+    },
+    omit_defaults=True,
+    finish=lambda slot, view: replace(slot, key=gate_key(view.resource, view.key), token=view.token or ""),
+)
+HOLDER = View(Holder, "HolderView", "A run that occupies some of a resource.")
+OCCUPANTS = View(
+    Occupants, "OccupantsView", "What occupies a resource, or one key of it.", forms={"runs": HOLDER.as_list(), "slots": SLOT.as_list()}
+)
+KEPT = View(Kept, "KeptView", "How long ended runs are kept, and where that comes from: the store, the hub's settings, or its defaults.")
+RETENTION = View(
+    Retention,
+    "RetentionView",
+    "How long ended runs are kept that do not say so themselves.",
+    forms={"keep_succeeded": KEPT.as_form(), "keep_others": KEPT.as_form()},
+)
+LANE = View(
+    Lane,
+    "LaneView",
+    "What of a queue the same workers may take. `used_at` is exact to the day; `owner` is the token that made it.",
+    forms={"used_at": Form(str, lambda at: to_rfc3339(at) if at else None, lambda text: from_rfc3339(text, "used_at"))},
+)
+
+# Workers and counts
+
+WORKER = View(Worker, "WorkerView", "A worker as it was last seen, and how much it holds now.", flat=("info",), optional=("stopped_at",))
+MINUTE = View(Minute, "MinuteView", "How much there was in the minute that begins then.")
+STATS = View(
+    Stats,
+    "StatsView",
+    "How many runs there are in each state, or have ever ended in it; and how much there was, by minute, and by job and queue.",
+    forms={"minutes": MINUTE.as_list()},
+)
+
+# Access and webhooks
+
+TOKEN = View(Token, "TokenView", "A token; nothing of its secret.", hidden={"hash": "", "lasts": None})
+AUDITED = View(Audited, "AuditView", "What was done, and by whom.")
+DELIVERY = View(
+    Delivery,
+    "DeliveryView",
+    "One change, sent to one endpoint. Its id is the webhook-id of every try.",
+    hidden={"seq": 0, "token": None},
+)
+WEBHOOK = View(
+    Webhook,
+    "WebhookView",
+    "An endpoint that changes are sent to; never a secret.",
+    hidden={"secrets": (), "paused_until": 0, "begins": "", "rev": 0},
+    added={"paused_until": Added(str | None, lambda webhook: None), "secrets": Added(int, lambda webhook: len(webhook.secrets))},
+)
+
+
+def webhook_view(webhook: Webhook, now: int) -> Any:
+    """An endpoint as it is at a time: whether it is paused, and how many secrets sign."""
+    paused_until = to_rfc3339(webhook.paused_until) if webhook.paused_until > now else None
+    secrets = sum(secret.until is None or secret.until > now for secret in webhook.secrets)
+    return replace(WEBHOOK.show(webhook), paused_until=paused_until, secrets=secrets)
+
+
+def made_webhook(answer: Any) -> Webhook:
+    """An endpoint that was just made, with its secret."""
+    return replace(WEBHOOK.read(answer.webhook), secrets=(Secret(answer.secret, None),))

@@ -1,0 +1,152 @@
+"""What an app's code names: jobs, schedules, resources; each is stored before it is first used."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from windlass.app.jobs import D, Definition, Kind, from_function
+from windlass.app.opening import Opening
+from windlass.app.options import (
+    Duration,
+    JobOptions,
+    Uses,
+    uses_of,
+)
+from windlass.app.resources import Declared, declared
+from windlass.app.schedules import Planned, ScheduleOptions, planned
+from windlass.clock import Clock
+from windlass.errors import BadInput, Forbidden
+from windlass.model import Limits, Options, Rate, Schedule
+from windlass.slots import Call, direct_call
+
+if TYPE_CHECKING:
+    from windlass.api.verbs import Verbs
+
+_LOG = logging.getLogger("windlass.app")
+
+RECYCLE = 100  # after so many a handler's process is replaced
+
+
+class Registry(Opening):
+    """The jobs, schedules and resources of an app."""
+
+    _job: type[Definition[..., Any]]
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | None = None,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        uses: Uses | None = None,
+    ) -> None:
+        super().__init__(store, clock, limits)
+        self.jobs: dict[str, Definition[..., Any]] = {}
+        self.planned: dict[str, Planned] = {}  # schedules that code defines, by key
+        self.resources: dict[str, Declared] = {}  # that code names
+        self._uses = () if uses is None else uses_of(uses)  # by every job, beside what it says itself
+
+    def _add(self, job: D) -> D:
+        if job.name in self.jobs:
+            raise BadInput(f"There are two jobs called {job.name!r}.", hint="Give one of them another name: @app.job(name='...').")
+        self.jobs[job.name] = job
+        return job
+
+    # Making jobs and schedules: the two apps differ in the kind of job, and in what a checker is told
+
+    def _job_maker(
+        self, bare: tuple[Any, ...], said: JobOptions, kind: Kind | None, memory_limit: int | None, recycle: int
+    ) -> Callable[[Any], Any]:
+        if bare:
+            raise BadInput("@app.job was written without its parentheses.", hint="Write @app.job().")
+        return lambda function: self._add(from_function(self._job, self, function, said, kind, memory_limit, recycle))
+
+    def _schedule_maker(
+        self, said: ScheduleOptions, *, cron: str | None = None, every: str | Duration | None = None
+    ) -> Callable[[Any], Any]:
+        def make(job: Any) -> Any:
+            made = job if isinstance(job, Definition) else self._job_maker((), {}, None, None, RECYCLE)(job)
+            self._plan(planned(made, cron=cron, every=every, at=None, said=said))
+            return made
+
+        return make
+
+    def _plan(self, plan: Planned) -> None:
+        if plan.key in self.planned:
+            raise BadInput(f"There are two schedules with the key {plan.key!r}.", hint="Give one of them another: key='...'.")
+        self.planned[plan.key] = plan
+
+    def _known(self, job: Definition[..., Any] | str) -> Definition[..., Any] | str:
+        return self.jobs.get(job, job) if isinstance(job, str) else job
+
+    async def _schedule(self, engine: Verbs, plan: Planned, *, by_code: bool = False, new: bool = False) -> Schedule:
+        await self._define(engine, {plan.job} - self._defined)
+        return await engine.schedule(plan.key, plan.job, **plan.words, by_code=by_code, new=new)
+
+    # Limits
+
+    def resource(
+        self,
+        name: str,
+        *,
+        capacity: int | None = None,
+        rates: str | Rate | Iterable[str | Rate] = (),
+        max_wait: Duration | None = None,
+        set: bool = False,
+    ) -> None:
+        """Say how much there is of what jobs use: `app.resource("ollama", capacity=1)`, `app.resource("api", rates=["5/second"])`.
+
+        It is stored when the app first needs it. What is set already stays, because somebody may have changed it since; with
+        `set` it is set anew at every start.
+        """
+        if name in self.resources:
+            raise BadInput(f"There are two resources called {name!r}.", hint="Say all of it in one call.")
+        self.resources[name] = declared(name, capacity, rates, max_wait, set)
+
+    async def _declare(self, engine: Verbs, names: Iterable[str]) -> None:
+        """Store these resources, once per process."""
+        for name in names:
+            if name in self.resources and name not in self._declared:
+                said = self.resources[name]
+                store = engine.set_resource if said.over else engine.add_resource
+                found = await store(name, capacity=said.capacity, rates=said.rates, max_wait=said.max_wait)
+                if not said.is_like(found):
+                    _LOG.warning("Resource %r is set otherwise than the code says, and stays so: see `windlass resources set`.", name)
+                self._declared.add(name)
+
+    async def _line(self, resource: str) -> Verbs:
+        """Where direct calls for a resource stand in line, once it is stored."""
+        with contextlib.suppress(Forbidden):  # a token that may only ask for work need not store what is there
+            await self._declare(self.verbs, [resource])
+        return self.verbs
+
+    def _call(self, resource: str, key: str | None, weight: int, timeout: Duration | None, lease: Duration | None) -> Call:
+        who = f"{socket.gethostname()[:64]}.{os.getpid()}"
+        return direct_call(resource, key=key, weight=weight, timeout=timeout, lease=lease, who=who)
+
+    # Definitions
+
+    async def _define(self, engine: Verbs, names: Iterable[str]) -> None:
+        """Store the definitions of these jobs, once per process, and before them the resources that they may use."""
+        for name in names:
+            if name in self.jobs and name not in self._defined:
+                await self._declare(engine, self.resources)
+                job = self.jobs[name]
+                try:
+                    await engine.define(name, options=self._options(job.defaults), schema=job.signature.schema if job.signature else None)
+                except Forbidden as refused:  # what is stored stands; its runs can be asked for and executed
+                    _LOG.warning("Job %r is not defined as the code says: %s %s", name, refused, refused.hint)
+                self._defined.add(name)
+
+    def _options(self, own: Options) -> Options:
+        """What a job says, and what every job of this app uses."""
+        named = {use.resource for use in own.uses or ()}
+        common = [use for use in self._uses if use.resource not in named]
+        return replace(own, uses=(*(own.uses or ()), *common)) if common else own

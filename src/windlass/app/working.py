@@ -1,0 +1,231 @@
+"""Workers for an app's jobs: on its store or through its hub, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar, Unpack
+
+from msgspec.structs import replace
+
+from windlass.app.enqueueing import Enqueueing
+from windlass.app.jobs import Definition
+from windlass.app.options import (
+    WorkerOptions,
+    milliseconds,
+    refuse_unknown,
+)
+from windlass.config import SLOTS, Settings, load, located, open_hub, open_store, solvers_of
+from windlass.engine import Engine
+from windlass.errors import BadInput, Forbidden
+from windlass.model import WorkerInfo
+from windlass.store.base import Store
+from windlass.worker import Worker, host
+from windlass.worker.lives import own_process
+from windlass.worker.loop import GRACE, LEASE
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("windlass.app")
+
+HUB_TO_START = 3600.0  # seconds that a worker waits for a hub before it has told its jobs
+SWITCH_INTERVAL = 0.0001
+"""Seconds after which Python lets another thread run: the writer gives up its turn with every statement, and must get it back soon."""
+
+
+class Working(Enqueueing):
+    """What both apps share."""
+
+    @contextlib.asynccontextmanager
+    async def worker(self, **said: Unpack[WorkerOptions]) -> AsyncIterator[Worker]:
+        """A worker for this app's jobs, not yet running; its connections are closed at the end of the block.
+
+        What is not said is taken from WINDLASS_* variables and windlass.toml.
+        """
+        async with self._workers(said) as new:
+            yield new()
+
+    @contextlib.asynccontextmanager
+    async def _workers(self, said: WorkerOptions) -> AsyncIterator[Callable[[], Worker]]:
+        """Makes workers, one after the other, on the same connections."""
+        refuse_unknown(said, WorkerOptions, "A worker")
+        set_ = load().filled()
+        lease = milliseconds(said["lease"], "lease") if "lease" in said else set_.lease or LEASE
+        grace = milliseconds(said["grace"], "grace") if "grace" in said else set_.grace or GRACE
+        chosen = self._chosen(tuple(said["jobs"]) if "jobs" in said else set_.jobs)
+        on_unknown = said.get("on_unknown", "leave")
+        if on_unknown == "fail" and len(chosen) < len(self.jobs):
+            raise BadInput(
+                "A worker that takes some jobs only cannot fail those it does not know.", hint="Leave out jobs, or on_unknown='fail'."
+            )
+        info = WorkerInfo(
+            name=said.get("name") or set_.name or self._own_name(),
+            queues=tuple(said["queues"]) if "queues" in said else set_.queues,
+            tags=tuple(said["tags"]) if "tags" in said else set_.tags or (),
+            cores=said.get("cores", set_.cores or os.cpu_count() or 1),
+            memory=said.get("memory", set_.memory or _memory_of_machine()),
+            slots=said.get("slots", set_.slots or SLOTS),
+        )
+        for job in chosen:
+            if job.signature is not None:
+                job.signature.check()
+        handlers = {job.name: job.handler for job in chosen}
+        solvers = said.get("solvers", set_.solvers)
+        if isinstance(solvers, bool | None):
+            solvers = await asyncio.to_thread(solvers_of, replace(set_, solvers=solvers))
+        how: dict[str, Any] = {"lease": lease, "grace": grace, "on_unknown": on_unknown, "solvers": solvers}
+        accepted = ((job.name, job.signature.fingerprint) for job in chosen if job.signature is not None)
+        how["schemas"] = dict(islice(accepted, self.limits.schemas))
+        hub = located(self.address).kind == "hub"
+        spool = said.get("spool", set_.spool)
+        async with self._hub_ports(set_, info.name, lease, spool) if hub else self._ports(set_, lease) as (port, parts):
+            await self._define(port, handlers)
+            for plan in self.planned.values():
+                try:
+                    await self._schedule(port, plan, by_code=True)
+                except Forbidden as refused:
+                    _LOG.warning("Schedule %r is not stored as the code says: %s %s", plan.key, refused, refused.hint)
+            how |= parts
+            yield lambda: Worker(port, handlers, self.clock, info, **how)
+
+    def _chosen(self, names: tuple[str, ...] | None) -> list[Definition[..., Any]]:
+        if names is None:
+            return list(self.jobs.values())
+        for name in names:
+            if name not in self.jobs:
+                raise BadInput(f"This app has no job {name!r}.", hint=f"It has {', '.join(sorted(self.jobs)) or 'none'}.")
+        return [self.jobs[name] for name in names]
+
+    def _own_name(self) -> str:
+        return f"{socket.gethostname()[:64]}.{os.getpid()}.{self.clock.nonce()[:4]}"
+
+    @contextlib.asynccontextmanager
+    async def _ports(self, set_: Settings, lease: int) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
+        """The engine of a worker's loop, and others for the threads that beat and sweep."""
+        if self._in_memory():
+            engine = self.engine
+            yield engine, {"heart": engine, "house": engine, "sweeper": engine}
+            return
+        stores: list[Store] = []
+        try:
+            stores.append(open_store(self.address, self.clock, blocking=False, settings=set_))
+            blocking = partial(open_store, self.address, self.clock, blocking=True, patience=lease / 6000, settings=set_)
+            stores.append(await asyncio.to_thread(blocking))
+            stores.append(await asyncio.to_thread(blocking))
+            port, heart, sweeper = (Engine(store, self.clock, self.limits) for store in stores)
+            yield port, {"heart": heart, "house": port, "sweeper": sweeper, "about": _about(), "process": own_process(), "measure": dict}
+        finally:
+            for store in stores:
+                await store.close()
+
+    @contextlib.asynccontextmanager
+    async def _hub_ports(
+        self, set_: Settings, name: str, lease: int, folder: str | os.PathLike[str] | None
+    ) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
+        """The same through a hub, which sweeps itself. Beats have connections of their own, so that no upload holds them up."""
+        port = open_hub(set_, self.address, self.clock, blocking=False, patience=HUB_TO_START)
+        heart = open_hub(set_, self.address, self.clock, blocking=True, timeout=max(lease / 6000, 0.5))
+        from windlass.client.spool import Spool, default_folder
+
+        spool = Spool(Path(folder or default_folder()), self.address, name, self.clock.nonce())
+        try:
+            yield port, {"heart": heart, "spool": spool, "about": _about(), "process": own_process(), "measure": host.metrics}
+        finally:
+            spool.close()
+            await heart.close()
+            await port.close()
+
+    async def _work(self, burst: bool, settings: WorkerOptions) -> bool:
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        async with self.worker(**settings) as worker:
+            with _signals(worker):
+                await worker.run(until_idle=burst)
+        return worker.worn_out
+
+    @contextlib.asynccontextmanager
+    async def working(self, **settings: Unpack[WorkerOptions]) -> AsyncIterator[Worker]:
+        """A worker that runs beside the block, in the same event loop, and drains at its end. Takes what `worker` takes.
+
+        One that had to leave a handler behind is replaced by another; the handler itself stays where it is.
+        """
+        async with self._workers(settings) as new:
+            workers = [new()]
+
+            async def keep_working() -> None:
+                await workers[-1].run()
+                while workers[-1].worn_out and not ended:
+                    workers.append(new())
+                    await workers[-1].run()
+
+            ended = False
+            running = asyncio.create_task(keep_working())
+            try:
+                yield workers[0]
+            finally:
+                ended = True
+                await workers[-1].stop()
+                await running
+
+
+def _about() -> dict[str, Any]:
+    from windlass import __version__  # which is there only when the package is whole
+
+    return host.about(__version__)
+
+
+def _memory_of_machine() -> int:
+    """MiB."""
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    return 0
+
+
+def drive(main: Coroutine[Any, Any, T]) -> T:
+    """As asyncio.run, which however waits for ever for a task or a thread that does not end."""
+    loop, threads = asyncio.new_event_loop(), ThreadPoolExecutor(thread_name_prefix="asyncio")
+    loop.set_default_executor(threads)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+            loop.set_exception_handler(lambda loop, context: None)  # those that remain were spoken of when they were left behind
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        threads.shutdown(wait=False, cancel_futures=True)
+        loop.close()
+
+
+@contextlib.contextmanager
+def _signals(worker: Worker) -> Iterator[None]:
+    """The first SIGTERM or Ctrl-C drains, the second aborts."""
+    loop, asked, stops = asyncio.get_running_loop(), 0, set()
+
+    def stop() -> None:
+        nonlocal asked
+        asked += 1
+        stops.add(asyncio.ensure_future(worker.stop(drain=asked == 1)))
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,168 @@
+"""A verb is told once: what is added to the table is found in the routes, the description, the docs and both clients."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import httpx
+import msgspec
+from msgspec import Meta
+from starlette.responses import PlainTextResponse, Response
+
+from windlass.api.gives import listed
+from windlass.api.openapi import document, operations
+from windlass.api.rows import GET, ByRow, Param, rows_of, verb
+from windlass.api.verbs import API, NATIVE, OUTSIDE, Verbs
+from windlass.client.transport import Answer
+from windlass.client.verbs import RemoteVerbs
+from windlass.clock import ManualClock
+from windlass.engine import Engine
+from windlass.errors import Forbidden, NotFound
+from windlass.hub import Hub, HubApp, HubSettings
+from windlass.hub.description import dialects
+from windlass.hub.dispatch import Dialect, Dispatch
+from windlass.hub.requests import HubRequest
+from windlass.store.base import run_sync
+from windlass.store.sqlite import AsyncSqlite
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+from blocking import blocking_client
+from generate import route_list
+
+_SHADE = Param("shade", Annotated[str, Meta(max_length=10)] | None)
+_COLOURS = listed("Colours", "Some colours.", colours=str)
+
+
+class ColourVerbs(Verbs, Protocol):
+    """The table with one verb more."""
+
+    @verb(GET, "/walls/{name}/colours", "The colours of a wall", _COLOURS, scope="read", query=(_SHADE,), repeatable=True)
+    async def colours(self, name: str, *, shade: str | None = None) -> list[str]:
+        """The colours of a wall."""
+        raise ByRow
+
+
+class ColourClient(RemoteVerbs, ColourVerbs):
+    """A client for it."""
+
+
+class Recorded:
+    """Remembers what was sent, and answers the same each time."""
+
+    def __init__(self, body: bytes) -> None:
+        self.sent: list[tuple[str, str, Any]] = []
+        self._body = body
+
+    async def send(self, method: str, path: str, *, query: Mapping[str, str | int] | None = None, **more: Any) -> Answer:
+        self.sent.append((method, path, query))
+        return Answer(200, {}, self._body)
+
+    def stream(self, path: str, **more: Any) -> AsyncIterator[bytes]:
+        raise NotImplementedError
+
+    async def pause(self, seconds: float) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+ROWS = tuple(rows_of(ColourVerbs))
+
+
+def test_a_new_verb_is_in_the_description_with_its_parameters_scope_and_answer() -> None:
+    described = document(((API, row) for row in (*NATIVE, *ROWS)), "1")
+    operation = described["paths"]["/api/v1/walls/{name}/colours"]["get"]
+    assert operation["x-scope"] == "read"
+    assert [(one["name"], one["in"]) for one in operation["parameters"]] == [("name", "path"), ("shade", "query")]
+    assert described["components"]["schemas"]["Colours"]["properties"] == {"colours": {"type": "array", "items": {"type": "string"}}}
+    assert len(list(operations(described))) == sum(row.described for row in NATIVE) + 1
+
+
+def test_a_new_verb_is_in_the_list_of_routes() -> None:
+    assert "| `GET /api/v1/walls/{name}/colours` | `read` | The colours of a wall |" in route_list((Dialect(API, ROWS, {}),))
+
+
+def test_a_new_verb_is_a_method_of_the_client() -> None:
+    transport = Recorded(b'{"colours": ["red"]}')
+    client = ColourClient(transport, ManualClock())
+    assert run_sync(client.colours("the/hall", shade="dark")) == ["red"]
+    assert transport.sent == [("GET", "/api/v1/walls/the%2Fhall/colours", {"shade": "dark"})]
+
+
+def test_a_new_verb_is_a_method_of_the_blocking_client() -> None:
+    text = blocking_client(ColourVerbs)
+    assert "    def colours(self, name: str, *, shade: str | None = None) -> list[str]:" in text
+    assert "return run_sync(self._verbs.colours(name, shade=shade))" in text
+
+
+def test_a_new_verb_is_answered_by_a_hub(tmp_path: Path) -> None:
+    async def colours(request: HubRequest, name: str, shade: str | None) -> Any:
+        return request.verb.gives.form([f"{shade} {name}"])
+
+    async def ask() -> None:
+        clock = ManualClock()
+        store = AsyncSqlite(tmp_path / "hub.db", clock)
+        app = HubApp(Hub(Engine(store, clock), clock, HubSettings(open=True)))
+        app._app = Dispatch(app.hub.gate, (*dialects(), Dialect("/api/v2", ROWS, {"colours": colours})))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1") as http:
+            assert (await http.get("/api/v2/walls/hall/colours?shade=dark")).json() == {"colours": ["dark hall"]}
+            refused = (await http.get("/api/v2/walls/hall/colours?shadow=dark")).json()
+            assert (refused["status"], refused["hint"]) == (400, "Did you mean shade?")
+        await app.hub.stop()
+        await store.close()
+
+    asyncio.run(ask())
+
+
+def test_a_dialect_has_errors_and_credentials_of_its_own(tmp_path: Path) -> None:
+    async def colours(request: HubRequest, name: str, shade: str | None) -> Any:
+        raise NotFound(f"There is no wall {name}.", hint="Build it.")
+
+    async def admit(request: HubRequest) -> None:
+        if request.headers.get("x-secret") != "sesame":
+            raise Forbidden("No.", hint="Say the word.")
+
+    def refuse(request: HubRequest, error: Exception) -> Response:
+        return PlainTextResponse(str(error), 418)
+
+    async def ask() -> None:
+        clock = ManualClock()
+        store = AsyncSqlite(tmp_path / "hub.db", clock)
+        app = HubApp(Hub(Engine(store, clock), clock))
+        app._app = Dispatch(app.hub.gate, (*dialects(), Dialect("/old", ROWS, {"colours": colours}, refuse, admit, strict=False)))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1") as http:
+            refused = await http.get("/old/walls/hall/colours?anything=1")
+            assert (refused.status_code, refused.text) == (418, "No. Say the word.")
+            known = await http.get("/old/walls/hall/colours?anything=1", headers={"x-secret": "sesame"})
+            assert known.text == "There is no wall hall. Build it."
+            native = await http.get("/api/v1/jobs", headers={"x-secret": "sesame"})
+            assert (native.status_code, native.json()["code"]) == (401, "unauthorized")
+        await app.hub.stop()
+        await store.close()
+
+    asyncio.run(ask())
+
+
+def test_every_verb_has_a_row_or_is_made_of_others() -> None:
+    """The few that are not asked of a hub as they are: they are worked out from the answers to others."""
+    named = {row.name for row in NATIVE}
+    verbs = {name for area in Verbs.__mro__ for name, member in vars(area).items() if asyncio.iscoroutinefunction(member)}
+    assert verbs - named == {"add_resource", "close", "outage", "status", "turn"}
+
+
+def test_no_body_has_a_member_that_is_in_the_path() -> None:
+    """It would take the place of what was asked for."""
+    for row in NATIVE:
+        kind = msgspec.inspect.type_info(row.takes) if row.takes is not None else None
+        kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+        members = {field.name for one in kinds if isinstance(one, msgspec.inspect.StructType) for field in one.fields}
+        assert not members & set(row.names), row.name
+
+
+def test_no_two_rows_have_one_name_or_one_path() -> None:
+    rows = [*NATIVE, *OUTSIDE]
+    assert len({row.name for row in rows}) == len(rows)
+    assert len({(row.method, row.path) for row in rows}) == len(rows)
