@@ -23,7 +23,7 @@ from tests.workers import DEADLINE, until
 from windlass import loops, webhooks
 from windlass.clock import SystemClock
 from windlass.config import open_store
-from windlass.engine import Engine
+from windlass.engine import Engine, Tail
 from windlass.errors import StoreUnreachable
 from windlass.hub import HubSettings, events, rollups
 from windlass.hub.events import streams
@@ -133,6 +133,42 @@ def test_an_endpoint_that_another_process_adds_is_told_of_what_follows(hub: Serv
                 assert receiver.posts[0].change == (run, "cancelled")
 
     asyncio.run(asyncio.wait_for(scenario(), 2 * DEADLINE))
+
+
+def test_a_hint_that_comes_before_what_it_was_sent_for_is_followed_by_another_look(
+    hub: ServedHub, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(where, SystemClock(), blocking=True)
+    engine, events = Engine(store, SystemClock()), hub.hub.events
+    reader = events.engine = events.engine.on(events.engine.records.store)  # for the reader alone
+    early, tail = False, reader.tail
+
+    async def not_yet(cursor: str | None = None, **how: Any) -> Tail:
+        nonlocal early
+        if early:
+            early = False
+            return Tail([], cursor or "", True, ("", ""), [])
+        return await tail(cursor, **how)
+
+    monkeypatch.setattr(reader, "tail", not_yet)
+    with Listener(hub.port).ready() as listener:
+        for _ in range(3):
+            early = True
+            [run] = run_sync(engine.create([NewRun("mail")], undefined="wait"))
+            assert listener.next()[0].entry == (run.id, 1)
+    run_sync(store.close())
+
+
+def test_a_lost_hint_costs_only_time(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (events, rollups, webhooks):
+        monkeypatch.setattr(module, "LOOK_ANYWAY", 0.2)
+    monkeypatch.setattr(Paced, "__call__", lambda self: None)
+    hub, store = ServedHub(where, SETTINGS), open_store(where, SystemClock(), blocking=True)
+    with Listener(hub.port).ready() as listener:
+        [run] = run_sync(Engine(store, SystemClock()).create([NewRun("mail")], undefined="wait"))
+        assert listener.next()[0].entry == (run.id, 1)
+    hub.stop()
+    run_sync(store.close())
 
 
 def test_a_callers_commit_says_that_the_journal_has_grown(emptied_postgres: str) -> None:
