@@ -19,12 +19,16 @@ Hear = Callable[[float], Awaitable[object]]
 """Waits at most so many seconds for a hint; whether there was one."""
 
 
+AGAIN = 0.03
+"""Seconds of the rest after one that was ended: what was written just behind what a hint was sent for may have none of its own."""
+
+
 class Bell:
     """Ends a rest: rung by this process itself, or by a hint from anywhere. Where nothing can be heard, a rest lasts for `deaf` seconds."""
 
     def __init__(self, clock: Clock, hear: Hear, *, deaf: float) -> None:
         self._clock, self._hear, self._deaf = clock, hear, deaf
-        self._rung = asyncio.Event()
+        self._rung, self._ended = asyncio.Event(), False  # whether there was a reason to end the last rest
 
     def ring(self) -> None:
         """Something is to be looked at now."""
@@ -40,7 +44,8 @@ class Bell:
         self.clear()
 
     async def rest(self, seconds: float) -> bool:
-        """Until there is reason to look, or so many seconds have passed; whether there was a reason."""
+        """Until there is reason to look, or so many seconds have passed; whether there was a reason. After one, the next rest is short."""
+        seconds = min(seconds, AGAIN) if self._ended else seconds
         rung, heard = asyncio.ensure_future(self._rung.wait()), asyncio.ensure_future(self._heard(seconds))
         try:
             await asyncio.wait({rung, heard}, return_when=asyncio.FIRST_COMPLETED)
@@ -49,7 +54,8 @@ class Bell:
             heard.cancel()
             await asyncio.wait({rung, heard})
         self.clear()
-        return not rung.cancelled() or (not heard.cancelled() and heard.result())
+        self._ended = not rung.cancelled() or (not heard.cancelled() and heard.result())
+        return self._ended
 
     async def _heard(self, seconds: float) -> bool:
         began = self._clock.monotonic()

@@ -43,7 +43,7 @@ LEASE = 60_000
 """Milliseconds for which a delivery belongs to whoever tries it: longer than a try and its mark can take."""
 READ, KEPT = 64 * 1024, 500
 """Bytes of an answer that are read, and characters of it that are kept of a refusal."""
-LOOK_ANYWAY, GATHER = 5.0, 0.025
+LOOK_ANYWAY, GATHER = 5.0, 0.01
 """Seconds after which the sender looks although nothing was heard of the journal, and before a look when something was: what ends together
 needs one look only."""
 RARELY = 1.0

@@ -32,7 +32,7 @@ READS = 4
 
 LOOK_ANYWAY = 5.0
 """Seconds after which the reader looks although nothing was heard of the journal: a lost hint costs only time."""
-GATHER, GATHER_EACH, GATHER_AT_MOST = 0.025, 0.0004, 0.2
+GATHER, GATHER_EACH, GATHER_AT_MOST = 0.02, 0.0004, 0.2
 """Seconds between two looks at least: the more listen, the more is gathered for one write to each."""
 CHECK_EVERY = 10.0
 """Seconds for which a stream may outlive its token, if that was ended elsewhere."""
@@ -92,8 +92,6 @@ class Events(Loop):
         self._bell = Bell(clock, partial(engine.wait, journal_topics("events")), deaf=GATHER_AT_MOST)
         self._tokens_changed = asyncio.Event()
         self._idle = self._ended = True
-        self._again = False
-        """Whether a hint was heard since the last but one look: what was committed just after what it was sent for needs another."""
 
     # Those who listen
 
@@ -157,8 +155,7 @@ class Events(Loop):
 
     async def _look(self) -> float:
         await self._listeners()
-        found, again, self._again = await self._pass(), self._again, False
-        return 0.0 if found or again else LOOK_ANYWAY
+        return 0.0 if await self._pass() else LOOK_ANYWAY
 
     async def _check(self) -> None:
         """Let those go whose token has ended meanwhile: at once where it was ended here, else now and then."""
@@ -188,7 +185,7 @@ class Events(Loop):
         """Let something gather; where there was nothing, until the journal has grown."""
         await asyncio.sleep(min(GATHER + GATHER_EACH * self.open, GATHER_AT_MOST))
         if seconds:
-            self._again = await self._bell.rest(seconds)
+            await self._bell.rest(seconds)
 
     async def _pass(self) -> bool:
         """Read to the end, and let those in who were waiting when that began. Whether there was anything.
