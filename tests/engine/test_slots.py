@@ -26,7 +26,7 @@ from tests.tiers import corners
 from tests.workers import DEADLINE, Gate, ended, in_state, until, working
 from windlass import App, AsyncApp, HeldSlot, State, cli
 from windlass.cli import codes
-from windlass.client import AsyncClient, Client, controls
+from windlass.client import AsyncClient, Client, verbs
 from windlass.clock import SystemClock
 from windlass.config import open_store
 from windlass.engine import Engine, limiting
@@ -253,7 +253,7 @@ def test_G19_a_restart_of_the_hub_neither_keeps_the_slot_of_the_dead_nor_takes_i
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limiting, "LOOK", AGES * 1000)
-    monkeypatch.setattr(controls, "LONGEST_WAIT", float(AGES))
+    monkeypatch.setattr(verbs, "LONGEST_WAIT", float(AGES))
 
 
 HEARING = pytest.mark.parametrize(

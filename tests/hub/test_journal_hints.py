@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from tests.hub.receivers import Receiver
-from tests.served import ServedHub
 from tests.hub.test_events import Listener
+from tests.served import ServedHub
 from tests.workers import DEADLINE, until
 from windlass import loops, webhooks
 from windlass.clock import SystemClock
