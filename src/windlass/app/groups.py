@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from windlass.app.handles import block, looks
-from windlass.clock import Clock
 from windlass.errors import BadInput
 from windlass.model import Group, GroupKind, Member, NewGroup, NewRun, OnFailure, Run
 from windlass.store.base import run_sync
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 class Home(Protocol):
     """Where groups are stored: an app."""
-
-    clock: Clock
 
     @property
     def verbs(self) -> Verbs: ...
@@ -91,7 +88,7 @@ class _GroupHandle:
         return runs
 
     async def _wait(self, timeout: float | None, pause: Callable[[float], Awaitable[None]]) -> Group:
-        async for _ in looks(self._home.clock, pause, timeout, lambda: f"Group {self.id} is still running"):
+        async for _ in looks(self._home.verbs.clock, pause, timeout, lambda: f"Group {self.id} is still running"):
             if (await self._status()).finished_at is not None:
                 break
         return self.record

@@ -26,8 +26,6 @@ LONGEST_PAUSE = 0.5
 class Home(Protocol):
     """Where a handle finds the verbs: an app."""
 
-    clock: Clock
-
     @property
     def verbs(self) -> Verbs: ...
 
@@ -100,7 +98,7 @@ class _Handle(Generic[R]):
         return await self._home.verbs.move(self.id, place=place, to=to, before=ids[0], after=ids[1])
 
     async def _wait(self, timeout: float | None, pause: Callable[[float], Awaitable[None]]) -> R:
-        async for _ in looks(self._home.clock, pause, timeout, lambda: f"Run {self.id} is still {self.state}"):
+        async for _ in looks(self._home.verbs.clock, pause, timeout, lambda: f"Run {self.id} is still {self.state}"):
             if (await self._refresh()).state in ENDED:
                 break
         return self.result

@@ -33,11 +33,11 @@ def tell_end(execution: Execution, report: Report, state: State | None) -> None:
 
     Without a state its answer was lost: the report may have been stored, and is as loud as it would be then.
     """
-    failure = report.error if type(report) is not Succeed and isinstance(report, Fail | Refuse) else None
     run = execution.run
-    if state not in _FOR_GOOD and failure is None:
+    if type(report) is Succeed or (state not in _FOR_GOOD and not isinstance(report, Fail | Refuse)):
         _LOG.debug("Run %s of %s: %s.", run.id, run.job, state or "no longer held")
         return
+    failure = report.error if isinstance(report, Fail | Refuse) else None
     with suppress(Exception):  # whatever an exception or somebody's log handler is made of, the worker goes on
         failure = failure or Failure(code=report.name, message="It was returned too often without an end.")
         last = run.burnt + 1 >= run.max_attempts or (isinstance(report, Fail) and not report.retry)

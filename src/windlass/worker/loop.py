@@ -59,6 +59,7 @@ STAY = 120_000  # milliseconds for which a worker that has nothing left to do wa
 LAST_WORD = 5_000  # milliseconds of a stop's grace in which those still running are asked to give up
 
 T = TypeVar("T")
+Answers = dict[Execution, Receipt | WindlassError]
 
 
 class Worker:
@@ -710,10 +711,12 @@ class Worker:
                 self._spooled = True
                 await aside(self._spool.keep, unsent)
 
-    async def _drop_sent(self, batch: Sequence[tuple[Execution, Report]]) -> None:
+    async def _drop_sent(self, batch: Sequence[tuple[Execution, Report]], answers: Answers) -> None:
+        """Those that are said again stay on the disk until they are answered otherwise, or another report takes their place."""
         if self._spool is not None and self._spooled:
+            sent = [_outcome(*item) for item in batch if not _said_again(item[0], answers.get(item[0]))]
             async with self._at_the_disk:
-                await aside(self._spool.drop, [_outcome(*item) for item in batch])
+                await aside(self._spool.drop, sent)
 
     async def _report(self, batch: Sequence[tuple[Execution, Report]]) -> None:
         self._reporting = batch
@@ -725,29 +728,30 @@ class Worker:
         await self._let_claim_look()
         answers = await self._insist(partial(self._send, batch), always=True) or {}
         self._reporting = ()
-        # Those that are said again stay on the disk until they are answered otherwise, or another report takes their place.
-        await self._drop_sent([item for item in batch if not _said_again(item[0], answers.get(item[0]))])
+        await self._drop_sent(batch, answers)
         for execution, report in batch:
             answer = answers.get(execution)
-            if answer is None:  # it is known as lost
-                tell_end(execution, report, None)
+            if answer is None or isinstance(answer, Receipt):
+                tell_end(execution, report, None if answer is None else answer.state)  # without an answer it is known as lost
                 self._forget(execution)
-                continue
-            if isinstance(answer, Conflict):
-                self._done.append((execution, report))  # somebody was faster fifty times: say it again
-                continue
-            if _said_again(execution, answer):
-                execution.refused = True
-                refused = Failure(code="bad_output", message=f"The report was refused: {answer}")
-                self._done.append((execution, Fail(error=refused, retry=report.retry if isinstance(report, Fail) else True)))
-                continue
-            if isinstance(answer, Cancelled):
-                _LOG.info("Run %s of %s: cancelled.", execution.run.id, execution.run.job)
-            elif isinstance(answer, WindlassError):
-                _LOG.warning("The report of run %s was refused: %s", execution.run.id, answer.message)
             else:
-                tell_end(execution, report, answer.state)
-            self._forget(execution)
+                self._refused(execution, report, answer)
+
+    def _refused(self, execution: Execution, report: Report, answer: WindlassError) -> None:
+        """A report was not taken: it is said again, otherwise, or not at all."""
+        if isinstance(answer, Conflict):
+            self._done.append((execution, report))  # somebody was faster fifty times: say it again
+            return
+        if _said_again(execution, answer):
+            execution.refused = True
+            refused = Failure(code="bad_output", message=f"The report was refused: {answer}")
+            self._done.append((execution, Fail(error=refused, retry=report.retry if isinstance(report, Fail) else True)))
+            return
+        if isinstance(answer, Cancelled):
+            _LOG.info("Run %s of %s: cancelled.", execution.run.id, execution.run.job)
+        else:
+            _LOG.warning("The report of run %s was refused: %s", execution.run.id, answer.message)
+        self._forget(execution)
 
     async def _last_words(self, batch: Sequence[tuple[Execution, Report]]) -> None:
         """Bring the progress that no beat has brought yet, as far as it is taken."""
@@ -770,7 +774,7 @@ class Worker:
                 if answer == "lost":
                     self.lose(execution)
 
-    async def _send(self, batch: Sequence[tuple[Execution, Report]]) -> dict[Execution, Receipt | WindlassError]:
+    async def _send(self, batch: Sequence[tuple[Execution, Report]]) -> Answers:
         """Report what is not known as lost by now."""
         ours = [item for item in batch if not item[0].lost]
         answers = await self.port.report_many([_outcome(*item) for item in ours]) if ours else []
