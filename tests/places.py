@@ -49,7 +49,7 @@ class Place:
         return self._closing.enter_context(App(address or self.address))
 
     def slots(self, state: str | None = None) -> list[Slot]:
-        return [slot for slot in run_sync(self.app.engine.slots()) if state in (None, slot.state)]
+        return [slot for slot in run_sync(self.app.verbs.slots()) if state in (None, slot.state)]
 
     def close(self) -> None:
         self._closing.close()

@@ -54,7 +54,7 @@ def in_state(handle: Handle[Any], state: State, attempt: int = 1) -> Run:
 
 def history(app: App, handle: Handle[Any]) -> list[Entry]:
     """The journal of a run."""
-    return run_sync(app.engine.history(handle.id))
+    return run_sync(app.verbs.history(handle.id))
 
 
 def moves(app: App, handle: Handle[Any]) -> list[str]:

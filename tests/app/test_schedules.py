@@ -27,11 +27,11 @@ class Shop(World):
     """A world with schedules."""
 
     def stored(self, key: str) -> Schedule:
-        found: Schedule = self(self.app.engine.get_schedule(key))
+        found: Schedule = self(self.app.verbs.get_schedule(key))
         return found
 
     def listed(self) -> list[str]:
-        return [schedule.key for schedule in self(self.app.engine.schedules())]
+        return [schedule.key for schedule in self(self.app.verbs.schedules())]
 
     def later(self, ms: int) -> None:
         """Time passes, somebody sweeps, and what is due is done."""
@@ -221,7 +221,7 @@ def test_a_start_that_says_the_same_changes_nothing(w: Shop) -> None:
 def test_what_a_person_has_edited_stands_until_the_program_says_something_else(w: Shop) -> None:
     w.app.every("15m")(w.job(plain))
     w.work()
-    w(w.app.engine.set_schedule("plain", expr="1h", enabled=False))
+    w(w.app.verbs.set_schedule("plain", expr="1h", enabled=False))
     assert edited(w.stored("plain"))
     w.work()
     assert (w.stored("plain").expr, w.stored("plain").enabled) == ("1h", False)

@@ -380,8 +380,8 @@ def test_functions_that_never_return_a_result_are_jobs_too(kind: Any) -> None:
 
 def _stored_by_another(app: App, job: str, payload: Any) -> Handle[Any]:
     """A run as a program of another version would have made it."""
-    run_sync(app.engine.define(job))
-    (created,) = run_sync(app.engine.create([NewRun(job, payload)]))
+    run_sync(app.verbs.define(job))
+    (created,) = run_sync(app.verbs.create([NewRun(job, payload)]))
     return app.run(created.id)
 
 

@@ -72,13 +72,13 @@ class TestINV001:
         @app.job()
         def story(ctx: Context, topic: str) -> None:
             gate.block()
-            seen.append((topic, payload.decode(run_sync(app.engine.get(ctx.run)).payload)))
+            seen.append((topic, payload.decode(run_sync(app.verbs.get(ctx.run)).payload)))
 
         with working(app):
             handle = story.enqueue(topic="old")
             gate.reached()
             with pytest.raises(Frozen):
-                run_sync(app.engine.patch(handle.id, payload={"topic": "new"}))
+                run_sync(app.verbs.patch(handle.id, payload={"topic": "new"}))
             gate.open()
             ended(handle)
         assert seen == [("old", {"topic": "old"})]
@@ -246,21 +246,21 @@ class TestDEC002:
     def test_unit_a_file_is_opened_with_a_write_ahead_log(self, tmp_path: Path) -> None:
         with App(str(tmp_path / "w.db")) as app:
             app.enqueue_many([])
-            run_sync(app.engine.define("mail"))
+            run_sync(app.verbs.define("mail"))
             assert (tmp_path / "w.db-wal").exists()
 
     def test_integration_everything_is_there_after_the_process_is_gone(self, tmp_path: Path) -> None:
         with App(str(tmp_path / "w.db")) as app:
-            run_sync(app.engine.define("mail"))
-            ids = [run_sync(app.engine.create([NewRun("mail")]))[0].id for _ in range(3)]
+            run_sync(app.verbs.define("mail"))
+            ids = [run_sync(app.verbs.create([NewRun("mail")]))[0].id for _ in range(3)]
         with App(str(tmp_path / "w.db")) as app:
-            assert [run.id for run in run_sync(app.engine.runs(state="queued")).runs] == ids
+            assert [run.id for run in run_sync(app.verbs.runs(state="queued")).runs] == ids
 
     def test_error_a_file_that_is_no_database_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "w.db"
         path.write_bytes(b"not a database, but long enough to look like something" * 40)
         with pytest.raises(Exception, match="database"), App(str(path)) as app:
-            run_sync(app.engine.define("mail"))
+            run_sync(app.verbs.define("mail"))
         assert path.read_bytes().startswith(b"not a database")
 
 
@@ -461,7 +461,7 @@ class TestDEC011:
         assert chosen(using(1), using(2), using(3), capacity=1) == [1]
 
     def test_integration_never_more_than_one_over_several_workers(self, app: App) -> None:
-        run_sync(app.engine.set_resource("global", capacity=1))
+        run_sync(app.verbs.set_resource("global", capacity=1))
         gate = Gate()
         gate.open()
 

@@ -108,7 +108,7 @@ def test_F10_a_failure_with_attempts_left_makes_it_claimable_at_once(app: App) -
     assert failed.error is not None
     assert (failed.error.message, failed.worker, done.worker) == ("exit code 1", "w1", "w1")
     # It never waited: from the failure straight back into the queue.
-    states = [entry.state for entry in run_sync(app.engine.history(run.id))]
+    states = [entry.state for entry in run_sync(app.verbs.history(run.id))]
     assert State.SCHEDULED not in states
     assert states.count(State.QUEUED) == 2
 
@@ -179,7 +179,7 @@ def test_F13_a_worker_that_cannot_beat_stops_its_handler_before_its_lease_is_ove
         done = ended(run)
     # Given back while it was still held, or lapsed if that came too late; then it is had again, by a handler that does not wait.
     assert (why, done.output, begun(done)) == (["lost"], '"attempt 2"', 2)
-    ends = [entry.move for entry in run_sync(app.engine.history(run.id)) if entry.move in ("lapse", "give_back", "succeed")]
+    ends = [entry.move for entry in run_sync(app.verbs.history(run.id)) if entry.move in ("lapse", "give_back", "succeed")]
     assert ends in (["give_back", "succeed"], ["lapse", "succeed"])
 
 

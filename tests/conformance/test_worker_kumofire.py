@@ -185,7 +185,7 @@ def test_K22_a_message_for_a_run_that_is_missing_or_cancelled_is_ignored(app: Ap
 def test_K23_a_run_without_a_handler_fails_without_a_retry_and_the_error_names_it(app: App) -> None:
     calls: list[tuple[str, int]] = []
     mail = mailing(app, calls)
-    run_sync(app.engine.define("unknown", options=Options(max_attempts=5, backoff=(0,))))
+    run_sync(app.verbs.define("unknown", options=Options(max_attempts=5, backoff=(0,))))
     run = app.enqueue("unknown")
     with working(app, on_unknown="fail"):
         failed = until(lambda: run.record if run.refresh().burnt else None)
@@ -202,7 +202,7 @@ def test_K24_a_run_whose_definition_was_deleted_is_served_by_the_code_that_has_i
     with working(app, prepare=lambda _: execute(app, "delete from jobs")):
         assert run.wait(DEADLINE) == "sent"
     assert calls == [(run.id, 1), (run.id, 2)]
-    assert run_sync(app.engine.jobs()) == []
+    assert run_sync(app.verbs.jobs()) == []
 
 
 def execute(app: App, statement: str) -> None:

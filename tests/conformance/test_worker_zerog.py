@@ -477,7 +477,7 @@ def test_Z17_a_job_without_a_definition_fails_at_once(app: App) -> None:
     async def known() -> None:
         pass
 
-    run_sync(app.engine.define("unknown"))
+    run_sync(app.verbs.define("unknown"))
     run = app.enqueue("unknown")
     with working(app, on_unknown="fail"):
         failed = until(lambda: run.record if run.refresh().burnt else None)
@@ -491,7 +491,7 @@ def test_Z17_unless_the_worker_leaves_it_to_others(app: App) -> None:
     async def known() -> None:
         pass
 
-    run_sync(app.engine.define("unknown"))
+    run_sync(app.verbs.define("unknown"))
     run = app.enqueue("unknown")
     with working(app):
         known.enqueue().wait(DEADLINE)

@@ -93,7 +93,7 @@ def claim_all(engine: Engine) -> list[Run]:
 @pytest.fixture
 def engine(app: App) -> Engine:
     app.enqueue_many([])
-    run_sync(app.engine.define("plain"))
+    run_sync(app.verbs.define("plain"))
     return app.engine
 
 

@@ -136,7 +136,7 @@ def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _is_there(app: App, worker: str) -> bool:
-    return worker in {known.info.name for known in run_sync(app.engine.workers())}
+    return worker in {known.info.name for known in run_sync(app.verbs.workers())}
 
 
 @by_every_door
@@ -164,7 +164,7 @@ def test_a_pause_is_in_effect_at_once_and_its_end_is_told(place: Place, door: Do
             assert run.refresh().state is State.QUEUED
             assert door.resume(place, scope, name)
             assert ended(run).state is State.SUCCEEDED
-        assert run_sync(app.engine.pauses()) == []
+        assert run_sync(app.verbs.pauses()) == []
 
 
 @everywhere
@@ -194,7 +194,7 @@ def test_a_pause_keeps_its_first_reason_and_a_second_resume_finds_nothing(place:
     assert (again.at, again.reason) == (first.at, "moving")
     app.pause(job="send")
     app.pause(everything=True)
-    assert [(pause.scope, pause.name) for pause in run_sync(app.engine.pauses())] == [("job", "send"), ("queue", "mail"), ("system", "")]
+    assert [(pause.scope, pause.name) for pause in run_sync(app.verbs.pauses())] == [("job", "send"), ("queue", "mail"), ("system", "")]
     assert app.resume(queue="mail") is True
     assert app.resume(queue="mail") is False
     assert app.resume(queue="never") is False
@@ -242,7 +242,7 @@ class served:
 
 
 def _resource(app: App, name: str) -> tuple[int | None, tuple[Rate, ...]]:
-    found = run_sync(app.engine.get_resource(name)).resource
+    found = run_sync(app.verbs.get_resource(name)).resource
     return found.capacity, found.rates
 
 
@@ -261,7 +261,7 @@ def test_code_makes_a_resource_once_and_people_change_it(place: Place, caplog: p
 
     app = start(capacity=3, rates=["100/minute", Rate(5, 1_000, burst=2)])
     assert _resource(app, "api") == (3, (Rate(100, 60_000), Rate(5, 1_000, 2)))
-    run_sync(app.engine.set_resource("api", capacity=1))
+    run_sync(app.verbs.set_resource("api", capacity=1))
     with caplog.at_level(logging.WARNING, "windlass.app"):
         assert _resource(start(capacity=3, rates=["100/minute"]), "api") == (1, ())
     assert "set otherwise than the code says" in caplog.text
@@ -329,8 +329,8 @@ def test_what_every_job_of_an_app_uses_is_said_once(place: Place) -> None:
             for run in runs:
                 ended(run)
         assert gate.most == 1  # one at a time, anywhere
-        assert run_sync(app.engine.get_resource("global")).jobs == ("one", "own", "two")
-        assert run_sync(app.engine.get_resource("gpu")).jobs == ("two",)
+        assert run_sync(app.verbs.get_resource("global")).jobs == ("one", "own", "two")
+        assert run_sync(app.verbs.get_resource("gpu")).jobs == ("two",)
 
 
 # Resources: limits
@@ -352,12 +352,12 @@ def test_workers_of_two_hubs_share_a_capacity_and_a_change_is_in_effect_at_once(
         until(lambda: gate.inside == 2)
         waiting = until(lambda: [run for run in runs if run.refresh().state is State.QUEUED][:6])
         assert {reason.code for reason in waiting[0].why()} == {"full"}
-        state = run_sync(app.engine.get_resource("gpu"))
+        state = run_sync(app.verbs.get_resource("gpu"))
         assert (state.held, state.runs, state.slots, state.jobs) == (2, 2, 0, ("train",))
-        held = run_sync(app.engine.occupants("gpu")).runs
+        held = run_sync(app.verbs.occupants("gpu")).runs
         assert {(holder.job, holder.weight) for holder in held} == {("train", 1)}
         assert {holder.run for holder in held} == {run.id for run in runs} - {run.id for run in waiting}
-        run_sync(app.engine.set_resource("gpu", capacity=3))
+        run_sync(app.verbs.set_resource("gpu", capacity=3))
         until(lambda: gate.inside == 3)
         gate.open()
         for run in runs:
@@ -379,7 +379,7 @@ def test_a_limit_per_key_holds_for_each_key(place: Place) -> None:
         assert sorted(gate.reached(2)) == ["41", "42"]
         (reason,) = until(runs[1].why)
         assert (reason.code, reason.data["key"]) == ("full", "41")
-        assert [holder.run for holder in run_sync(app.engine.occupants(gate_key("customer", "41"))).runs] == [runs[0].id]
+        assert [holder.run for holder in run_sync(app.verbs.occupants(gate_key("customer", "41"))).runs] == [runs[0].id]
         gate.open()
         for run in runs:
             ended(run)
@@ -399,7 +399,7 @@ def test_a_rate_lets_the_next_one_in_when_its_time_has_come(place: Place) -> Non
         (reason,) = until(runs[1].why)
         assert reason.code == "rate"
         assert reason.data["until"] > SystemClock().now() + 3_000_000
-        run_sync(app.engine.set_resource("api", capacity=1))  # without a rate
+        run_sync(app.verbs.set_resource("api", capacity=1))  # without a rate
         ended(runs[1])
 
 
@@ -706,7 +706,7 @@ def test_pauses_and_queues_are_listed_at_the_command_line(place: Place, command:
 
 
 def test_what_is_wrong_at_the_command_line_is_said(place: Place, command: Command) -> None:
-    run_sync(place.app.engine.define("job", options=Options(uses=(Use("used"),))))
+    run_sync(place.app.verbs.define("job", options=Options(uses=(Use("used"),))))
     for words, code, said in (
         (("pause",), codes.USAGE, "one of the arguments --queue --job --all is required"),
         (("pause", "--queue", "a", "--all"), codes.USAGE, "not allowed with"),
@@ -721,4 +721,4 @@ def test_what_is_wrong_at_the_command_line_is_said(place: Place, command: Comman
         (("resources", "drop", "used"), codes.CONFLICT, "Job 'job' uses 'used'"),
     ):
         assert said in command(*words, exits=code), words
-    assert run_sync(place.app.engine.pauses()) == []
+    assert run_sync(place.app.verbs.pauses()) == []

@@ -389,7 +389,7 @@ def test_a_handler_that_blocks_its_worker_is_found(app: App) -> None:
 
     with working(app):
         rude.enqueue().wait(30)
-        finding = until(lambda: next((one for one in run_sync(app.engine.doctor()) if one.code == "blocked_loop"), None))
+        finding = until(lambda: next((one for one in run_sync(app.verbs.doctor()) if one.code == "blocked_loop"), None))
         assert finding.data["lag_ms"] >= 1_000
 
 
@@ -398,10 +398,10 @@ def test_two_real_workers_of_one_name_are_found(app: App) -> None:
     async def quick() -> None: ...
 
     def names() -> list[str]:
-        return [one.code for one in run_sync(app.engine.doctor())]
+        return [one.code for one in run_sync(app.verbs.doctor())]
 
     with working(app, name="same"):
-        until(lambda: [one for one in run_sync(app.engine.workers()) if one.metrics])
+        until(lambda: [one for one in run_sync(app.verbs.workers()) if one.metrics])
         assert "two_of_a_name" not in names()
         with working(app, name="same"):
             until(lambda: "two_of_a_name" in names())

@@ -119,13 +119,13 @@ def test_a_group_can_be_part_of_the_callers_own_transaction(emptied_postgres: st
         double = app.job()(_double)
         with app.transaction(connection):
             kept = app.chain([double.new(1), double.new(2)])
-            assert run_sync(app.engine.groups()) == []
+            assert run_sync(app.verbs.groups()) == []
         connection.commit()
         draft = app.group()
         draft.add(double.new(3))
         draft.enqueue(connection=connection)
         connection.rollback()
-        assert [group.id for group in run_sync(app.engine.groups())] == [kept.id]
+        assert [group.id for group in run_sync(app.verbs.groups())] == [kept.id]
 
 
 def _double(n: int) -> int:

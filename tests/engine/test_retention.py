@@ -394,7 +394,7 @@ def test_a_job_and_a_run_of_an_app_have_a_time_of_their_own(tmp_path: Path) -> N
         def mail(to: str) -> None: ...
 
         made, lasting = mail.enqueue("ann"), mail.options(keep="forever").enqueue("ben")
-        assert [run_sync(app.engine.get(run.id)).keep for run in (made, lasting)] == [HOUR, FOREVER]
+        assert [run_sync(app.verbs.get(run.id)).keep for run in (made, lasting)] == [HOUR, FOREVER]
 
 
 def test_over_http_an_admin_sets_it_and_the_audit_knows(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ class Bench:
 
 @by_every_caller
 def test_G17_a_direct_call_while_idle_runs_at_once(place: Place, caller: Caller) -> None:
-    run_sync(place.app.engine.add_resource("ollama", capacity=1))
+    run_sync(place.app.verbs.add_resource("ollama", capacity=1))
     came: list[Slot] = []
     caller(place, lambda: came.extend(place.slots("held")), timeout=0)
     assert [slot.key for slot in came] == ["ollama"]
@@ -190,7 +190,7 @@ with App(sys.argv[1]).slot("ollama", lease=float(sys.argv[2])):
 @contextmanager
 def one_who_dies(place: Place, lease: float) -> Iterator[Callable[[], None]]:
     """A process that holds a slot; the way to kill it."""
-    run_sync(place.app.engine.add_resource("ollama", capacity=1))
+    run_sync(place.app.verbs.add_resource("ollama", capacity=1))
     words = [sys.executable, "-c", DIES, place.address, str(lease)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -221,7 +221,7 @@ def test_G19_a_caller_that_lives_keeps_its_slot_for_longer_than_its_lease(place:
 @pytest.mark.parametrize("caller", LIBRARY + HTTP[:2])
 @pytest.mark.parametrize("place", ["hub on file"], indirect=True)
 def test_G19_every_caller_keeps_its_slot_while_its_block_runs(place: Place, caller: Caller) -> None:
-    run_sync(place.app.engine.add_resource("ollama", capacity=1))
+    run_sync(place.app.verbs.add_resource("ollama", capacity=1))
     clock = SystemClock()
     began = clock.monotonic()
 
@@ -274,7 +274,7 @@ def test_who_waits_hears_of_a_slot_that_was_given_back(place: Place, only_hints:
 def test_who_waits_hears_of_a_larger_capacity(place: Place, only_hints: None) -> None:
     with place.app.slot("ollama", lease=AGES), beside(lambda: by_app(place, lambda: None, lease=AGES)):
         in_line(place)
-        run_sync(place.app.engine.set_resource("ollama", capacity=2))
+        run_sync(place.app.verbs.set_resource("ollama", capacity=2))
         until(lambda: len(place.slots()) == 1)
     assert place.slots() == []
 
@@ -307,7 +307,7 @@ class Boom(Exception):
 def test_a_slot_is_given_back_when_the_body_fails(place: Place, caller: Caller) -> None:
     if caller is by_hand:
         pytest.skip("there is no block")
-    run_sync(place.app.engine.add_resource("ollama", capacity=1))
+    run_sync(place.app.verbs.add_resource("ollama", capacity=1))
 
     def fail() -> None:
         raise Boom
@@ -349,7 +349,7 @@ def test_a_task_that_is_cancelled_while_it_waits_leaves_the_line(place: Place) -
 
 
 def _lose(place: Place, slot: HeldSlot) -> None:
-    assert run_sync(place.app.engine.release(slot.id, slot.token))
+    assert run_sync(place.app.verbs.release(slot.id, slot.token))
     until(lambda: slot.lost)
 
 
@@ -393,7 +393,7 @@ def test_a_slot_that_cannot_be_renewed_is_lost_when_its_lease_ends(tmp_path: Pat
 @everywhere
 def test_a_smaller_capacity_takes_nothing_away(place: Place) -> None:
     with place.app.slot("ollama", lease=1.5) as slot:
-        run_sync(place.app.engine.set_resource("ollama", capacity=0))
+        run_sync(place.app.verbs.set_resource("ollama", capacity=0))
         began = SystemClock().monotonic()
         until(lambda: SystemClock().monotonic() - began > 3_000 or slot.lost)
         assert not slot.lost
@@ -405,7 +405,7 @@ def test_a_smaller_capacity_takes_nothing_away(place: Place) -> None:
 
 @everywhere
 def test_a_key_is_a_line_of_its_own(place: Place) -> None:
-    run_sync(place.app.engine.add_resource("customer", capacity=1))
+    run_sync(place.app.verbs.add_resource("customer", capacity=1))
     with place.app.slot("customer", key="41", timeout=0), place.app.slot("customer", key="42", timeout=0):
         assert sorted(slot.key.partition("\x1f")[2] for slot in place.slots()) == ["41", "42"]
         with pytest.raises(NotInTime), place.app.slot("customer", key="42", timeout=0):
@@ -414,7 +414,7 @@ def test_a_key_is_a_line_of_its_own(place: Place) -> None:
 
 @at_both_ends
 def test_a_weight_takes_so_much_of_the_resource(place: Place) -> None:
-    run_sync(place.app.engine.add_resource("gpu", capacity=3))
+    run_sync(place.app.verbs.add_resource("gpu", capacity=3))
     with place.app.slot("gpu", weight=2, timeout=0):
         with pytest.raises(NotInTime), place.app.slot("gpu", weight=2, timeout=0):
             pass
@@ -432,7 +432,7 @@ UNREADABLE: list[dict[str, Any]] = [
 
 @at_both_ends
 def test_a_call_that_cannot_be_read_is_refused_and_leaves_nothing(place: Place, subtests: pytest.Subtests) -> None:
-    run_sync(place.app.engine.add_resource("ollama", capacity=1))
+    run_sync(place.app.verbs.add_resource("ollama", capacity=1))
     for how, caller in itertools.product(UNREADABLE, LIBRARY + (HTTP[:2] if place.hubs else ())):
         with subtests.test(f"{caller.__name__} {how}"):
             with pytest.raises(BadInput):
@@ -449,7 +449,7 @@ def test_a_resource_that_nobody_has_set_has_no_slots(place: Place) -> None:
 
 @pytest.fixture
 def http(place: Place) -> Iterator[httpx.Client]:
-    run_sync(place.app.engine.add_resource("ollama", capacity=1))
+    run_sync(place.app.verbs.add_resource("ollama", capacity=1))
     with httpx.Client(base_url=f"{place.address}api/v1/", timeout=DEADLINE) as http:
         yield http
 
@@ -584,7 +584,7 @@ class Slotted:
 
 @pytest.fixture
 def windlass(place: Place) -> Callable[..., Slotted]:
-    run_sync(place.app.engine.add_resource("ollama", capacity=1))
+    run_sync(place.app.verbs.add_resource("ollama", capacity=1))
     return partial(Slotted, place)
 
 
@@ -625,7 +625,7 @@ def test_a_command_is_told_when_its_slot_is_lost(place: Place, windlass: Callabl
     assert napping.reads() == "up"
     (slot,) = run_sync(Engine(store := open_store(place.store, clock := SystemClock(), blocking=True), clock).slots())
     run_sync(store.close())
-    assert run_sync(place.app.engine.release(slot.id, slot.token))
+    assert run_sync(place.app.verbs.release(slot.id, slot.token))
     code, out, err = napping.ends()
     assert (code, out) == (codes.CONFLICT, "told\n")
     assert "was lost" in err
@@ -652,7 +652,7 @@ def test_what_is_wrong_with_a_slot_at_the_command_line_is_said(place: Place, win
 @at_both_ends
 def test_slots_are_listed_at_the_command_line(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--hub" if place.hubs else "--store", place.address]
-    run_sync(place.app.engine.add_resource("ollama", capacity=1))
+    run_sync(place.app.verbs.add_resource("ollama", capacity=1))
     assert cli.main([*where, "slots"]) == 0
     assert "Nobody holds a slot" in capsys.readouterr().err
     with place.app.slot("ollama", key="42") as slot:

@@ -153,7 +153,7 @@ def test_the_list_tells_of_new_runs_and_counts_them(app: App, hub: ServedHub, pa
 
 
 def test_changes_come_by_the_stream_even_when_nothing_else_is_answered(app: App, hub: ServedHub, page: Page) -> None:
-    run_sync(app.engine.define("mail"))
+    run_sync(app.verbs.define("mail"))
     run = app.enqueue("mail", delay=3600)
     page.goto(hub.url)
     state(row(page, run), "scheduled")
@@ -186,10 +186,10 @@ def test_a_held_list_stays_as_it_is_until_it_goes_on(app: App, hub: ServedHub, p
 
 def test_filters_are_in_the_address_and_survive_a_reload(app: App, hub: ServedHub, page: Page) -> None:
     for name in ("mail", "report"):
-        run_sync(app.engine.define(name))
+        run_sync(app.verbs.define(name))
     slow = Options(queue="slow")
     mail, other = (app.enqueue("mail"), app.enqueue("report"))
-    (moved,) = run_sync(app.engine.create([NewRun("mail", options=slow)]))
+    (moved,) = run_sync(app.verbs.create([NewRun("mail", options=slow)]))
     later = app.enqueue("mail", delay=3600)
     page.goto(hub.url)
     shows(page, [later.id, moved.id, other.id, mail.id])
@@ -217,8 +217,8 @@ def test_filters_are_in_the_address_and_survive_a_reload(app: App, hub: ServedHu
 
 
 def test_pages_follow_the_cursor_and_can_be_shared(app: App, hub: ServedHub, page: Page) -> None:
-    run_sync(app.engine.define("mail"))
-    ids = [created.id for created in run_sync(app.engine.create([NewRun("mail") for _ in range(120)]))][::-1]
+    run_sync(app.verbs.define("mail"))
+    ids = [created.id for created in run_sync(app.verbs.create([NewRun("mail") for _ in range(120)]))][::-1]
     page.goto(hub.url)
     shows(page, ids[:50])
     page.get_by_role("link", name="Older").click()
@@ -228,7 +228,7 @@ def test_pages_follow_the_cursor_and_can_be_shared(app: App, hub: ServedHub, pag
     shows(page, ids[100:])
     page.reload()
     shows(page, ids[100:])
-    run_sync(app.engine.cancel(ids[-1]))  # what happens is seen on every page
+    run_sync(app.verbs.cancel(ids[-1]))  # what happens is seen on every page
     state(row(page, ids[-1]), "cancelled")
     page.go_back()
     shows(page, ids[50:100])
@@ -237,7 +237,7 @@ def test_pages_follow_the_cursor_and_can_be_shared(app: App, hub: ServedHub, pag
 
 
 def test_a_run_that_waits_says_why(app: App, hub: ServedHub, page: Page) -> None:
-    run_sync(app.engine.define("transcode", options=Options(queue="video", requires=Requires(tags=("gpu",)))))
+    run_sync(app.verbs.define("transcode", options=Options(queue="video", requires=Requires(tags=("gpu",)))))
     before = app.enqueue("transcode", {"video": "intro.mov"})
     after = app.enqueue("transcode", {"video": "end.mov"}, after=before)
     page.goto(hub.url)
@@ -318,7 +318,7 @@ def test_attempts_keep_their_errors_and_stay_open_while_more_comes(app: App, hub
 
 
 def test_numbers_are_shown_as_they_were_written(app: App, hub: ServedHub, page: Page) -> None:
-    run_sync(app.engine.define("sum"))
+    run_sync(app.verbs.define("sum"))
     run = app.enqueue("sum", {"large": 2**63 - 1, "small": 0.1, "__proto__": {"x": 1}})
     page.goto(f"{hub.url}#/runs/{run.id}")
     expect(page.locator("pre.json").first).to_have_text(
@@ -355,7 +355,7 @@ def test_workers_show_who_is_there_and_what_they_do(app: App, hub: ServedHub, pa
 def test_jobs_are_listed(app: App, hub: ServedHub, page: Page) -> None:
     page.goto(f"{hub.url}#/jobs")
     expect(page.get_by_text("There are no jobs yet.")).to_be_visible()
-    run_sync(app.engine.define("mail", payload={"from": "shop"}, options=Options(queue="out", max_attempts=5)))
+    run_sync(app.verbs.define("mail", payload={"from": "shop"}, options=Options(queue="out", max_attempts=5)))
     run = app.enqueue("mail")
     expect(page.locator("tbody tr td")).to_contain_text(["mail", "", "out", "5", "", '"from": "shop"', "", "Pause"])
     page.get_by_role("link", name="mail").click()
@@ -405,7 +405,7 @@ def test_a_run_is_run_again_as_a_new_one(app: App, hub: ServedHub, page: Page) -
 
 
 def test_priority_and_due_time_are_changed_while_it_waits(app: App, hub: ServedHub, page: Page) -> None:
-    run_sync(app.engine.define("mail"))
+    run_sync(app.verbs.define("mail"))
     run = app.enqueue("mail", delay=3600)
     page.goto(f"{hub.url}#/runs/{run.id}")
     page.get_by_role("button", name="Change").click()
@@ -419,7 +419,7 @@ def test_priority_and_due_time_are_changed_while_it_waits(app: App, hub: ServedH
 
 
 def test_what_came_too_late_is_refused_with_the_words_of_the_hub(app: App, hub: ServedHub, page: Page) -> None:
-    run_sync(app.engine.define("mail"))
+    run_sync(app.verbs.define("mail"))
     run = app.enqueue("mail")
     page.goto(f"{hub.url}#/runs/{run.id}")
     page.get_by_role("button", name="Change").click()
@@ -450,14 +450,14 @@ def test_a_job_is_paused_and_what_waits_says_so_and_goes_on(app: App, hub: Serve
         expect(page.locator(".callout")).to_contain_text("The job 'mail' is paused by anonymous: no <b>paper</b>.")
         page.locator(".callout").get_by_role("button", name="Resume").click()
         state(page, "succeeded")
-    assert run_sync(app.engine.pauses()) == []
+    assert run_sync(app.verbs.pauses()) == []
 
 
 def test_a_token_that_may_not_pause_is_told_so(app: App, hub: ServedHub, page: Page) -> None:
-    run_sync(app.engine.define("mail"))
-    run_sync(app.engine.pause("system"))
+    run_sync(app.verbs.define("mail"))
+    run_sync(app.verbs.pause("system"))
     run = app.enqueue("mail")
-    _, secret = run_sync(app.engine.create_token("reader", ["read"]))
+    _, secret = run_sync(app.verbs.create_token("reader", ["read"]))
     page.goto(f"{hub.url}#/runs/{run.id}")
     page.get_by_label("Token").fill(secret)
     page.keyboard.press("Enter")
@@ -495,7 +495,7 @@ def test_a_schedule_is_looked_at_turned_off_and_triggered(app: App, hub: ServedH
     expect(line).to_contain_text("At 03:00 every day")
     line.get_by_role("button", name="Turn off").click()
     expect(line.get_by_role("button", name="Turn on")).to_be_visible()
-    assert not run_sync(app.engine.get_schedule("reports/nightly")).enabled
+    assert not run_sync(app.verbs.get_schedule("reports/nightly")).enabled
     line.get_by_role("button", name="Turn on").click()
     expect(line.get_by_role("button", name="Turn off")).to_be_visible()
     line.get_by_role("link", name="reports/nightly").click()
@@ -510,8 +510,8 @@ def test_a_schedule_is_looked_at_turned_off_and_triggered(app: App, hub: ServedH
 
 def test_a_token_is_asked_for_and_kept_out_of_every_address(app: App, hub: ServedHub, watched: Watched) -> None:
     page = watched.page
-    _, secret = run_sync(app.engine.create_token("ann", ["read"]))
-    run_sync(app.engine.define("mail"))
+    _, secret = run_sync(app.verbs.create_token("ann", ["read"]))
+    run_sync(app.verbs.define("mail"))
     run = app.enqueue("mail")
     page.goto(f"{hub.url}#/runs/{run.id}")
     field = page.get_by_label("Token")
@@ -535,7 +535,7 @@ def test_a_token_is_asked_for_and_kept_out_of_every_address(app: App, hub: Serve
 
 def test_a_link_signs_in_once_and_leaves_the_address_at_once(app: App, hub: ServedHub, watched: Watched, browser: Browser) -> None:
     page = watched.page
-    run_sync(app.engine.create_token("root", ["admin"]))
+    run_sync(app.verbs.create_token("root", ["admin"]))
     ticket = run_sync(app.engine.invite("ann", ["read", "submit"]))
     page.goto(f"{hub.url}#ticket={ticket}")
     expect(page.locator(".who")).to_have_text("ann")
@@ -549,19 +549,19 @@ def test_a_link_signs_in_once_and_leaves_the_address_at_once(app: App, hub: Serv
     assert other.page.url == f"{hub.url}#/runs"
     other.check()
     other.page.context.close()
-    (session,) = (token for token in run_sync(app.engine.tokens()) if token.kind == "session")
+    (session,) = (token for token in run_sync(app.verbs.tokens()) if token.kind == "session")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Token")).to_be_visible()
-    assert run_sync(app.engine.get_token(session.id)).revoked_at is not None
+    assert run_sync(app.verbs.get_token(session.id)).revoked_at is not None
 
 
 def test_a_token_that_is_revoked_leads_to_the_sign_in(app: App, hub: ServedHub, page: Page) -> None:
-    token, secret = run_sync(app.engine.create_token("ann", ["read"]))
+    token, secret = run_sync(app.verbs.create_token("ann", ["read"]))
     page.goto(hub.url)
     page.get_by_label("Token").fill(secret)
     page.get_by_label("Token").press("Enter")
     live(page)
-    run_sync(app.engine.revoke_token(token.id))
+    run_sync(app.verbs.revoke_token(token.id))
     expect(page.get_by_label("Token")).to_be_visible()
     expect(page.locator("main .problem")).to_contain_text("This needs a valid token.")
 
@@ -877,7 +877,7 @@ def test_nothing_is_wider_than_the_window(corpus: Corpus, watched: Watched, widt
 
 
 def test_a_run_is_found_and_cancelled_with_the_keyboard_alone(app: App, hub: ServedHub, page: Page) -> None:
-    run_sync(app.engine.define("mail"))
+    run_sync(app.verbs.define("mail"))
     run = app.enqueue("mail")
     page.goto(hub.url)
     shows(page, [run.id])
@@ -902,7 +902,7 @@ def _tab_to(page: Page, words: str) -> None:
 
 
 def test_a_page_under_a_path_of_another_app_works_the_same(app: App, tmp_path: Path, page: Page) -> None:
-    run_sync(app.engine.define("mail"))
+    run_sync(app.verbs.define("mail"))
     run = app.enqueue("mail")
     with served(tmp_path, mounted="/ops/jobs") as hub:
         page.goto(f"{hub.url}ops/jobs/")
@@ -983,7 +983,7 @@ FAINT = """(least) => {
 
 def test_nothing_in_a_timeline_overlaps(app: App, hub: ServedHub, page: Page) -> None:
     app.clock = clock = LeapingClock()
-    run_sync(app.engine.define("quarterly-report"))
+    run_sync(app.verbs.define("quarterly-report"))
     run = app.enqueue("quarterly-report", {}, delay=80)
     report = Fail(token="", error=Failure("Timeout", "no answer " * 20), delay=200_000_000)
     for leap in (80_000, 200_000_000):
@@ -1009,7 +1009,7 @@ def test_nothing_in_a_timeline_overlaps(app: App, hub: ServedHub, page: Page) ->
 def test_every_text_stands_out_from_its_ground(scheme: Any, app: App, hub: ServedHub, page: Page) -> None:
     page.emulate_media(color_scheme=scheme)
     for name in ("mail", "broken", "poison"):
-        run_sync(app.engine.define(name, options=Options(max_attempts=1, exhausted="quarantined" if name == "poison" else "failed")))
+        run_sync(app.verbs.define(name, options=Options(max_attempts=1, exhausted="quarantined" if name == "poison" else "failed")))
     run_sync(app.engine.register(WorkerInfo("gone", tags=("gpu",)), about={"host": "far"}))
     run_sync(app.engine.leave("gone", 0))
     run_sync(app.engine.register(WorkerInfo("alive"), about={"host": "near"}))
@@ -1022,7 +1022,7 @@ def test_every_text_stands_out_from_its_ground(scheme: Any, app: App, hub: Serve
     app.schedule("mail", key="nightly", cron="0 3 * * *", zone="Europe/Paris")
     app.schedule("mail", key="off", every="1h", enabled=False)
     faint: dict[str, str] = {}
-    failed = run_sync(app.engine.runs(state="failed")).runs[0].id
+    failed = run_sync(app.verbs.runs(state="failed")).runs[0].id
     for place in ("runs", "runs?state=failed", f"runs/{failed}", f"runs/{ids[0]}", "workers", "schedules", "schedules/nightly", "jobs"):
         page.goto(f"{hub.url}#/{place}")
         expect(page.locator(".connection")).to_have_text(re.compile("live|ended"))

@@ -389,7 +389,7 @@ def pause_one(site: Site, slots: int, jobs: list[str]) -> set[Hold] | None:
     pause(site.chance.random() * 0.05)
     os.kill(zombie, signal.SIGSTOP)
     # On a busy machine some may have ended or been given back before the pause, and the paused one may not have written that down.
-    left = [run for run_id in jobs_of if (run := run_sync(site.app.engine.get(run_id))).state not in ENDED]
+    left = [run for run_id in jobs_of if (run := run_sync(site.app.verbs.get(run_id))).state not in ENDED]
     held = holds(site.calls(zombie)) & {(run.id, run.token or "") for run in left}
     twin = site.start(name="twin", slots=slots, jobs=ZOMBIES)
     if not taken_over(site, {run.id for run in left}, twin):

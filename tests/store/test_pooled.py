@@ -360,4 +360,4 @@ def test_a_callers_own_connection_may_go_through_the_pooler(pooler: PgBouncer, p
             else:
                 connection.commit()
                 made.append(handle.id)
-        assert {run.id for run in run_sync(app.engine.runs()).runs} == set(made)
+        assert {run.id for run in run_sync(app.verbs.runs()).runs} == set(made)

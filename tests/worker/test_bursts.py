@@ -64,7 +64,7 @@ def burst(app: App, **settings: object) -> list[Leases]:
 def test_a_burst_recovers_what_is_overdue_before_it_ends(app: App, claim: Claim, name: str) -> None:
     run = claim("one", lease=SHORT)  # the only slot of worker one
     assert burst(app, name=name) == []
-    after = run_sync(app.engine.get(run.id))
+    after = run_sync(app.verbs.get(run.id))
     assert (after.state, after.attempt, after.burnt) == (State.SUCCEEDED, 2, 1)
 
 
@@ -79,10 +79,10 @@ def test_a_burst_says_what_it_leaves_and_when_to_come_again(app: App, claim: Cla
     assert [(lease.worker, lease.length, lease.runs, lease.over) for lease in left] == [("alive", 600_000, 2, 0), ("gone", 240_000, 1, 1)]
     alive, gone = left
     assert alive.over_since is gone.ends_at is None
-    assert alive.ends_at == min(run_sync(app.engine.get(run.id)).lease_until or 0 for run in runs[1:])
+    assert alive.ends_at == min(run_sync(app.verbs.get(run.id)).lease_until or 0 for run in runs[1:])
     assert "Worker alive holds 2 runs. If it is gone, come again in 9m, when the first lease is over." in caplog.text
     assert "Worker gone holds 1 run, 1 of them under a lease that has been over for 56m." in caplog.text
-    assert {run_sync(app.engine.get(run.id)).state for run in runs} == {State.CLAIMED}
+    assert {run_sync(app.verbs.get(run.id)).state for run in runs} == {State.CLAIMED}
 
 
 def test_the_command_says_what_its_burst_leaves(app: App, claim: Claim) -> None:
@@ -108,7 +108,7 @@ def test_a_burst_stays_for_a_while_and_not_for_ever(app: App, claim: Claim, monk
     monkeypatch.setattr(Engine, "left", left)
     (leases,) = burst(app)
     assert (looks, leases.worker, leases.over) == (2, "gone", 1)
-    assert run_sync(app.engine.get(run.id)).state is State.CLAIMED
+    assert run_sync(app.verbs.get(run.id)).state is State.CLAIMED
 
 
 # What is told of them

@@ -466,7 +466,7 @@ def test_a_thread_that_hangs_does_not_hold_up_the_end_of_a_worker_that_drains(tm
     (tmp_path / "hangs.py").write_text(HANGS, encoding="utf-8")
     command = [sys.executable, "-m", "windlass", "work", "hangs:app", "--grace", "1"]
     with App(tmp_path / "windlass.db") as app:
-        run_sync(app.engine.define("slow"))
+        run_sync(app.verbs.define("slow"))
         handle = app.enqueue("slow")
         with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as worker:
             try:

@@ -89,13 +89,13 @@ def test_a_worker_that_was_stopped_is_gone_at_once(app: App) -> None:
     async def mail() -> None: ...
 
     with working(app, name="w1"):
-        until(lambda: alive(app.engine) == {"w1": True})
-    assert alive(app.engine) == {"w1": False}
+        until(lambda: alive(app.verbs) == {"w1": True})
+    assert alive(app.verbs) == {"w1": False}
     run = mail.enqueue()
-    assert [reason.text for reason in run_sync(app.engine.why(run.id))] == [NOBODY]
-    assert "no_workers" in [finding.code for finding in run_sync(app.engine.doctor())]
+    assert [reason.text for reason in run_sync(app.verbs.why(run.id))] == [NOBODY]
+    assert "no_workers" in [finding.code for finding in run_sync(app.verbs.doctor())]
     with working(app, name="w1"):
-        until(lambda: alive(app.engine) == {"w1": True})
+        until(lambda: alive(app.verbs) == {"w1": True})
 
 
 @pytest.mark.skipif(own_process() is None, reason="Nothing is told of processes here.")
@@ -109,8 +109,8 @@ def test_when_one_of_two_with_the_same_name_stops_the_other_still_counts(first: 
         with working(app, name="same") as elder, working(app, name="same") as younger:
             until(lambda: all(one.worker.heart._thread.is_alive() for one in (elder, younger)))  # both have begun their lives
             (elder, younger)[first].stop()
-            assert alive(app.engine) == {"same": True}
-        assert alive(app.engine) == {"same": False}
+            assert alive(app.verbs) == {"same": True}
+        assert alive(app.verbs) == {"same": False}
 
 
 def test_one_whose_handler_did_not_stop_takes_leave_when_its_run_is_given_back(app: App) -> None:
@@ -126,7 +126,7 @@ def test_one_whose_handler_did_not_stop_takes_leave_when_its_run_is_given_back(a
         at_work.stop(grace=0.05)
         gate.open()
     until(lambda: not at_work.alive)
-    assert alive(app.engine) == {"w1": False}
+    assert alive(app.verbs) == {"w1": False}
 
 
 def test_a_store_that_is_away_does_not_hold_up_the_end(app: App, ports: Ports) -> None:  # noqa: F811
@@ -137,7 +137,7 @@ def test_a_store_that_is_away_does_not_hold_up_the_end(app: App, ports: Ports) -
     with working(app, name="w1", prepare=prepare) as at_work:
         at_work.stop()
     assert ports.loop.calls["leave"] == 1
-    assert alive(app.engine) == {"w1": True}  # until it was silent for long enough
+    assert alive(app.verbs) == {"w1": True}  # until it was silent for long enough
 
 
 def test_a_client_sees_when_a_worker_stopped(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_with_log_format_json_every_line_of_a_worker_is_an_object(tmp_path: Path
         done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
         mail, bill = first.stdout.split()
-        printed = [line.text for line in run_sync(app.engine.lines(mail))]
+        printed = [line.text for line in run_sync(app.verbs.lines(mail))]
     said = [json.loads(line) for line in done.stderr.splitlines()]
     assert all({"time", "level", "logger", "message"} <= line.keys() and datetime.fromisoformat(line["time"]).tzinfo for line in said)
     failed = {line["run"]: line for line in said if line["level"] == "error"}

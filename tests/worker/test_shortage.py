@@ -98,8 +98,8 @@ def test_a_worker_that_cannot_execute_claims_nothing_until_it_can_and_burns_noth
     with caplog.at_level(logging.WARNING, "windlass.worker"), working(app, slots=3, prepare=ports.watch):
         until(lambda: system.refused >= 10)
         claims = ports.loop.calls["claim"]
-        until(lambda: any(worker.metrics.get("unable_ms") for worker in run_sync(app.engine.workers())))
-        assert [(one.code, one.severity) for one in run_sync(app.engine.doctor()) if one.code == "cannot_execute"] == [
+        until(lambda: any(worker.metrics.get("unable_ms") for worker in run_sync(app.verbs.workers())))
+        assert [(one.code, one.severity) for one in run_sync(app.verbs.doctor()) if one.code == "cannot_execute"] == [
             ("cannot_execute", "problem")
         ]
         until(lambda: system.refused >= 20)
@@ -107,7 +107,7 @@ def test_a_worker_that_cannot_execute_claims_nothing_until_it_can_and_burns_noth
         assert {handle.refresh().state for handle in handles} == {State.QUEUED}
         system.has_some = True
         runs = [ended(handle) for handle in handles]
-        until(lambda: not any(worker.metrics.get("unable_ms") for worker in run_sync(app.engine.workers())))
+        until(lambda: not any(worker.metrics.get("unable_ms") for worker in run_sync(app.verbs.workers())))
     assert {(run.state, run.attempt, run.returns, run.burnt) for run in runs} == {(State.SUCCEEDED, 1, 0, 0)}
     said = [record.getMessage() for record in caplog.records if "execute" in record.getMessage()]
     assert [text.split(",")[0].split(":")[0] for text in said] == ["The worker claims nothing", "The worker can execute again"]

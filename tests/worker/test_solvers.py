@@ -237,7 +237,7 @@ def test_a_download_that_fails_is_tried_again(app: App, cache: Path, files: File
     files.files["/solver"] = lambda number: 503 if number == 1 else HELLO  # type: ignore[assignment,return-value]
     run = solved(app, cache, solver, max_attempts=2, backoff=[0])
     assert output(run) == "hello"
-    first = run_sync(app.engine.attempts(run.id))[0]
+    first = run_sync(app.verbs.attempts(run.id))[0]
     assert first.error is not None
     assert first.error.message == "download failed: HTTP 503"
 
@@ -294,12 +294,12 @@ def test_a_worker_without_solvers_is_never_offered_such_a_run(app: App, cache: P
 
 def test_a_worker_that_knows_no_jobs_executes_solvers(app: App, cache: Path, files: Files) -> None:
     new = NewRun("unheard-of", {"a": 1}, Options(solver=files.offer(HELLO)))
-    [made] = run_sync(app.engine.create([new], undefined="wait"))
+    [made] = run_sync(app.verbs.create([new], undefined="wait"))
     with working(App(":memory:"), solvers=loopback(cache)) as at_work:
         pass
     assert at_work.worker.info.jobs == ()
     with working(app, solvers=loopback(cache), jobs=[], name="w2"):
-        assert output(until(lambda: run if (run := run_sync(app.engine.get(made.id))).state is State.SUCCEEDED else None)) == "hello"
+        assert output(until(lambda: run if (run := run_sync(app.verbs.get(made.id))).state is State.SUCCEEDED else None)) == "hello"
 
 
 def test_the_settings_make_a_worker_with_solvers(app: App, cache: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +344,7 @@ def test_a_solver_that_cannot_be_one_is_refused_and_nothing_is_made(app: App, ur
     said = {name: value for name, value in (("solver_url", url), ("solver_checksum", checksum)) if value is not None}
     with pytest.raises(BadInput):
         app.enqueue("solve", **said)
-    assert run_sync(app.engine.runs()).runs == []
+    assert run_sync(app.verbs.runs()).runs == []
 
 
 def test_it_is_kept_with_the_run(app: App, files: Files) -> None:
@@ -883,7 +883,7 @@ def test_a_file_that_is_no_program_fails(cache: Path, files: Files, place: str) 
 
 def test_standard_error_becomes_the_log(app: App, cache: Path, files: Files) -> None:
     run = solved(app, cache, files.offer(SHELL + b"echo working >&2\n"))
-    assert [line.text for line in run_sync(app.engine.lines(run.id))] == ["working"]
+    assert [line.text for line in run_sync(app.verbs.lines(run.id))] == ["working"]
 
 
 def test_output_without_end_is_cut_off(cache: Path, files: Files) -> None:
@@ -917,7 +917,7 @@ def alive(pid: int) -> bool:
 
 def pids_of(app: App, run_id: str) -> list[int]:
     """The processes of a solver, once it has said them in its log."""
-    lines = until(lambda: run_sync(app.engine.lines(run_id)) or None)
+    lines = until(lambda: run_sync(app.verbs.lines(run_id)) or None)
     return [int(word) for word in lines[0].text.split()[1:]]
 
 
@@ -943,7 +943,7 @@ def test_a_solver_that_takes_too_long_is_killed(app: App, cache: Path, files: Fi
 def test_a_worker_that_is_killed_takes_its_solvers_along(tmp_path: Path, cache: Path, files: Files) -> None:
     store = tmp_path / "solve.db"
     app = App(str(store))
-    [made] = run_sync(app.engine.create([NewRun("solve", None, Options(solver=files.offer(SLEEPS)))], undefined="wait"))
+    [made] = run_sync(app.verbs.create([NewRun("solve", None, Options(solver=files.offer(SLEEPS)))], undefined="wait"))
     (tmp_path / "empty.py").write_text("from windlass import App\napp = App()\n")
     command = [sys.executable, "-m", "windlass", "work", "empty:app", "--store", str(store), "--solvers", "--solver-allow", "127.0.0.0/8"]
     command += [

@@ -249,7 +249,7 @@ def test_a_job_without_a_handler_here_is_never_claimed(stored: App, ports: Ports
 
 
 def test_a_worker_that_fails_what_it_does_not_know_ends_it_at_once(app: App) -> None:
-    run_sync(app.engine.define("elsewhere"))
+    run_sync(app.verbs.define("elsewhere"))
     with working(app, on_unknown="fail"):
         run = ended(app.enqueue("elsewhere"))
     assert (run.state, run.attempt, run.max_attempts) == (State.FAILED, 1, 5)

@@ -49,11 +49,11 @@ class Routes(Generic[T]):
             self._fixed[path] = Match(path, node.methods, ())
 
     def find(self, scope: Any) -> Match[T] | None:
-        """What there is at the path of a request. A name comes before a parameter; a slash at the end does not count."""
+        """What there is at the path of a request. A name comes before a parameter; slashes too many before it or one behind do not count."""
         path, raw = _below_mount(scope), scope.get("raw_path") or b""
         if b"%2" not in raw and (match := self._fixed.get(path)) is not None:
             return match
-        parts = _parts(path, raw)
+        parts = _parts("/" + path.lstrip("/"), raw)  # an address with a slash at its end is often put before a path that has one
         if len(parts) > 1 and not parts[-1]:
             del parts[-1]
         return _walk(self._root, parts)
