@@ -15,6 +15,7 @@ import pytest
 
 from tests.conformance import GUARDS, IN_STATE, SHARED, address, at_once, crowd, late, restarted, unchanged
 from tests.harness import BOOM, LEASE, Harness, open_store, token
+from tests.tiers import long
 from windlass import payload
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Outcome
@@ -318,6 +319,7 @@ def _assert_sound(h: Harness) -> None:
         assert sum(entry.state in ENDED for entry in entries) == (run.state in ENDED)
 
 
+@long
 @pytest.mark.parametrize("kind", SHARED)
 def test_G36_state_survives_kill_9_in_the_middle_of_work(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     clock = ManualClock(SystemClock().now())

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from tests.served import ServedHub
+from tests.tiers import corners
 from tests.workers import DEADLINE, until
 from windlass import payload
 from windlass.errors import BadInput
@@ -125,7 +126,7 @@ def test_requests_behind_one_that_waits_stay_with_the_client_and_are_answered_in
     ],
     ids=["simple", "line ends between", "blank lines in the body", "chunked", "with trailers", "mixed"],
 )
-@pytest.mark.parametrize("cut", [1, 7, 100, 100_000])
+@pytest.mark.parametrize("cut", corners((1, 7, 100, 100_000)))
 def test_requests_that_come_together_are_all_answered_however_they_are_cut(
     served: ServedHub, forms: list[bytes], cut: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

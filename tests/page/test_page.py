@@ -729,7 +729,7 @@ def test_I13_hostile_text_in_lists_is_only_text(corpus: Corpus, watched: Watched
     assert shown == set(wanted)
 
 
-@pytest.mark.parametrize("nth", [10, pytest.param(1, marks=long)])
+@pytest.mark.parametrize("nth", [40, pytest.param(1, marks=long)])
 def test_I13_hostile_text_in_runs_is_only_text(corpus: Corpus, watched: Watched, nth: int) -> None:
     page = watched.page
     for run in corpus.runs[::nth]:
@@ -743,7 +743,7 @@ def test_I13_hostile_text_in_runs_is_only_text(corpus: Corpus, watched: Watched,
         watched.check()
 
 
-@pytest.mark.parametrize("nth", [25, pytest.param(5, marks=long)])
+@pytest.mark.parametrize("nth", [80, pytest.param(5, marks=long)])
 def test_I13_hostile_text_in_filters_and_schedules_is_only_text(corpus: Corpus, watched: Watched, nth: int) -> None:
     page = watched.page
     for run in corpus.runs[::nth]:
