@@ -19,10 +19,7 @@ ANYTHING = "*"
 PLACES = 1_000  # sets of topics that are remembered although nobody waits for them now
 KEPT = 1_000  # topics kept for one of them, and runs that nobody has taken yet
 MANY = 100  # runs said at once that are worth the attention of all
-JOURNAL_EVERY, AT_MOST_EVERY = (
-    20,
-    160,
-)  # milliseconds between two times that a process says that the journal has grown; the longer it does, the more
+JOURNAL_EVERY, AT_MOST_EVERY = 20, 160  # milliseconds between two times that a process says that the journal has grown
 _CLOCK = SystemClock()  # real time, whatever clock the store has
 MORE_AFTER, MORE = 0.5, 2  # seconds until more are told of what nobody has taken, and how many times as many
 
@@ -44,9 +41,9 @@ def wants(wanted: frozenset[str], topic: str) -> bool:
 class Paced:
     """Calls something at most every so often: at once after a rest, and once more for all that came meanwhile.
 
-    What goes on and on is called less and less often: readers that find something each time go on reading by themselves. On a thread without
-    an event loop there is nobody to call later: then it is owed until the next call, or the end. A reader that was woken therefore looks
-    once more after as long a pause.
+    What goes on and on is called less and less often: readers that find something each time go on reading by themselves. On a thread
+    without an event loop there is nobody to call later: then it is owed until the next call, or the end. A reader that was woken
+    therefore looks once more after as long a pause.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
