@@ -19,7 +19,7 @@ ANYTHING = "*"
 PLACES = 1_000  # sets of topics that are remembered although nobody waits for them now
 KEPT = 1_000  # topics kept for one of them, and runs that nobody has taken yet
 MANY = 100  # runs said at once that are worth the attention of all
-JOURNAL_EVERY = 20  # milliseconds between two times that a process says that the journal has grown
+JOURNAL_EVERY, AT_MOST_EVERY = 20, 160  # milliseconds between two times that a process says that the journal has grown
 _CLOCK = SystemClock()  # real time, whatever clock the store has
 MORE_AFTER, MORE = 0.5, 2  # seconds until more are told of what nobody has taken, and how many times as many
 
@@ -41,22 +41,26 @@ def wants(wanted: frozenset[str], topic: str) -> bool:
 class Paced:
     """Calls something at most every so often: at once after a rest, and once more for all that came meanwhile.
 
-    On a thread without an event loop there is nobody to call later: then it is owed until the next call, or the end. A reader that was
-    woken therefore looks once more after as long a pause.
+    What goes on and on is called less and less often: readers that find something each time go on reading by themselves. On a thread
+    without an event loop there is nobody to call later: then it is owed until the next call, or the end. A reader that was woken
+    therefore looks once more after as long a pause.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
-        self._call, self._next, self._owed = call, 0, False
+        self._call, self._next, self._pace, self._owed = call, 0, JOURNAL_EVERY, False
 
     def __call__(self) -> None:
         now = _CLOCK.monotonic()
         if now >= self._next:
-            self._next, self._owed = now + JOURNAL_EVERY, False
+            if now >= self._next + self._pace:
+                self._pace = JOURNAL_EVERY
+            self._next, self._owed = now + self._pace, False
             self._call()
         elif not self._owed:
             self._owed = True
             with suppress(RuntimeError):  # no event loop
                 asyncio.get_running_loop().call_later((self._next - now) / 1000, self._late)
+                self._pace = min(2 * self._pace, AT_MOST_EVERY)
 
     def _late(self) -> None:
         if self._owed:

@@ -294,7 +294,8 @@ class StoreHints:
         """Tell those who wait for one of these topics, in this process and in others."""
         if JOURNAL in topics:
             self.journaled()
-        if topics != {JOURNAL}:
+            topics = [topic for topic in topics if topic != JOURNAL]
+        if topics:
             self._others.wake(topics)
 
     def board(self, topics: Collection[str]) -> Board:
