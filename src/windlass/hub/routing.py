@@ -49,7 +49,7 @@ class Routes(Generic[T]):
             self._fixed[path] = Match(path, node.methods, ())
 
     def find(self, scope: Any) -> Match[T] | None:
-        """What there is at the path of a request. A name comes before a parameter; slashes too many before it or one behind do not count."""
+        """What there is at a path. A name comes before a parameter; slashes too many before it, and one behind, do not count."""
         path, raw = _below_mount(scope), scope.get("raw_path") or b""
         if b"%2" not in raw and (match := self._fixed.get(path)) is not None:
             return match
