@@ -11,7 +11,7 @@ from pathlib import Path
 from windlass import errors
 from windlass.errors import WindlassError
 from windlass.hub.server import handlers
-from windlass.machine import ENDED, MOVES
+from windlass.machine import ENDED, FIRST, MOVES, Create
 from windlass.model import State
 from windlass.store.records import BATCHES
 
@@ -32,7 +32,7 @@ def _edges() -> dict[tuple[State, State], list[str]]:
 
 def _diagram() -> str:
     lines = ["stateDiagram-v2"]
-    lines += [f"    [*] --> {state}: create" for state in (State.WAITING, State.SCHEDULED, State.QUEUED)]
+    lines += [f"    [*] --> {state}: {Create.name}" for state in FIRST]
     lines += [f"    {state} --> {target}: {', '.join(names)}" for (state, target), names in _edges().items()]
     lines += [f"    {state} --> [*]" for state in ENDED]
     return "\n".join(lines)
@@ -44,6 +44,7 @@ def _promise(thing: object) -> str:
 
 def _moves() -> str:
     rows = ["| move | from | to | what it means |", "|---|---|---|---|"]
+    rows.append(f"| `{Create.name}` | | {', '.join(FIRST)} | {_promise(Create)} |")
     commands = list(dict.fromkeys(command for row in MOVES.values() for command in row))
     for command in commands:
         leads = {state: row[command].to for state, row in MOVES.items() if command in row and row[command].to}
@@ -57,7 +58,8 @@ def lifecycle() -> str:
     return f"""# The life of a run
 
 {NOTE}
-Every change of state there is stands in one table, `MOVES` in `windlass/machine.py`. This page is that table.
+Every change of state there is stands in `windlass/machine.py`: `FIRST` has the states in which a run begins, `MOVES` the moves from each
+state. This page is read from them.
 An ended run ({", ".join(ENDED)}) never changes again; running it again makes a new run.
 
 ```mermaid

@@ -33,6 +33,7 @@ from windlass.store import access, claims, groups, moves, order, retention, scal
 from windlass.store.access import AccessRecords
 from windlass.store.base import Row, Runs, Statement, Value
 from windlass.store.claims import ClaimRecords
+from windlass.store.creation import Creation, KeyRow, Kind, NewRow
 from windlass.store.doctor import DoctorRecords
 from windlass.store.groups import GroupRecords, GroupRow
 from windlass.store.moves import MoveRecords
@@ -171,23 +172,6 @@ class Told(NamedTuple):
     most: int
 
 
-class Kind(NamedTuple):
-    """What many runs of a call have in common; it travels once for all of them."""
-
-    state: str
-    job: str
-    queue: str
-    lane: int
-    band: int
-    max_attempts: int
-    max_runtime: int | None
-    policy: str | None
-    retry_of: str | None
-    group: str | None = None
-    aged: int | None = None
-    keep: int | None = None
-
-
 class Known(NamedTuple):
     """Lanes, and how often lanes had been removed before they were read."""
 
@@ -204,36 +188,6 @@ class Room(NamedTuple):
     own_resources: int
     placeholders: int
     own_placeholders: int
-
-
-class KeyRow(NamedTuple):
-    """A key that a run asks for."""
-
-    scope: str
-    key: str
-    run: str
-    hash: str
-    unfinished: int
-    until: int | None
-    compare: int
-
-
-class Creation(NamedTuple):
-    """What one call of create sends."""
-
-    now: int
-    ids: Sequence[str]
-    rows: Mapping[Kind, Sequence[tuple[Any, ...]]]  # id, position, due_at, payload; scope, key, schedule, instant, keys
-    keys: Sequence[KeyRow] = ()
-    definitions: Sequence[tuple[int, int]] = ()  # id, rev
-    waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
-    controls: int | None = None  # the revision it was worked out under; None: it does not depend on any
-    later: bool = False  # whether its waits are over already is left to a sweep, so that no predecessor is locked
-    keys_at: int | None = None  # the time by which keys are judged, where that is another
-
-    @property
-    def judged_at(self) -> int:
-        return self.now if self.keys_at is None else self.keys_at
 
 
 class Advance(NamedTuple):
@@ -504,7 +458,7 @@ class Records(
         statements.append(Statement("refuse_create", guard))
         for kind, rows in self._cut(made.rows):
             statements.append(Statement("create", kind._asdict() | {"r": pack(rows), "now": now}))
-            statements.append(Statement("journal_created", {"ids": pack([row[0] for row in rows]), "now": now}))
+            statements.append(Statement("journal_created", {"ids": pack([row.id for row in rows]), "now": now}))
         if predecessors:
             statements.append(Statement("add_waits", {"r": pack(made.waits)}))
             if made.later:
@@ -517,10 +471,10 @@ class Records(
         answers = await self._batch(verb, *statements)
         return Stored(_winners(answers[-1]) if made.keys else {}, _released(statements, answers))
 
-    def _cut(self, rows: Mapping[Kind, Sequence[tuple[Any, ...]]]) -> Iterator[tuple[Kind, Sequence[tuple[Any, ...]]]]:
+    def _cut(self, rows: Mapping[Kind, Sequence[NewRow]]) -> Iterator[tuple[Kind, Sequence[NewRow]]]:
         """The rows of each kind, in sets that a database takes as one parameter."""
         for kind, alike in rows.items():
-            for some in slices(alike, [len(row[3]) for row in alike], self._most):
+            for some in slices(alike, [len(row.payload) for row in alike], self._most):
                 yield kind, some
 
     async def create_group(self, group: GroupRow, made: Creation, mark: str) -> Stored:
