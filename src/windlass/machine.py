@@ -17,6 +17,7 @@ from windlass.model import Failure, Refusals, Run, State, place
 
 LIVE = (State.CLAIMED, State.RUNNING, State.CANCELLING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.QUARANTINED, State.CANCELLED, State.SKIPPED)
+UNFINISHED = tuple(state for state in State if state not in ENDED)
 
 BACKOFF_CAP = 60_000
 TOO_MANY_RETURNS = "max_returns_exceeded"

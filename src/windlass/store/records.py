@@ -33,13 +33,14 @@ from windlass.store import access, claims, groups, moves, order, retention, scal
 from windlass.store.access import AccessRecords
 from windlass.store.base import Row, Runs, Statement, Value
 from windlass.store.claims import ClaimRecords
+from windlass.store.columns import PATCHED, SCHEDULE_WRITTEN, WRITTEN_BACK
 from windlass.store.creation import Creation, KeyRow, Kind, NewRow
 from windlass.store.doctor import DoctorRecords
 from windlass.store.groups import GroupRecords, GroupRow
 from windlass.store.moves import MoveRecords
 from windlass.store.order import LET_GO, OrderRecords
 from windlass.store.retention import RetentionRecords
-from windlass.store.rows import STATES, error_of, error_text, listed_of, pack, policy_text, run_of, split_time
+from windlass.store.rows import STATES, error_of, error_text, listed_of, pack, run_of, split_time, storing
 from windlass.store.scales import ScaleRecords
 from windlass.store.stats import StatRecords
 from windlass.store.tails import Tails
@@ -48,17 +49,9 @@ from windlass.store.webhooks import End, WebhookRecords
 _options = msgspec.json.Decoder(Options).decode
 _told = msgspec.json.Decoder(dict[str, str]).decode
 
-_WRITTEN_BACK = (
-    "seq", "rev", "state", "due_at", "position", "attempt", "attempt_id", "retry_of", "burnt", "returns", "token", "worker", "slot",
-    "lease", "claimed_at", "started_at", "look_at", "cancel_asked_at", "finished_at", "reason", "lane", "parked",
-)  # fmt: skip
+_written_back, _patched = storing(WRITTEN_BACK), storing(PATCHED)
+
 WIDEST = 4  # bytes of a character
-_PATCHED = ("seq", "rev", "state", "payload", "queue", "lane", "band", "position", "due_at", "max_attempts", "keys", "parked", "aged")
-
-
-_SCHEDULE_WRITTEN = (
-    "key", "job", "kind", "expr", "zone", "anchor", "missed", "most", "max_age", "overlap", "jitter", "said", "next_at",
-)  # fmt: skip
 
 _FOLLOW = ("followed", "lock_followers", "doom", "tally", "release", "journal_followers")
 _SETTLE = ("doom_created", "release_created", "journal_settled")
@@ -298,7 +291,7 @@ def _times_of(rows: list[Row]) -> dict[str, int]:
 
 
 def _schedule_values(schedule: Schedule) -> dict[str, Value]:
-    values: dict[str, Value] = {name: getattr(schedule, name) for name in _SCHEDULE_WRITTEN}
+    values: dict[str, Value] = {name: getattr(schedule, name) for name in ("key", *SCHEDULE_WRITTEN)}
     return values | {"payload": pack(schedule.payload), "options": pack(schedule.options), "enabled": int(schedule.enabled)}
 
 
@@ -307,8 +300,8 @@ def _entries(run: Run, rows: Iterable[Row]) -> list[Entry]:
 
 
 def _attempt_of(run_id: str, row: Row) -> Attempt:
-    n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, error = row
-    return Attempt(run_id, n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, error_of(error))
+    *values, error = row
+    return Attempt(*[run_id, *values, error_of(error)])
 
 
 def needs_from(text: str) -> Needs:
@@ -566,7 +559,7 @@ class Records(
         ended = [change.after.seq for change in ordered if change.after.state in ENDED]
         left = [change.after.seq for change in ordered if change.before.state in LIVE and change.after.state not in LIVE]
         statements = [
-            Statement("write_back", {"r": pack([_written_back(change) for change in ordered]), "mark": mark}),
+            Statement("write_back", {"r": pack([_changed(change) for change in ordered]), "mark": mark}),
             Statement("journal_moves", {"r": pack([_journaled(change) for change in ordered]), "mark": mark, "now": now}),
         ]
         if closed:
@@ -578,7 +571,7 @@ class Records(
 
     async def patch(self, change: Change, mark: str, now: int, controls: int) -> bool:
         """Whether the run and the controls were still as they were read."""
-        rows = pack([[*(getattr(change.after, name) for name in _PATCHED), policy_text(change.after.policy)]])
+        rows = pack([[change.after.seq, *_patched(change.after)]])
         journal = Statement("journal_moves", {"r": pack([_journaled(change)]), "mark": mark, "now": now})
         return bool((await self._batch("patch", Statement("patch", {"r": rows, "mark": mark, "controls": controls}), journal))[0])
 
@@ -839,9 +832,9 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else msgspec.json.decode(text, type=tuple[str, ...])
 
 
-def _written_back(change: Change) -> list[Any]:
+def _changed(change: Change) -> list[Any]:
     after = change.after
-    return [*(getattr(after, name) for name in _WRITTEN_BACK), error_text(after.error), change.lapsed]
+    return [after.seq, *_written_back(after), after.lease, change.lapsed]
 
 
 def _closed(change: Change) -> list[Any]:
@@ -852,7 +845,7 @@ def _closed(change: Change) -> list[Any]:
     started_at = before.started_at if before.started_at is not None or outcome == "lapsed" else before.claimed_at
     error = None if after.error is before.error else error_text(after.error)  # one that was only given back has none of its own
     who = (before.seq, before.attempt, before.current_attempt, before.retry_of)
-    return [*who, outcome, after.state, before.worker, before.token, before.claimed_at, started_at, error]
+    return [*who, outcome, before.worker, before.token, before.claimed_at, started_at, error, after.state]
 
 
 def _journaled(change: Change) -> tuple[Any, ...]:
