@@ -14,7 +14,7 @@ from windlass import errors
 from windlass.errors import WindlassError
 from windlass.hub.description import dialects
 from windlass.hub.dispatch import Dialect
-from windlass.machine import ENDED, MOVES
+from windlass.machine import ENDED, FIRST, MOVES, Create
 from windlass.model import State
 from windlass.store.records import BATCHES
 
@@ -35,7 +35,7 @@ def _edges() -> dict[tuple[State, State], list[str]]:
 
 def _diagram() -> str:
     lines = ["stateDiagram-v2"]
-    lines += [f"    [*] --> {state}: create" for state in (State.WAITING, State.SCHEDULED, State.QUEUED)]
+    lines += [f"    [*] --> {state}: {Create.name}" for state in FIRST]
     lines += [f"    {state} --> {target}: {', '.join(names)}" for (state, target), names in _edges().items()]
     lines += [f"    {state} --> [*]" for state in ENDED]
     return "\n".join(lines)
@@ -47,6 +47,7 @@ def _promise(thing: object) -> str:
 
 def _moves() -> str:
     rows = ["| move | from | to | what it means |", "|---|---|---|---|"]
+    rows.append(f"| `{Create.name}` | | {', '.join(FIRST)} | {_promise(Create)} |")
     commands = list(dict.fromkeys(command for row in MOVES.values() for command in row))
     for command in commands:
         leads = {state: row[command].to for state, row in MOVES.items() if command in row and row[command].to}
@@ -60,7 +61,8 @@ def lifecycle() -> str:
     return f"""# The life of a run
 
 {NOTE}
-Every change of state there is stands in one table, `MOVES` in `windlass/machine.py`. This page is that table.
+Every change of state there is stands in `windlass/machine.py`: `FIRST` has the states in which a run begins, `MOVES` the moves from each
+state. This page is read from them.
 An ended run ({", ".join(ENDED)}) never changes again; running it again makes a new run.
 
 ```mermaid

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.machine import ENDED, LIVE, MOVES
+from windlass.machine import ENDED, FIRST, LIVE, MOVES
 from windlass.model import Delivery, Entry, Group, Lane, Limits, Needs, Pause, Queue, Rate, Resource, Run, Slot, State, Webhook, WorkerInfo
 from windlass.store import sql
 from windlass.store.base import Row, Statement, Store, run_sync
@@ -297,7 +297,7 @@ def journal_is_dense(now: Snapshot) -> None:
 
 _TARGETS = {(state.value, kind.name): {to.value for to in move.to} for state, row in MOVES.items() for kind, move in row.items()}
 _TARGETS[State.CANCELLING.value, "confirm"] = {State.CANCELLED.value}
-_BEGINNINGS = {state.value for state in PENDING}
+_BEGINNINGS = {state.value for state in FIRST}
 
 
 def edges_are_legal(now: Snapshot) -> None:

@@ -1,7 +1,7 @@
-"""The rules. `step(run, command, now)` gives the next run or raises; no I/O, no clock, no chance.
+"""The rules. `begin` gives the first state of a run, `step(run, command, now)` the next run or raises; no I/O, no clock, no chance.
 
-`MOVES` says every change of state there is. The diagram in the docs, the `from` states in the SQL and the hints in
-errors are read from it.
+`FIRST` and `MOVES` say every change of state there is. The diagram in the docs, the `from` states in the SQL and the hints in
+errors are read from them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from windlass.model import Failure, Refusals, Run, State, place
 
 LIVE = (State.CLAIMED, State.RUNNING, State.CANCELLING)
 ENDED = (State.SUCCEEDED, State.FAILED, State.QUARANTINED, State.CANCELLED, State.SKIPPED)
+UNFINISHED = tuple(state for state in State if state not in ENDED)
 
 BACKOFF_CAP = 60_000
 TOO_MANY_RETURNS = "max_returns_exceeded"
@@ -35,6 +36,12 @@ class Command(Struct, frozen=True, kw_only=True, gc=False):
     name: ClassVar[str] = ""
     journaled: ClassVar[bool] = True
     token: str | None = None
+
+
+class Create(Command, frozen=True, kw_only=True):
+    """A caller, a schedule or a rerun asks for it; a new run waits for other runs, for its time, or for a worker."""
+
+    name = "create"
 
 
 class Dispatch(Command, frozen=True, kw_only=True):
@@ -198,12 +205,22 @@ class Move(NamedTuple):
     rule: Rule
 
 
-def _ready(run: Run, now: int) -> State:
-    return State.SCHEDULED if run.due_at > now else State.QUEUED
+def _ready(due_at: int, now: int) -> State:
+    return State.SCHEDULED if due_at > now else State.QUEUED
+
+
+def begin(now: int, due_at: int | None = None, *, waits: bool = False, index: int = 0, head_start: int = 0) -> tuple[State, int, int]:
+    """The first state of a run, when it is due and its position: the index-th of its call, which may wait for other runs.
+
+    One that is due already stands behind those that were created before it.
+    """
+    due = now if due_at is None else due_at
+    state = State.WAITING if waits else _ready(due, now)
+    return state, due, place(max(now, due) - head_start, index)
 
 
 def release(run: Run, cmd: Release, now: int) -> Run:
-    return replace(run, state=_ready(run, now))
+    return replace(run, state=_ready(run.due_at, now))
 
 
 def dispatch(run: Run, cmd: Dispatch, now: int) -> Run:
@@ -371,7 +388,7 @@ def patch(run: Run, cmd: Patch, now: int) -> Run:
     edited = replace(run, **_in_its_lane(run) | given)
     if cmd.due_at is not None:
         edited = replace(edited, position=place(max(run.created_at, cmd.due_at) - edited.head_start))
-    return edited if run.state is State.WAITING or cmd.due_at is None else replace(edited, state=_ready(edited, now))
+    return edited if run.state is State.WAITING or cmd.due_at is None else replace(edited, state=_ready(edited.due_at, now))
 
 
 def _ranked(run: Run, cmd: Patch) -> dict[str, Any]:
@@ -419,6 +436,9 @@ _HELD: dict[type[Command], Move] = {
     Expire: Move(_EXHAUSTED, expire),
     Cancel: Move((State.CANCELLING,), ask_to_stop),
 }
+
+FIRST = (State.WAITING, *_READY)
+"""Where `create` leads: the one move that begins in no state."""
 
 MOVES: dict[State, dict[type[Command], Move]] = {
     State.WAITING: {

@@ -16,10 +16,10 @@ from tests.harness import Harness, open_store, token
 from tests.invariants import CLEAR, Observer, clear, with_tables
 from tests.tiers import long
 from windlass.clock import ManualClock
-from windlass.engine import Outcome, groups, retention
+from windlass.engine import Outcome, create, groups, retention
 from windlass.errors import BadInput, Cancelled, DuplicateKey, NotFound, UnknownJob, WrongState
 from windlass.faults import FAULTS
-from windlass.machine import ENDED, Succeed
+from windlass.machine import ENDED, FIRST, Succeed, begin
 from windlass.model import Group, Key, Limits, Member, NewGroup, NewRun, OnFailure, Options, Run, State
 from windlass.store.base import Store, run_sync
 from windlass.store.postgres import BlockingPostgres
@@ -837,3 +837,31 @@ def test_any_group_becomes_what_its_rules_say(
         model.end(ids.index(run.id), "succeeded")
         compare()
     assert model.status() != "running"
+
+
+# Where runs begin
+
+
+def test_runs_of_all_kinds_begin_as_the_machine_says(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Created, in a group, by a schedule, rerun alone and in a group: nobody else decides a first state."""
+    decided = set[tuple[State, int, int]]()
+
+    def begins(*given: Any, **more: Any) -> tuple[State, int, int]:
+        decided.add(beginning := begin(*given, **more))
+        return beginning
+
+    monkeypatch.setattr(create, "begin", begins)
+    now = h.clock.now()
+    first = h.create()
+    h(h.engine.create([NewRun("mail"), NewRun("mail", due_at=now + DAY), NewRun("mail", after=(first,), due_at=now + DAY)]))
+    group = make(h, graph(a="", b="a"), "graph", callback=NewRun("mail", {"name": "last"}))
+    h(h.engine.schedule("daily", "mail", every="1d"))
+    works(h)
+    assert group_of(h, group).status == "completed"
+    h(h.engine.rerun(first))
+    h(h.engine.rerun_group(group.id))
+    h.sweep(2 * DAY)
+    runs = h(h.engine.runs(count=100)).runs
+    begun = {(h(h.engine.history(run.id))[0].state, run.due_at, run.position) for run in runs}
+    assert begun == decided
+    assert (len(runs), {state for state, _, _ in begun}) == (12, set(FIRST))

@@ -20,6 +20,7 @@ from windlass.engine.core import DEFAULT_ATTEMPTS
 from windlass.errors import LeaseLost, WindlassError
 from windlass.machine import (
     ENDED,
+    FIRST,
     LIVE,
     MOVES,
     Abandon,
@@ -42,6 +43,7 @@ from windlass.machine import (
     Start,
     Succeed,
     backoff,
+    begin,
     last_refused,
     step,
 )
@@ -235,7 +237,7 @@ def test_ended_states_are_absorbing() -> None:
 
 
 def test_every_state_can_be_reached_and_left() -> None:
-    reached = {State.WAITING, State.SCHEDULED, State.QUEUED}
+    reached = set(FIRST)
     for _ in State:
         reached |= {to for state in reached for move in MOVES[state].values() for to in move.to}
     assert reached == set(State)
@@ -334,6 +336,39 @@ def test_the_states_in_the_indexes_are_those_of_the_table(dialect: str) -> None:
     indexes = dict(re.findall(r"create index (\w+) on job_runs [^;]* where state = '(\w+)'", schema))
     moves: dict[str, type[Command]] = {"job_runs_ready": Claim, "job_runs_due": Dispatch, "job_runs_waiting": Release}
     assert {name: {state} for name, state in indexes.items()} == {name: _from(kind) for name, kind in moves.items()}
+
+
+# The beginning
+
+
+@given(times, st.none() | times, st.booleans(), st.integers(0, 9), durations)
+def test_a_run_begins_where_what_it_waits_for_says(now: int, due_at: int | None, waits: bool, index: int, head_start: int) -> None:
+    state, due, position = begin(now, due_at, waits=waits, index=index, head_start=head_start)
+    assert due == (now if due_at is None else due_at)
+    assert state is (State.WAITING if waits else State.SCHEDULED if due > now else State.QUEUED)
+    assert position == place(max(due, now) - head_start, index)
+
+
+@given(times, st.none() | times, st.booleans(), times)
+def test_a_run_that_waited_is_released_to_where_it_would_have_begun(now: int, due_at: int | None, waits: bool, later: int) -> None:
+    state, due, position = begin(now, due_at, waits=waits)
+    assert state in FIRST
+    born = replace(PLAIN, state=state, due_at=due, position=position, created_at=now)
+    whole(born)
+    if waits:
+        assert step(born, Release(), later).state is begin(later, due)[0]
+
+
+@pytest.mark.parametrize("state", FIRST)
+def test_every_beginning_can_be_had(state: State) -> None:
+    assert state in {begin(START, due_at, waits=waits)[0] for due_at in (None, START + 1) for waits in (False, True)}
+
+
+@given(times, times, st.integers(0, 9), st.integers(0, 9))
+def test_those_of_one_call_stand_in_its_order_and_behind_what_was_due_before(now: int, due_at: int, one: int, other: int) -> None:
+    first, second = begin(now, due_at, index=one)[2], begin(now, due_at, index=other)[2]
+    assert (first < second) == (one < other)
+    assert begin(now - 1, index=other)[2] < first
 
 
 # The rules, over random runs

@@ -37,11 +37,13 @@ from windlass.machine import (
     Snooze,
     Start,
     Succeed,
+    begin,
     step,
 )
-from windlass.model import Failure, Rate, Resource, Run, State
+from windlass.model import Failure, Policy, Rate, Resource, Run, State
 from windlass.store.base import Statement, Store, run_sync
 from windlass.store.claims import Grab, Head, Moment, Wanted
+from windlass.store.creation import Creation, Kind, NewRow
 from windlass.store.order import Usage, within
 from windlass.store.records import Change, Held, Ready, Records, Written
 from windlass.store.rows import error_text, policy_text
@@ -164,6 +166,51 @@ def _place(run: Run) -> tuple[int, int, int]:
 
 def _head(run: Run, lane: int | None = None) -> Head:
     return Head(run.seq, run.band, run.position, run.lane if lane is None else lane, run.due_at, run.keys, len(run.payload.encode()))
+
+
+# Create
+
+
+class New(NamedTuple):
+    """A run that is asked for: what it has in common with others, and what it has for itself."""
+
+    due_at: int | None
+    waits: bool
+    kind: tuple[Any, ...]  # job, max_runtime, policy, retry_of, keep
+    own: tuple[Any, ...]  # payload, schedule, instant, keys
+
+
+news = st.builds(
+    New,
+    st.none() | times,
+    st.booleans(),
+    st.tuples(words, st.none() | lengths, st.sampled_from([Policy(), Policy(grace=1)]), st.none() | words, st.none() | lengths),
+    st.tuples(st.sampled_from(["{}", '"é"']), st.none() | st.integers(1, 9), st.none() | times, st.none() | words),
+)
+
+
+@examples
+@given(st.lists(news, min_size=1, max_size=5), st.none() | st.integers(-2, 2), times)
+def test_create(table: Table, asked: list[New], aged: int | None, now: int) -> None:
+    """Every row is stored as `begin` decided, with all its columns, and the rest are those of a run that nothing has happened to."""
+    table.fill([])
+    rows: dict[Kind, list[NewRow]] = defaultdict(list)
+    expected = {}
+    for index, (due_at, waits, (job, max_runtime, policy, retry_of, keep), (payload, schedule, instant, keys)) in enumerate(asked):
+        state, due, position = begin(now, due_at, waits=waits, index=index, head_start=aged or 0)
+        common = (job, "mail", 2, -1, 3, max_runtime, policy_text(policy), retry_of)
+        kind = Kind(state.value, *common, aged=aged, keep=keep)
+        rows[kind].append(NewRow(f"run{index}", position, due, payload, schedule=schedule, instant=instant, keys=keys))
+        expected[f"run{index}"] = Run(
+            seq=0, id=f"run{index}", rev=1, state=state, job=job, queue="mail", lane=2, band=-1, position=position, payload=payload,
+            due_at=due, created_at=now, max_attempts=3, max_runtime=max_runtime, policy=policy, retry_of=retry_of, schedule=schedule,
+            instant=instant, keys=keys, aged=aged, keep=keep,
+        )  # fmt: skip
+    run_sync(table.records.create(Creation(now, list(expected), rows), MARK))
+    found = table.read()
+    assert {run.id: replace(run, seq=0) for run in found.runs.values()} == expected
+    told = {_told(entry) for moves in found.journal.values() for entry in moves}
+    assert told == {(run.seq, 1, now, "create", run.state.value, 1, None) for run in found.runs.values()}
 
 
 # Claim

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -18,9 +18,10 @@ from windlass.engine.fitting import Fitting, Unfit, laid_over
 from windlass.engine.steady import Bounds
 from windlass.errors import BadInput, Conflict, DuplicateKey, Forbidden, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.gates import keys_text, limits_by_key, own_amounts
-from windlass.machine import ENDED, rank, refusal
-from windlass.model import INDEX_STEP, Created, Job, Key, Lane, NewRun, Options, Run, State, Use, place
-from windlass.store.records import Creation, KeyRow, Kind, Ready, Winner, needs_text
+from windlass.machine import ENDED, begin, rank, refusal
+from windlass.model import Created, Job, Key, Lane, NewRun, Options, Run, State, Use, place
+from windlass.store.creation import Creation, KeyRow, Kind, NewRow
+from windlass.store.records import Ready, Winner, needs_text
 from windlass.store.rows import policy_of, policy_text
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
@@ -35,8 +36,7 @@ def content_hash(new: NewRun) -> str:
     return blake2b(content, digest_size=16).hexdigest()
 
 
-_Alike = tuple[str, str, Options | None, str | None]  # state, job, own options, retry_of: what a kind is worked out from
-_WAITING, _SCHEDULED, _QUEUED = State.WAITING.value, State.SCHEDULED.value, State.QUEUED.value  # plain texts are hashed in no time
+_Alike = tuple[State, str, Options | None, str | None]  # state, job, own options, retry_of: what a kind is worked out from
 
 
 # A creation with the id it will have if its key is free, its key, and the text of its payload alone.
@@ -98,7 +98,6 @@ class Creating(Fitting):
         if old.state not in ENDED:
             raise WrongState(refusal(old, "rerun"), hint="Wait for its end, or cancel it first.")
         now, new_id = self.clock.now(), self.clock.new_id()
-        rules = old.max_attempts, old.max_runtime, policy_text(old.policy)
         asked: _Asked = (new_id, NewRun(old.job, key=key), None if key is None else (checks.key(key, self.limits).scope, key.name), "")
         made = Creation(now, [new_id], {})
         if key is not None:
@@ -106,9 +105,11 @@ class Creating(Fitting):
             made = made._replace(keys=[_key_row(asked, key.on_duplicate == "compare", latest)], keys_at=earliest)
         for _ in range(PATIENCE):
             rev, ((lane, keys),) = await self.lanes_again([old])
-            kind = Kind(_QUEUED, old.job, old.queue, lane, old.band, *rules, retry_of=old.current_attempt, aged=old.aged, keep=old.keep)
-            row = (new_id, place(now - old.head_start), now, old.payload, *(asked[2] or (None, None)), None, old.instant, keys)
-            if (winners := await self._store(made._replace(rows={kind: [row]}, controls=rev))) is not None:
+            kind, row = again(old, new_id, lane, keys, now)
+            if asked[2] is not None:
+                row = replace(row, scope=asked[2][0], key=asked[2][1])
+            rows = {kind._replace(retry_of=old.current_attempt): [row]}
+            if (winners := await self._store(made._replace(rows=rows, controls=rev))) is not None:
                 return self._answer(asked, winners)
             await self.refresh_controls()
         raise Conflict(f"Run {old.id} could not be rerun.", hint="Try again.")
@@ -161,11 +162,11 @@ class Creating(Fitting):
         """Where and when the next of each kind is ready. Those whose keys others hold were not made."""
         lost = {row.run for row in made.keys if (winner := winners.get((row.scope, row.key))) is not None and winner.run != row.run}
         for kind, rows in made.rows.items():
-            if kind.state == _QUEUED:
-                if runs := [row[0] for row in rows if row[0] not in lost]:
+            if kind.state == State.QUEUED:
+                if runs := [row.id for row in rows if row.id not in lost]:
                     yield Ready(kind.queue, made.now, runs)
-            elif kind.state != _WAITING:
-                yield Ready(kind.queue, min(row[2] for row in rows))
+            elif kind.state == State.SCHEDULED:
+                yield Ready(kind.queue, min(row.due_at for row in rows))
         if made.later and made.waits:
             yield Ready("", made.now + 1)  # a sweep settles them
 
@@ -189,29 +190,24 @@ class Creating(Fitting):
         key = checks.key(new.key, self.limits)
         return key.scope, key.name
 
-    async def _made(self, asked: Sequence[_Asked], undefined: Literal["refuse", "wait"]) -> Creation:
-        """Everything one batch needs, worked out from what this process knows now."""
+    async def _made(self, asked: Sequence[_Asked], undefined: Literal["refuse", "wait"], waiting: Collection[str | None] = ()) -> Creation:
+        """Everything one batch needs, worked out from what this process knows now. `waiting`: those that wait for others of the call."""
         now, first = self.clock.now(), _first_by_key(asked)
         kept = [(index, item) for index, item in enumerate(asked) if not item[2] or first[item[2]] is item]
         predecessors = await self._predecessors({before for _, new, _, _ in asked if new.after for before in new.after})
         jobs = await self.definitions({new.job for _, new, _, _ in asked}, undefined)
-        rows: dict[_Alike, list[tuple[Any, ...]]] = defaultdict(list)
-        first_place = place(now)
+        rows: dict[_Alike, list[NewRow]] = defaultdict(list)
         for index, (identity, new, key, text) in kept:
-            due_at = now if new.due_at is None else new.due_at
-            later = due_at > now
-            state = _WAITING if new.after else _SCHEDULED if later else _QUEUED
+            state, due_at, position = begin(now, new.due_at, waits=bool(new.after) or identity in waiting, index=index)
             template = jobs[new.job][0].payload
             if template or new.payload is None:
                 text = json.dump(laid_over(template, new.payload), most=self.limits.payload)
-            position = place(due_at, index) if later else first_place + index * INDEX_STEP
-            row: tuple[Any, ...] = (identity, position, due_at, text) if key is None else (identity, position, due_at, text, *key)
-            if new.schedule is not None:
-                row = (*row, new.schedule, new.instant)  # always behind a key
+            scope, name = (None, None) if key is None else key
+            row = NewRow(identity, position, due_at, text, scope, name, new.schedule, new.instant)
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
         rev, kinds = await self._by_kind(rows, jobs)
         if any(jobs[name][0].rev == 0 for _, name, _, _ in rows):  # there are placeholders for them now
-            return await self._made(asked, undefined)
+            return await self._made(asked, undefined, waiting)
         bounds = await self.bounds() if first else Bounds(now, now)
         compared = {key for _, new, key, _ in asked if key and new.key and new.key.on_duplicate == "compare"}
         return Creation(
@@ -232,19 +228,19 @@ class Creating(Fitting):
         )
 
     async def _by_kind(
-        self, rows: Mapping[_Alike, list[tuple[Any, ...]]], jobs: Mapping[str, tuple[Job, Template]]
-    ) -> tuple[int, dict[Kind, list[tuple[Any, ...]]]]:
+        self, rows: Mapping[_Alike, list[NewRow]], jobs: Mapping[str, tuple[Job, Template]]
+    ) -> tuple[int, dict[Kind, list[NewRow]]]:
         """The rows with what they have in common, in lanes that exist as of a revision."""
         templates = {alike: self._template(alike[2], *jobs[alike[1]]) for alike in rows}
         undefined = {alike[1] for alike in rows if jobs[alike[1]][0].rev == 0}
         rev, lanes = await self.lanes_for(
             {(template.queue, alike[1], template.requires) for alike, template in templates.items()}, undefined
         )
-        made: dict[Kind, list[tuple[Any, ...]]] = defaultdict(list)
+        made: dict[Kind, list[NewRow]] = defaultdict(list)
         for (state, job, options, retry_of), template in templates.items():
             queue, requires, band, max_attempts, max_runtime, policy, amounts, keep = template
             lane = lanes[queue, job, requires]
-            kind = Kind(state, job, queue, lane.id, band, max_attempts, max_runtime, policy, retry_of, keep=keep)
+            kind = Kind(state.value, job, queue, lane.id, band, max_attempts, max_runtime, policy, retry_of, keep=keep)
             found = rows[state, job, options, retry_of]
             own = own_amounts(lane.requires, amounts)
             if own is not None or limits_by_key(lane.requires.uses):
@@ -311,17 +307,25 @@ def _keys_of(lane: Lane, job: Template, payload: str) -> str | None:
     return keys_text(uses, msgspec.json.decode(payload), own) if own is not None or limits_by_key(uses) else None
 
 
-def _keyed(rows: list[tuple[Any, ...]], uses: tuple[Use, ...], amounts: tuple[int, int] | None) -> list[tuple[Any, ...]]:
+def again(old: Run, new_id: str, lane: int, keys: str | None, now: int, *, waits: bool = False, index: int = 0) -> tuple[Kind, NewRow]:
+    """What stores a new run with the payload and the rules of one that has ended, in this lane and under these keys."""
+    state, due_at, position = begin(now, waits=waits, index=index, head_start=old.head_start)
+    rules = old.max_attempts, old.max_runtime, policy_text(old.policy)
+    kind = Kind(state.value, old.job, old.queue, lane, old.band, *rules, aged=old.aged, keep=old.keep)
+    return kind, NewRow(new_id, position, due_at, old.payload, instant=old.instant, keys=keys)
+
+
+def _keyed(rows: list[NewRow], uses: tuple[Use, ...], amounts: tuple[int, int] | None) -> list[NewRow]:
     """The same with the keys under which they use what is limited by key, and with amounts of their own."""
-    return [(*row, *(None,) * (8 - len(row)), keys_text(uses, msgspec.json.decode(row[3]), amounts)) for row in rows]
+    return [replace(row, keys=keys_text(uses, msgspec.json.decode(row.payload), amounts)) for row in rows]
 
 
-def _ageing(kind: Kind, rows: list[tuple[Any, ...]], ageing: int) -> tuple[Kind, list[tuple[Any, ...]]]:
+def _ageing(kind: Kind, rows: list[NewRow], ageing: int) -> tuple[Kind, list[NewRow]]:
     """The same in a queue that ages: one band for all, in which a priority is a head start."""
     band, priority = rank(-kind.band, ageing)
     head_start = place((priority or 0) * ageing)
     policy = policy_text(replace(policy_of(kind.policy or "{}"), ageing=ageing))
-    return kind._replace(band=band, aged=priority, policy=policy), [(row[0], row[1] - head_start, *row[2:]) for row in rows]
+    return kind._replace(band=band, aged=priority, policy=policy), [replace(row, position=row.position - head_start) for row in rows]
 
 
 def _other_content(first: NewRun, again: NewRun) -> bool:

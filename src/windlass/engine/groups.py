@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Literal, get_args
@@ -14,13 +14,14 @@ from msgspec.structs import replace
 from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.core import PATIENCE
-from windlass.engine.create import Creating
+from windlass.engine.create import Creating, again
 from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.machine import MOVES, Cancel, step
-from windlass.model import Group, GroupKind, GroupStatus, Key, Member, NewGroup, NewRun, OnFailure, Result, Run, State, place
+from windlass.model import Group, GroupKind, GroupStatus, Key, Member, NewGroup, NewRun, OnFailure, Result, Run
+from windlass.store.creation import Creation, KeyRow, Kind, NewRow
 from windlass.store.groups import NEWEST, GroupRow
-from windlass.store.records import Change, Creation, KeyRow, Kind, Winner
-from windlass.store.rows import pack, policy_text
+from windlass.store.records import Change, Winner
+from windlass.store.rows import pack
 
 SLICE = 500
 """Members that are cancelled in one batch."""
@@ -44,7 +45,7 @@ class Grouping(Creating):
         callback = None if new.callback is None else ids[-1]
         group = GroupRow(self.clock.new_id(), new.name, new.kind, new.on_failure, len(new.members), waits, callback)
         for _ in range(PATIENCE):
-            made = _in_group(await self._made(asked, undefined), group)
+            made = _in_group(await self._made(asked, undefined, group.waiting), group)
             if new.key is not None:
                 earliest, latest = await self.bounds()
                 made = made._replace(keys=[_key_row(replace(new, key=None), new.key, group.id, latest)], keys_at=earliest)
@@ -160,7 +161,8 @@ class Grouping(Creating):
             asked = asked._replace(keys=[_key_row(("rerun", old.id), self._checked_key(key), identity, latest)], keys_at=earliest)
         for _ in range(PATIENCE):
             rev, places = await self.lanes_again([*runs, *called])
-            made = _in_group(asked._replace(rows=_again([*runs, *called], new_ids, places, now), controls=rev), group)
+            rows = _again([*runs, *called], new_ids, places, group.waiting, now)
+            made = _in_group(asked._replace(rows=rows, controls=rev), group)
             if (stored := await self._store_group(group, made)) is not None:
                 return stored
             await self.refresh_controls()
@@ -292,25 +294,23 @@ def _cycle(left: Mapping[int, int], before: Sequence[Sequence[int]]) -> list[int
 
 
 def _in_group(made: Creation, group: GroupRow) -> Creation:
-    """The same runs, in a group: those with predecessors wait, and so does the callback, which is no member."""
-    waiting = {run for run, _ in group.waits} | {group.callback}
-    rows: dict[Kind, list[tuple[Any, ...]]] = defaultdict(list)
+    """The same runs, in a group; its callback is no member."""
+    rows: dict[Kind, list[NewRow]] = defaultdict(list)
     for kind, some in made.rows.items():
         for row in some:
-            state = State.WAITING.value if row[0] in waiting else kind.state
-            rows[kind._replace(state=state, group=None if row[0] == group.callback else group.id)].append(row)
+            rows[kind if row.id == group.callback else kind._replace(group=group.id)].append(row)
     return made._replace(rows=rows)
 
 
 def _again(
-    runs: Sequence[Run], new_ids: Mapping[str, str], places: Sequence[tuple[int, str | None]], now: int
-) -> dict[Kind, list[tuple[Any, ...]]]:
+    runs: Sequence[Run], new_ids: Mapping[str, str], places: Sequence[tuple[int, str | None]], waiting: Collection[str | None], now: int
+) -> dict[Kind, list[NewRow]]:
     """The rows of new runs with the payloads and rules of old ones, in these lanes and under these keys."""
-    rows: dict[Kind, list[tuple[Any, ...]]] = defaultdict(list)
+    rows: dict[Kind, list[NewRow]] = defaultdict(list)
     for index, (run, (lane, keys)) in enumerate(zip(runs, places, strict=True)):
-        rules = run.max_attempts, run.max_runtime, policy_text(run.policy)
-        kind = Kind(State.QUEUED.value, run.job, run.queue, lane, run.band, *rules, retry_of=None, aged=run.aged, keep=run.keep)
-        rows[kind].append((new_ids[run.id], place(now - run.head_start, index), now, run.payload, None, None, None, None, keys))
+        new_id = new_ids[run.id]
+        kind, row = again(run, new_id, lane, keys, now, waits=new_id in waiting, index=index)
+        rows[kind].append(row)
     return rows
 
 

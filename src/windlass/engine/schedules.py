@@ -21,7 +21,8 @@ from windlass.engine.edits import Editing
 from windlass.errors import BadInput, Conflict, DuplicateKey, Forbidden, NotFound, OutcomeUnknown, StoreError, WindlassError
 from windlass.firing import Fire, Skip, first_from, last_instant, passed_over, plan, rule_of
 from windlass.model import Created, Key, Limits, Missed, NewRun, Options, Overlap, Schedule, Skipped, State
-from windlass.store.records import Advance, KeyRow, Records, Unfinished
+from windlass.store.creation import KeyRow
+from windlass.store.records import Advance, Records, Unfinished
 
 _LOG = logging.getLogger("windlass.schedules")
 

@@ -36,6 +36,11 @@ class GroupRow(NamedTuple):
     retry_of: str | None = None
     retries: Sequence[tuple[str, str]] = ()  # a member, and the attempt it is the rerun of
 
+    @property
+    def waiting(self) -> frozenset[str | None]:
+        """Those of its runs that wait for others of it: members with predecessors, and the callback."""
+        return frozenset((*(run for run, _ in self.waits), self.callback))
+
 
 def before_members(group: GroupRow, now: int) -> list[Statement]:
     """The group's row, which its members name."""

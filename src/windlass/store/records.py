@@ -33,12 +33,14 @@ from windlass.store import access, claims, groups, moves, order, retention, scal
 from windlass.store.access import AccessRecords
 from windlass.store.base import Row, Runs, Statement, Value
 from windlass.store.claims import ClaimRecords
+from windlass.store.columns import PATCHED, SCHEDULE_WRITTEN, WRITTEN_BACK
+from windlass.store.creation import Creation, KeyRow, Kind, NewRow
 from windlass.store.doctor import DoctorRecords
 from windlass.store.groups import GroupRecords, GroupRow
 from windlass.store.moves import MoveRecords
 from windlass.store.order import LET_GO, OrderRecords
 from windlass.store.retention import RetentionRecords
-from windlass.store.rows import STATES, error_of, error_text, listed_of, pack, policy_text, run_of, split_time
+from windlass.store.rows import STATES, error_of, error_text, listed_of, pack, run_of, split_time, storing
 from windlass.store.scales import ScaleRecords
 from windlass.store.stats import StatRecords
 from windlass.store.tails import Tails
@@ -47,17 +49,9 @@ from windlass.store.webhooks import End, WebhookRecords
 _options = msgspec.json.Decoder(Options).decode
 _told = msgspec.json.Decoder(dict[str, str]).decode
 
-_WRITTEN_BACK = (
-    "seq", "rev", "state", "due_at", "position", "attempt", "attempt_id", "retry_of", "burnt", "returns", "token", "worker", "slot",
-    "lease", "claimed_at", "started_at", "look_at", "cancel_asked_at", "finished_at", "reason", "lane", "parked",
-)  # fmt: skip
+_written_back, _patched = storing(WRITTEN_BACK), storing(PATCHED)
+
 WIDEST = 4  # bytes of a character
-_PATCHED = ("seq", "rev", "state", "payload", "queue", "lane", "band", "position", "due_at", "max_attempts", "keys", "parked", "aged")
-
-
-_SCHEDULE_WRITTEN = (
-    "key", "job", "kind", "expr", "zone", "anchor", "missed", "most", "max_age", "overlap", "jitter", "said", "next_at",
-)  # fmt: skip
 
 _FOLLOW = ("followed", "lock_followers", "doom", "tally", "release", "journal_followers")
 _SETTLE = ("doom_created", "release_created", "journal_settled")
@@ -171,23 +165,6 @@ class Told(NamedTuple):
     most: int
 
 
-class Kind(NamedTuple):
-    """What many runs of a call have in common; it travels once for all of them."""
-
-    state: str
-    job: str
-    queue: str
-    lane: int
-    band: int
-    max_attempts: int
-    max_runtime: int | None
-    policy: str | None
-    retry_of: str | None
-    group: str | None = None
-    aged: int | None = None
-    keep: int | None = None
-
-
 class Known(NamedTuple):
     """Lanes, and how often lanes had been removed before they were read."""
 
@@ -204,36 +181,6 @@ class Room(NamedTuple):
     own_resources: int
     placeholders: int
     own_placeholders: int
-
-
-class KeyRow(NamedTuple):
-    """A key that a run asks for."""
-
-    scope: str
-    key: str
-    run: str
-    hash: str
-    unfinished: int
-    until: int | None
-    compare: int
-
-
-class Creation(NamedTuple):
-    """What one call of create sends."""
-
-    now: int
-    ids: Sequence[str]
-    rows: Mapping[Kind, Sequence[tuple[Any, ...]]]  # id, position, due_at, payload; scope, key, schedule, instant, keys
-    keys: Sequence[KeyRow] = ()
-    definitions: Sequence[tuple[int, int]] = ()  # id, rev
-    waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
-    controls: int | None = None  # the revision it was worked out under; None: it does not depend on any
-    later: bool = False  # whether its waits are over already is left to a sweep, so that no predecessor is locked
-    keys_at: int | None = None  # the time by which keys are judged, where that is another
-
-    @property
-    def judged_at(self) -> int:
-        return self.now if self.keys_at is None else self.keys_at
 
 
 class Advance(NamedTuple):
@@ -344,7 +291,7 @@ def _times_of(rows: list[Row]) -> dict[str, int]:
 
 
 def _schedule_values(schedule: Schedule) -> dict[str, Value]:
-    values: dict[str, Value] = {name: getattr(schedule, name) for name in _SCHEDULE_WRITTEN}
+    values: dict[str, Value] = {name: getattr(schedule, name) for name in ("key", *SCHEDULE_WRITTEN)}
     return values | {"payload": pack(schedule.payload), "options": pack(schedule.options), "enabled": int(schedule.enabled)}
 
 
@@ -353,8 +300,8 @@ def _entries(run: Run, rows: Iterable[Row]) -> list[Entry]:
 
 
 def _attempt_of(run_id: str, row: Row) -> Attempt:
-    n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, error = row
-    return Attempt(run_id, n, identity, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, error_of(error))
+    *values, error = row
+    return Attempt(*[run_id, *values, error_of(error)])
 
 
 def needs_from(text: str) -> Needs:
@@ -504,7 +451,7 @@ class Records(
         statements.append(Statement("refuse_create", guard))
         for kind, rows in self._cut(made.rows):
             statements.append(Statement("create", kind._asdict() | {"r": pack(rows), "now": now}))
-            statements.append(Statement("journal_created", {"ids": pack([row[0] for row in rows]), "now": now}))
+            statements.append(Statement("journal_created", {"ids": pack([row.id for row in rows]), "now": now}))
         if predecessors:
             statements.append(Statement("add_waits", {"r": pack(made.waits)}))
             if made.later:
@@ -517,10 +464,10 @@ class Records(
         answers = await self._batch(verb, *statements)
         return Stored(_winners(answers[-1]) if made.keys else {}, _released(statements, answers))
 
-    def _cut(self, rows: Mapping[Kind, Sequence[tuple[Any, ...]]]) -> Iterator[tuple[Kind, Sequence[tuple[Any, ...]]]]:
+    def _cut(self, rows: Mapping[Kind, Sequence[NewRow]]) -> Iterator[tuple[Kind, Sequence[NewRow]]]:
         """The rows of each kind, in sets that a database takes as one parameter."""
         for kind, alike in rows.items():
-            for some in slices(alike, [len(row[3]) for row in alike], self._most):
+            for some in slices(alike, [len(row.payload) for row in alike], self._most):
                 yield kind, some
 
     async def create_group(self, group: GroupRow, made: Creation, mark: str) -> Stored:
@@ -612,7 +559,7 @@ class Records(
         ended = [change.after.seq for change in ordered if change.after.state in ENDED]
         left = [change.after.seq for change in ordered if change.before.state in LIVE and change.after.state not in LIVE]
         statements = [
-            Statement("write_back", {"r": pack([_written_back(change) for change in ordered]), "mark": mark}),
+            Statement("write_back", {"r": pack([_changed(change) for change in ordered]), "mark": mark}),
             Statement("journal_moves", {"r": pack([_journaled(change) for change in ordered]), "mark": mark, "now": now}),
         ]
         if closed:
@@ -624,7 +571,7 @@ class Records(
 
     async def patch(self, change: Change, mark: str, now: int, controls: int) -> bool:
         """Whether the run and the controls were still as they were read."""
-        rows = pack([[*(getattr(change.after, name) for name in _PATCHED), policy_text(change.after.policy)]])
+        rows = pack([[change.after.seq, *_patched(change.after)]])
         journal = Statement("journal_moves", {"r": pack([_journaled(change)]), "mark": mark, "now": now})
         return bool((await self._batch("patch", Statement("patch", {"r": rows, "mark": mark, "controls": controls}), journal))[0])
 
@@ -885,9 +832,9 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else msgspec.json.decode(text, type=tuple[str, ...])
 
 
-def _written_back(change: Change) -> list[Any]:
+def _changed(change: Change) -> list[Any]:
     after = change.after
-    return [*(getattr(after, name) for name in _WRITTEN_BACK), error_text(after.error), change.lapsed]
+    return [after.seq, *_written_back(after), after.lease, change.lapsed]
 
 
 def _closed(change: Change) -> list[Any]:
@@ -898,7 +845,7 @@ def _closed(change: Change) -> list[Any]:
     started_at = before.started_at if before.started_at is not None or outcome == "lapsed" else before.claimed_at
     error = None if after.error is before.error else error_text(after.error)  # one that was only given back has none of its own
     who = (before.seq, before.attempt, before.current_attempt, before.retry_of)
-    return [*who, outcome, after.state, before.worker, before.token, before.claimed_at, started_at, error]
+    return [*who, outcome, before.worker, before.token, before.claimed_at, started_at, error, after.state]
 
 
 def _journaled(change: Change) -> tuple[Any, ...]:

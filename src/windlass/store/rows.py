@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
 from windlass.model import Failure, Limits, Listed, Policy, Run, State
 from windlass.store.base import Row, Statement, Store, Value
-from windlass.store.sql import LARGE
+from windlass.store.columns import LARGE
 
 _encode = msgspec.json.Encoder().encode
 _failure = msgspec.json.Decoder(Failure).decode
@@ -55,6 +57,22 @@ def error_text(error: Failure | None) -> str | None:
 
 def error_of(text: str | None) -> Failure | None:
     return None if text is None else _failure(text)
+
+
+_TEXTS: dict[str, Callable[[Any], str | None]] = {"policy": policy_text, "error": error_text}
+
+
+def storing(names: Sequence[str]) -> Callable[[Run], list[Any]]:
+    """A function that gives these columns of a run as they are stored."""
+    read, texts = attrgetter(*names), [(place, _TEXTS[name]) for place, name in enumerate(names) if name in _TEXTS]
+
+    def stored(run: Run) -> list[Any]:
+        row = list(read(run))
+        for place, text in texts:
+            row[place] = text(row[place])
+        return row
+
+    return stored
 
 
 def split_time(rows: list[Row], columns: int) -> tuple[list[Row], int | None]:

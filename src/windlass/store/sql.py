@@ -9,7 +9,8 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from windlass import machine
-from windlass.model import Run, Schedule, Slot
+from windlass.model import Run
+from windlass.store.columns import LARGE, LISTS, columns
 
 _BLOCK = re.compile(r"^-- (name|fragment): (\w+)(?: after (\w+))?(?: (\w+))?\n(.*?)(?=^-- (?:name|fragment): |\Z)", re.S | re.M)
 _COMMENT = re.compile(r"^\s*--.*\n", re.M)
@@ -21,6 +22,8 @@ _WRITES = re.compile(r"\b(insert into|update|delete from) \w+|\bfor (no key upda
 _JOURNALS = re.compile(r"\binsert into job_journal\b", re.I)
 
 _TYPES = {"int": "bigint", "text": "text"}
+
+Fragment = Callable[[str], str]
 
 
 class Query(NamedTuple):
@@ -37,21 +40,43 @@ class Query(NamedTuple):
     journals: bool = False
 
 
-def _set(listing: str) -> tuple[str, list[list[str]]]:
-    """`r: seq int, token text`: the parameter, which is also the alias, and the columns of a set."""
-    alias, _, columns = listing.partition(":")
-    return alias, [column.split() for column in columns.split(",")]
+def _set(listing: str) -> tuple[str, list[tuple[str, str]]]:
+    """`r: seq int, token text, *counts`: the parameter, which is also the alias, and the columns of a set, those of a list among them."""
+    alias, _, text = listing.partition(":")
+    pairs: list[tuple[str, str]] = []
+    for column in map(str.strip, text.split(",")):
+        name, _, kind = column.partition(" ")
+        pairs += [(each.name, each.kind) for each in columns(name[1:])] if name[0] == "*" else [(name, kind)]
+    return alias, pairs
+
+
+def _each(listing: str, between: str = ", ") -> str:
+    """`counts: sum(@)`: a text for each column of a list, whose name stands for every `@`."""
+    name, _, text = listing.partition(":")
+    return between.join(text.strip().replace("@", column) for column in LISTS[name][1])
+
+
+def _names(listing: str) -> Fragment:
+    """The columns of a list, of a table by its alias where one is told."""
+    return lambda alias: _each(f"{listing}: {alias}.@" if alias else f"{listing}: @")
+
+
+def _params(integer: str) -> Fragment:
+    """Parameters for a list. PostgreSQL takes one that is null for a text where it stands in a select."""
+    return lambda listing: ", ".join(
+        f"cast(:{name} as {integer})" if kind == "int" and nullable else f":{name}" for name, kind, nullable in columns(listing)
+    )
 
 
 def _sqlite_rows(listing: str) -> str:
-    alias, columns = _set(listing)
-    picked = ", ".join(f"value ->> {place} as {name}" for place, (name, _) in enumerate(columns))
+    alias, pairs = _set(listing)
+    picked = ", ".join(f"value ->> {place} as {name}" for place, (name, _) in enumerate(pairs))
     return f"(select {picked} from json_each(:{alias})) as {alias}"
 
 
 def _postgres_rows(listing: str) -> str:
-    alias, columns = _set(listing)
-    typed = ", ".join(f"(v ->> {place})::{_TYPES[kind]} as {name}" for place, (name, kind) in enumerate(columns))
+    alias, pairs = _set(listing)
+    typed = ", ".join(f"(v ->> {place})::{_TYPES[kind]} as {name}" for place, (name, kind) in enumerate(pairs))
     return f"(select {typed} from jsonb_array_elements(:{alias}::jsonb) as s(v)) as {alias}"
 
 
@@ -63,22 +88,18 @@ def _states(listing: str) -> str:
     return f"= {states[0]}" if len(states) == 1 else f"in ({', '.join(states)})"
 
 
-LARGE = ("payload", "error", "output")
-"""The columns of a run that may be large."""
-
 _BARE = {"payload": "'null'", "output": "null"}
 """What a move that is decided from a run does not need of it."""
-
-Fragment = Callable[[str], str]
 
 
 def _text(value: str) -> Fragment:
     return lambda _: value
 
 
-_COMMON: dict[str, Fragment] = {
+_COMMON: dict[str, Fragment] = {name: _names(name) for name in LISTS} | {
     "from": _states,
-    "run": lambda alias: ", ".join(f"{alias + '.' if alias else ''}{name}" for name in Run.__struct_fields__),
+    "each": _each,
+    "all": lambda listing: _each(listing, " and "),
     "run_within": lambda most: ", ".join(
         (
             *(f"case when octet_length({name}) <= :{most} then {name} end" if name in LARGE else name for name in Run.__struct_fields__),
@@ -86,8 +107,6 @@ _COMMON: dict[str, Fragment] = {
         )
     ),
     "run_bare": lambda _: ", ".join(_BARE.get(name, name) for name in Run.__struct_fields__),
-    "schedule": lambda _: ", ".join(Schedule.__struct_fields__),
-    "slot": lambda _: ", ".join(Slot.__struct_fields__),
     "ended": lambda _: ", ".join(f"'{state}'" for state in machine.ENDED),
     "live": lambda _: ", ".join(f"'{state}'" for state in machine.LIVE),
 }
@@ -108,6 +127,7 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
         "skip_referenced": _text(""),
         "serial": _text("integer primary key autoincrement"),
         "int": _text("integer"),
+        "params": _params("integer"),
         "strict": _text("strict"),
         "clustered": _text("strict, without rowid"),
         "xid": _text(""),
@@ -135,6 +155,7 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
         "skip_referenced": _text("for update skip locked"),
         "serial": _text("bigint generated by default as identity primary key"),
         "int": _text("bigint"),
+        "params": _params("bigint"),
         "strict": _text(""),
         "clustered": _text(""),
         "xid": _text(", xid xid8 not null default pg_current_xact_id()"),

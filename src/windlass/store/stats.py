@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from windlass.machine import UNFINISHED as UNFINISHED
 from windlass.model import Counts, Leases, Life, Run, State, WorkerInfo
 from windlass.store.base import Row, Statement, Value
+from windlass.store.columns import COUNTS
 from windlass.store.rows import pack, run_of
 from windlass.store.tails import ADVANCE, Tails
 
@@ -23,8 +25,6 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
 }
 
 FOLLOWER = "stats"
-COUNTS = Counts.__struct_fields__
-UNFINISHED = (State.WAITING, State.SCHEDULED, State.QUEUED, State.CLAIMED, State.RUNNING, State.CANCELLING)
 
 _numbers = msgspec.json.Decoder(dict[str, int | float]).decode
 _named = msgspec.json.Decoder(dict[str, Any]).decode

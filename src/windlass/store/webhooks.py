@@ -9,6 +9,7 @@ import msgspec
 
 from windlass.model import Delivery, DeliveryStatus, Run, Secret, State, Webhook
 from windlass.store.base import Row, Statement, Value
+from windlass.store.columns import WEBHOOK_ADDED, WEBHOOK_EDITED
 from windlass.store.rows import Rows, pack
 from windlass.store.tails import ADVANCE
 
@@ -27,8 +28,6 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "drop_deliveries": ("drop_deliveries",),
 }
 
-_ADDED = ("id", "name", "url", "jobs", "queues", "states", "delays", "secrets", "enabled")
-_EDITED = (*_ADDED, "reason", "failures", "paused_until", "begins", "rev")
 _LISTS: Mapping[str, type] = {"jobs": tuple[str, ...], "queues": tuple[str, ...], "states": tuple[State, ...]} | {
     "delays": tuple[int, ...],
     "secrets": tuple[Secret, ...],
@@ -99,7 +98,7 @@ class WebhookRecords(Rows):
     async def add_webhook(self, webhook: Webhook, most: int) -> bool:
         """Whether there was room for one more. The first of all has the journal followed from its beginning on."""
         place: dict[str, Value] = {"name": FOLLOWER, "cursor": webhook.begins, "at": webhook.created_at}
-        added: dict[str, Value] = {"r": pack([_row_of(webhook, _ADDED)]), "most": most, "now": webhook.created_at}
+        added: dict[str, Value] = {"r": pack([_row_of(webhook, WEBHOOK_ADDED)]), "most": most, "now": webhook.created_at}
         answers = await self._batch(
             "add_webhook",
             Statement("begin_tail", place),
@@ -111,7 +110,7 @@ class WebhookRecords(Rows):
 
     async def edit_webhook(self, webhook: Webhook, now: int) -> bool:
         """Write an endpoint if nobody else has since it was read."""
-        edited = Statement("edit_webhook", {"r": pack([_row_of(webhook, _EDITED)]), "now": now})
+        edited = Statement("edit_webhook", {"r": pack([_row_of(webhook, ("id", *WEBHOOK_EDITED, "rev"))]), "now": now})
         return bool((await self._batch("edit_webhook", edited))[0])
 
     async def drop_webhook(self, identity: str) -> bool:

@@ -1,8 +1,5 @@
 -- Groups ---------------------------------------------------------------------------------------------------------
 
--- fragment: group_columns
-id, name, kind, on_failure, total, succeeded, failed, cancelled, status, callback, created_at, finished_at, reason, retry_of, seq
-
 -- name: add_group
 insert into job_groups (id, name, kind, on_failure, total, status, callback, created_at, retry_of)
 values (:id, :name, :kind, :on_failure, :total, 'running', :callback, :now, :retry_of)
@@ -55,13 +52,13 @@ where job_groups.seq {probe: e.grouped}
 update job_groups set reason = :reason where seq = :seq and finished_at is null
 
 -- name: group
-select {group_columns} from job_groups where id = :id
+select {group} from job_groups where id = :id
 
 -- name: groups_newest
-select {group_columns} from job_groups where seq < :before order by seq desc limit :count
+select {group} from job_groups where seq < :before order by seq desc limit :count
 
 -- name: groups_in
-select {group_columns} from job_groups where status = :status and seq + 0 < :before order by seq + 0 desc limit :count
+select {group} from job_groups where status = :status and seq + 0 < :before order by seq + 0 desc limit :count
 
 -- The ids of a group's members are in the order of the call that made them.
 -- name: members
@@ -82,7 +79,7 @@ select (select n.id from job_runs n where n.seq = w.run), (select p.id from job_
 from job_waits w where w.run {among: its_members}
 
 -- name: callback_group
-select {group_columns} from job_groups where callback = :run
+select {group} from job_groups where callback = :run
 
 -- fragment: its_group
 select g.seq from job_groups g where g.callback = :id

@@ -107,6 +107,15 @@ where o.token = h.token and o.state in ({live}) group by h.key order by h.key
 
 -- Claims within limits --------------------------------------------------------------------------------------------
 
+-- fragment: needs
+{rows: n: seq int, key text, weight int, upto int, capacity int}
+
+-- fragment: rates
+{rows: w: key text, n int, step int, room int}
+
+-- fragment: parking
+{rows: p: seq int, lane int, key text, capacity int}
+
 -- The rows that stand for what is counted next, made if they are not there, locked in the order of their keys. A conflict
 -- locks the row also where nothing is written.
 -- name: hold_gates
@@ -116,7 +125,7 @@ on conflict (key) do update set used_at = :now where job_gates.used_at < :now - 
 
 -- Each gate once: how much of it is occupied now that it is locked.
 -- fragment: counted
-with g as (select distinct n.key from {rows: n: seq int, key text, weight int, upto int, capacity int}),
+with g as (select distinct n.key from {needs}),
 occupied as materialized (select g.key, {counting} as weight from g)
 
 -- When a bucket is empty, as `Gate` reads it: one that is more than full begins anew.
@@ -126,11 +135,11 @@ coalesce((select t.tat from job_rates t where t.key = w.key and t.n = w.n and t.
 -- fragment: fitting
 select j.seq from {seen} and {may_take: :}
   and j.seq not in (
-    select n.seq from {rows: n: seq int, key text, weight int, upto int, capacity int} join occupied f on f.key = n.key
+    select n.seq from {needs} join occupied f on f.key = n.key
     where f.weight + n.upto > n.capacity)
   and j.seq not in (
-    select n.seq from {rows: n: seq int, key text, weight int, upto int, capacity int}
-    join {rows: w: key text, n int, step int, room int} on w.key = n.key
+    select n.seq from {needs}
+    join {rates} on w.key = n.key
     where {filled} + n.upto * w.step > cast(:now as {int}) * 1000 + w.room)
 order by j.band, j.position, j.seq {skip_locked: j}
 
@@ -141,25 +150,25 @@ update job_runs set {grant: :} where seq {among: fitting}
 -- name: add_holds
 insert into job_holds (key, run, token, weight)
 select n.key, n.seq, :token, n.weight
-from {rows: n: seq int, key text, weight int, upto int, capacity int} join job_runs j on j.seq {probe: n.seq} and j.mark = :mark
+from {needs} join job_runs j on j.seq {probe: n.seq} and j.mark = :mark
 where true
 on conflict (key, run) do update set token = excluded.token, weight = excluded.weight
 
 -- name: add_rates
 insert into job_rates (key, n, tat)
 select w.key, w.n, {filled} + w.step * p.weight
-from {rows: w: key text, n int, step int, room int} join (
-  select n.key, cast(sum(n.weight) as {int}) as weight from {rows: n: seq int, key text, weight int, upto int, capacity int}
+from {rates} join (
+  select n.key, cast(sum(n.weight) as {int}) as weight from {needs}
   join job_runs j on j.seq {probe: n.seq} and j.mark = :mark group by n.key) as p on p.key = w.key
 where true
 on conflict (key, n) do update set tat = excluded.tat
 
 -- Their lane becomes negative, so that no claim reads over them.
 -- name: park
-with g as (select distinct p.key from {rows: p: seq int, lane int, key text, capacity int}),
+with g as (select distinct p.key from {parking}),
 occupied as materialized (select g.key, {counting} as weight from g),
 kept_out as materialized (
-  select j.seq, p.key from {rows: p: seq int, lane int, key text, capacity int} join job_runs j on j.seq {probe: p.seq}
+  select j.seq, p.key from {parking} join job_runs j on j.seq {probe: p.seq}
   where j.lane = p.lane and j.state || '' {from: claim}
     and (p.capacity is null or (select f.weight from occupied f where f.key = p.key) >= p.capacity)
   order by j.seq + 0 {skip_locked: j})

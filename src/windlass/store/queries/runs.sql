@@ -1,6 +1,8 @@
 -- Every statement windlass sends. `{from: ...}` is read from the machine's table; `{rows: r: ...}` is a set sent as one
 -- JSON text in `:r`; `seq {in: ids}` and `id {in_texts: ids}` test for membership in a set of integers or of texts, `{among: part}`
--- in what a part selects. In a part that is named with a word, such as `{grant: g.}`, the word stands for every `@`. A statement
+-- in what a part selects. In a part that is named with a word, such as `{grant: g.}`, the word stands for every `@`. The lists of columns
+-- in `columns.py` are parts too: `{counts}`, `{own: r}` with an alias, `*counts` in a set, and `{each: counts: sum(@)}` or
+-- `{all: unfinished: @ = 0}`, in which `@` stands for each column. A statement
 -- marked with a database exists only there; one that comes "after" another need not be run where that one found nothing. After a
 -- set move, `mark` tells which rows the batch really moved.
 --
@@ -49,10 +51,10 @@ where (select count(*) from jobs where handler is null) + {new_placeholders} <= 
 on conflict (name) do nothing
 
 -- name: jobs_named
-select id, name, handler, payload, options, rev, created_at, updated_at, owner, schema from jobs where name {in_texts: names} order by name
+select {job} from jobs where name {in_texts: names} order by name
 
 -- name: jobs_all
-select id, name, handler, payload, options, rev, created_at, updated_at, owner, schema from jobs where name > :after order by name limit :count
+select {job} from jobs where name > :after order by name limit :count
 
 -- Lanes are committed in the order of their ids, so that "everything after the last one I know" misses none.
 -- name: lock_lanes postgres
@@ -138,9 +140,9 @@ select worker from job_runs where worker {in_texts: names} and slot = 0
 -- Creation -------------------------------------------------------------------------------------------------------
 
 -- name: take_keys
-insert into job_keys (scope, key, run, hash, unfinished, until)
-select r.scope, r.key, r.run, r.hash, r.unfinished, r.until
-from {rows: r: scope text, key text, run text, hash text, unfinished int, until int}
+insert into job_keys ({key})
+select {key: r}
+from {rows: r: *key}
 where true
 on conflict (scope, key) do nothing
 
@@ -151,8 +153,8 @@ order by r.scope, r.key for update of k
 -- A key is free again when its time is over, or when the run that held it has ended. This must be a statement of its own,
 -- after the lock: the statement that waits for the lock does not see what the holder committed.
 -- name: retake_keys
-update job_keys set run = r.run, hash = r.hash, unfinished = r.unfinished, until = r.until
-from {rows: r: scope text, key text, run text, hash text, unfinished int, until int}
+update job_keys set {each: holder: @ = r.@}
+from {rows: r: *key}
 where job_keys.scope {probe: r.scope} and job_keys.key {probe: r.key} and job_keys.run <> r.run
   and (job_keys.until <= :now
     or job_keys.unfinished = 1 and (select h.finished_at is null from job_runs h where h.id = job_keys.run) is not true)
@@ -175,13 +177,13 @@ where (select count(*) from {rows: d: id int, rev int} join jobs on jobs.id = d.
   or (select count(*) from job_runs where seq {in: predecessors}) <> :expected
   or (select count(h.run) from {rows: k: scope text, key text} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}) <> :keys
   or exists (
-    select 1 from {rows: k: scope text, key text, run text, hash text, unfinished int, until int, compare int} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}
+    select 1 from {rows: k: *asked_key} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}
     where k.compare = 1 and h.run <> k.run and h.hash is distinct from k.hash)
 
 -- name: create
-insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, max_runtime, policy, retry_of, schedule, instant, keys, aged, keep, grouped)
-select r.id, 1, :state, :job, :queue, :lane, :band, r.position, r.payload, r.due_at, :now, :max_attempts, cast(:max_runtime as {int}), :policy, :retry_of, r.schedule, r.instant, r.keys, cast(:aged as {int}), cast(:keep as {int}), (select g.seq from job_groups g where g.id = :group)
-from {rows: r: id text, position int, due_at int, payload text, scope text, key text, schedule int, instant int, keys text}
+insert into job_runs ({own}, {common}, rev, created_at, grouped)
+select {own: r}, {params: common}, 1, :now, (select g.seq from job_groups g where g.id = :group)
+from {rows: r: *new}
 where r.key is null or r.id = (select k.run from job_keys k where k.scope = r.scope and k.key = r.key)
 
 -- name: add_waits
@@ -341,20 +343,16 @@ returning job_runs.seq, job_runs.queue
 -- lease that ran out (a beat leaves no revision). A move either keeps the lease or drops it.
 -- name: write_back
 update job_runs
-set state = r.state, rev = r.rev, mark = :mark, due_at = r.due_at, position = r.position,
-  attempt = r.attempt, attempt_id = r.attempt_id, retry_of = r.retry_of, burnt = r.burnt, returns = r.returns,
-  token = r.token, worker = r.worker, slot = r.slot, lease = case when r.lease is null then null else job_runs.lease end, claimed_at = r.claimed_at, started_at = r.started_at,
-  lease_until = case when r.look_at is null then null else job_runs.lease_until end, look_at = r.look_at,
-  cancel_asked_at = r.cancel_asked_at, finished_at = r.finished_at, reason = r.reason, lane = r.lane, parked = r.parked, error = r.error
-from {rows: r: seq int, rev int, state text, due_at int, position int, attempt int, attempt_id text, retry_of text, burnt int, returns int, token text, worker text, slot int, lease int, claimed_at int, started_at int, look_at int, cancel_asked_at int, finished_at int, reason text, lane int, parked text, error text, lapsed int}
+set {each: written_back: @ = r.@}, mark = :mark, lease = case when r.lease is null then null else job_runs.lease end,
+  lease_until = case when r.look_at is null then null else job_runs.lease_until end
+from {rows: r: seq int, *written_back, lease int, lapsed int}
 where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and (r.lapsed is null or job_runs.lease_until = r.lapsed)
 returning job_runs.seq
 
 -- name: close_attempts
-insert into job_attempts (run, n, id, retry_of, outcome, answer, worker, token, claimed_at, started_at, finished_at, error)
-select r.seq, r.n, r.id, r.retry_of, r.outcome, r.answer, r.worker, r.token, r.claimed_at, r.started_at,
-  {greatest}(:now, coalesce(r.started_at, r.claimed_at, :now)), r.error
-from {rows: r: seq int, n int, id text, retry_of text, outcome text, answer text, worker text, token text, claimed_at int, started_at int, error text}
+insert into job_attempts (run, {closed}, answer, finished_at)
+select r.seq, {closed: r}, r.answer, {greatest}(:now, coalesce(r.started_at, r.claimed_at, :now))
+from {rows: r: seq int, *closed, answer text}
 join job_runs j on j.seq {probe: r.seq} and j.mark = :mark
 
 -- name: journal_moves
@@ -364,9 +362,8 @@ from {rows: r: seq int, move text, attempt int, worker text, detail text, left_q
 
 -- name: patch
 update job_runs
-set state = r.state, rev = r.rev, mark = :mark, payload = r.payload, queue = r.queue, lane = r.lane, band = r.band,
-  position = r.position, due_at = r.due_at, max_attempts = r.max_attempts, keys = r.keys, parked = r.parked, aged = r.aged, policy = r.policy
-from {rows: r: seq int, rev int, state text, payload text, queue text, lane int, band int, position int, due_at int, max_attempts int, keys text, parked text, aged int, policy text}
+set {each: patched: @ = r.@}, mark = :mark
+from {rows: r: seq int, *patched}
 where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and job_runs.state {from: patch} and {controls} = :controls
 returning job_runs.seq
 
@@ -548,7 +545,7 @@ select {run_bare} from job_runs where seq {in: ids} order by seq
 select key from job_keys where run = :id limit 1
 
 -- name: attempts
-select n, id, retry_of, outcome, worker, token, claimed_at, started_at, finished_at, error from job_attempts where run = :seq order by n
+select {attempt} from job_attempts where run = :seq order by n
 
 -- name: closed_attempt
 select n, outcome, answer, error from job_attempts where run = :seq and token = :token
@@ -631,18 +628,17 @@ select attempt, n, at, text from job_logs where run = :seq and (attempt, n) > (:
 -- Why ------------------------------------------------------------------------------------------------------------
 
 -- name: register
-insert into workers (name, queues, jobs, tags, cores, memory, slots, about, schemas, registered_at, seen_at)
-values (:name, :queues, :jobs, :tags, :cores, :memory, :slots, :about, :schemas, :now, :now)
+insert into workers ({worker}, about, schemas, registered_at, seen_at)
+values ({each: worker: :@}, :about, :schemas, :now, :now)
 on conflict (name) do update
-  set queues = excluded.queues, jobs = excluded.jobs, tags = excluded.tags, cores = excluded.cores, memory = excluded.memory,
-    slots = excluded.slots, about = coalesce(excluded.about, workers.about), seen_at = excluded.seen_at, stopped_at = null,
+  set {each: worker_says: @ = excluded.@}, about = coalesce(excluded.about, workers.about), seen_at = excluded.seen_at, stopped_at = null,
     schemas = case when excluded.about is null and excluded.schemas is null then workers.schemas else excluded.schemas end
 
 -- name: workers_seen
-select name, queues, jobs, tags, cores, memory, slots, seen_at from workers where seen_at >= :since and stopped_at is null order by name
+select {worker}, seen_at from workers where seen_at >= :since and stopped_at is null order by name
 
 -- name: schemas_seen
-select name, queues, jobs, tags, cores, memory, slots, schemas from workers where seen_at >= :since and stopped_at is null order by name
+select {worker}, schemas from workers where seen_at >= :since and stopped_at is null order by name
 
 -- Retention ------------------------------------------------------------------------------------------------------
 
@@ -747,15 +743,14 @@ where job_keys.scope {probe: r.scope} and job_keys.key {probe: r.key} returning 
 -- Schedules ------------------------------------------------------------------------------------------------------
 
 -- name: add_schedule
-insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options, missed, most, max_age, overlap, jitter, enabled, said, owner, next_at, rev, created_at, updated_at)
-values (:key, :job, :kind, :expr, :zone, :anchor, :payload, :options, :missed, :most, :max_age, :overlap, :jitter, :enabled, :said, :owner, :next_at, 1, :now, :now)
+insert into job_schedules (key, {schedule_written}, owner, rev, created_at, updated_at)
+values (:key, {each: schedule_written: :@}, :owner, 1, :now, :now)
 on conflict (key) do nothing
 returning id
 
 -- name: edit_schedule
 update job_schedules
-set job = :job, kind = :kind, expr = :expr, zone = :zone, anchor = :anchor, payload = :payload, options = :options, missed = :missed, most = :most,
-  max_age = :max_age, overlap = :overlap, jitter = :jitter, enabled = :enabled, said = :said, next_at = :next_at,
+set {each: schedule_written: @ = :@},
   skipped = skipped + :skipped, mark = :mark, rev = rev + 1, updated_at = :now
 where id = :id and rev = :rev and coalesce(next_at, -1) = :seen
 returning id

@@ -7,7 +7,7 @@ update workers set metrics = :metrics, metrics_at = :now, seen_at = {greatest}(s
 select count(*) from workers where name <> :name
 
 -- name: workers_after
-select name, queues, jobs, tags, cores, memory, slots, about, metrics, metrics_at, registered_at, seen_at, stopped_at
+select {worker}, about, metrics, metrics_at, registered_at, seen_at, stopped_at
 from workers where name > :after order by name limit :count
 
 -- What these workers hold now: how much it is, and the first few of it. Live leases only, so it is short.
@@ -72,42 +72,26 @@ delete from worker_lives where worker = :worker and tag {in_texts: tags}
 
 -- How much there was ---------------------------------------------------------------------------------------------
 
--- fragment: counts
-created, started, succeeded, failed, quarantined, cancelled, skipped, attempts, retried, returned, lapsed, waited, ran
-
--- fragment: unfinished_states
-waiting, scheduled, queued, claimed, running, cancelling
-
--- What is counted on top of what was counted before, in the table that is named.
--- fragment: added
-created = @.created + excluded.created, started = @.started + excluded.started, succeeded = @.succeeded + excluded.succeeded,
-  failed = @.failed + excluded.failed, quarantined = @.quarantined + excluded.quarantined, cancelled = @.cancelled + excluded.cancelled,
-  skipped = @.skipped + excluded.skipped, attempts = @.attempts + excluded.attempts, retried = @.retried + excluded.retried,
-  returned = @.returned + excluded.returned, lapsed = @.lapsed + excluded.lapsed, waited = @.waited + excluded.waited,
-  ran = @.ran + excluded.ran
-
 -- name: add_minutes
 insert into job_minutes (minute, queue, job, {counts})
 select minute, queue, job, {counts}
-from {rows: r: minute int, queue text, job text, created int, started int, succeeded int, failed int, quarantined int, cancelled int, skipped int, attempts int, retried int, returned int, lapsed int, waited int, ran int}
+from {rows: r: minute int, queue text, job text, *counts}
 where true
 on conflict (minute, queue, job) do update
-  set {added: job_minutes}
+  set {each: counts: @ = job_minutes.@ + excluded.@}
 
 -- name: add_totals
-insert into job_totals (queue, job, since, {unfinished_states}, {counts})
-select queue, job, :now, {unfinished_states}, {counts}
-from {rows: r: queue text, job text, waiting int, scheduled int, queued int, claimed int, running int, cancelling int, created int, started int, succeeded int, failed int, quarantined int, cancelled int, skipped int, attempts int, retried int, returned int, lapsed int, waited int, ran int}
+insert into job_totals (queue, job, since, {unfinished}, {counts})
+select queue, job, :now, {unfinished}, {counts}
+from {rows: r: queue text, job text, *unfinished, *counts}
 where true
 on conflict (queue, job) do update
-  set waiting = job_totals.waiting + excluded.waiting, scheduled = job_totals.scheduled + excluded.scheduled,
-    queued = job_totals.queued + excluded.queued, claimed = job_totals.claimed + excluded.claimed,
-    running = job_totals.running + excluded.running, cancelling = job_totals.cancelling + excluded.cancelling,
-    {added: job_totals}
+  set {each: unfinished: @ = job_totals.@ + excluded.@},
+    {each: counts: @ = job_totals.@ + excluded.@}
 
 -- What was counted of a queue and a job of which there is nothing any more is kept without their names, so that the whole stays what it is.
 -- fragment: nothing_left
-queue <> '' and waiting = 0 and scheduled = 0 and queued = 0 and claimed = 0 and running = 0 and cancelling = 0
+queue <> '' and {all: unfinished: @ = 0}
 
 -- name: idle_totals
 select queue, job from job_totals where {nothing_left}
@@ -119,10 +103,10 @@ exists (select 1 from {rows: r: queue text, job text} where r.queue = job_totals
 select 1 from job_totals where {totals_named} order by queue, job for update
 
 -- name: keep_totals
-insert into job_totals (queue, job, since, {unfinished_states}, {counts})
-select '', '', 0, 0, 0, 0, 0, 0, 0, {sums} from job_totals where {totals_named} having count(*) > 0
+insert into job_totals (queue, job, since, {unfinished}, {counts})
+select '', '', 0, {each: unfinished: 0}, {each: counts: sum(@)} from job_totals where {totals_named} having count(*) > 0
 on conflict (queue, job) do update
-  set {added: job_totals}
+  set {each: counts: @ = job_totals.@ + excluded.@}
 
 -- name: drop_totals
 delete from job_totals where {totals_named}
@@ -134,22 +118,19 @@ select minute from job_minutes where minute < :before order by minute limit :cou
 -- name: drop_minutes
 delete from job_minutes where minute {among: old_minutes}
 
--- fragment: sums
-sum(created), sum(started), sum(succeeded), sum(failed), sum(quarantined), sum(cancelled), sum(skipped), sum(attempts), sum(retried), sum(returned), sum(lapsed), sum(waited), sum(ran)
-
 -- name: whole_totals
-select sum(waiting), sum(scheduled), sum(queued), sum(claimed), sum(running), sum(cancelling), {sums} from job_totals
+select {each: unfinished: sum(@)}, {each: counts: sum(@)} from job_totals
 
 -- In an order that does not change: what is listed stays listed.
 -- name: totals
-select queue, job, {unfinished_states}, {counts} from job_totals where queue <> '' order by since, queue, job limit :count
+select queue, job, {unfinished}, {counts} from job_totals where queue <> '' order by since, queue, job limit :count
 
 -- The minute in which the rows that may be read come to their end. The key has it, so this reads no rows.
 -- name: minute_behind
 select minute from job_minutes where minute >= :since order by minute desc limit 1 offset :count
 
 -- name: minutes_since
-select minute, {sums} from job_minutes where minute >= :since group by minute order by minute
+select minute, {each: counts: sum(@)} from job_minutes where minute >= :since group by minute order by minute
 
 -- name: jobs_since
-select queue, job, {sums} from job_minutes where minute >= :since group by queue, job order by queue, job
+select queue, job, {each: counts: sum(@)} from job_minutes where minute >= :since group by queue, job order by queue, job

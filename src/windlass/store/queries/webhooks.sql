@@ -1,33 +1,26 @@
 -- Webhooks -------------------------------------------------------------------------------------------------------
 
--- fragment: webhook_columns
-id, name, url, jobs, queues, states, delays, secrets, enabled, reason, failures, paused_until, begins, rev, created_at, updated_at
-
--- fragment: delivery_columns
-seq, id, webhook, run, rev, type, status, tries, next_at, token, answer, error, created_at, finished_at
-
 -- name: webhooks
-select {webhook_columns} from webhooks order by id
+select {webhook} from webhooks order by id
 
 -- name: webhook
-select {webhook_columns} from webhooks where id = :id
+select {webhook} from webhooks where id = :id
 
 -- Nobody has followed the journal while there was nobody to tell.
 -- name: restart_tail
 update job_followers set cursor = :cursor, rev = rev + 1, at = :at where name = :name and not exists (select 1 from webhooks)
 
 -- name: add_webhook
-insert into webhooks (id, name, url, jobs, queues, states, delays, secrets, enabled, failures, paused_until, begins, rev, created_at, updated_at)
-select r.id, r.name, r.url, r.jobs, r.queues, r.states, r.delays, r.secrets, r.enabled, 0, 0, :cursor, 1, :now, :now
-from {rows: r: id text, name text, url text, jobs text, queues text, states text, delays text, secrets text, enabled int}
+insert into webhooks ({webhook_added}, failures, paused_until, begins, rev, created_at, updated_at)
+select {webhook_added: r}, 0, 0, :cursor, 1, :now, :now
+from {rows: r: *webhook_added}
 where (select count(*) from webhooks) < :most
 returning id
 
 -- name: edit_webhook
 update webhooks
-set name = r.name, url = r.url, jobs = r.jobs, queues = r.queues, states = r.states, delays = r.delays, secrets = r.secrets,
-  enabled = r.enabled, reason = r.reason, failures = r.failures, paused_until = r.paused_until, begins = r.begins, rev = r.rev + 1, updated_at = :now
-from {rows: r: id text, name text, url text, jobs text, queues text, states text, delays text, secrets text, enabled int, reason text, failures int, paused_until int, begins text, rev int}
+set {each: webhook_edited: @ = r.@}, rev = r.rev + 1, updated_at = :now
+from {rows: r: id text, *webhook_edited, rev int}
 where webhooks.id = r.id and webhooks.rev = r.rev
 returning webhooks.id
 
@@ -88,7 +81,7 @@ order by seq {skip_locked}
 update job_deliveries set token = :token, next_at = :until where seq {among: due_chosen}
 
 -- name: claimed_deliveries
-select body, {delivery_columns} from job_deliveries where seq {in: ids} and token = :token order by seq
+select body, {delivery} from job_deliveries where seq {in: ids} and token = :token order by seq
 
 -- fragment: webhook_held
 select webhook from job_deliveries where id = :id and token = :token
@@ -114,13 +107,13 @@ returning seq
 update job_deliveries set status = 'pending', tries = 0, next_at = :now, finished_at = null, until = :until where id = :id and token is null returning seq
 
 -- name: delivery
-select {delivery_columns} from job_deliveries where id = :id
+select {delivery} from job_deliveries where id = :id
 
 -- name: list_deliveries
-select {delivery_columns} from job_deliveries where webhook = :id and seq + 0 < :seq order by seq + 0 desc limit :count
+select {delivery} from job_deliveries where webhook = :id and seq + 0 < :seq order by seq + 0 desc limit :count
 
 -- name: list_deliveries_status
-select {delivery_columns} from job_deliveries where webhook = :id and status = :status and seq + 0 < :seq order by seq + 0 desc limit :count
+select {delivery} from job_deliveries where webhook = :id and status = :status and seq + 0 < :seq order by seq + 0 desc limit :count
 
 -- name: deliveries_over
 select seq, status from job_deliveries where until <= :now order by until limit :count

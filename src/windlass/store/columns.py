@@ -1,0 +1,88 @@
+"""The columns that statements name. Each list stands once: here, or as the fields of the record that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from windlass.machine import UNFINISHED
+from windlass.model import Attempt, Counts, Delivery, Group, Job, Run, Schedule, Slot, State, Webhook, WorkerInfo
+from windlass.store.creation import KeyRow, Kind, NewRow
+
+LARGE = ("payload", "error", "output")
+"""The columns of a run that may be large."""
+
+WRITTEN_BACK = (
+    "state", "rev", "due_at", "position", "attempt", "attempt_id", "retry_of", "burnt", "returns", "token", "worker", "slot",
+    "claimed_at", "started_at", "look_at", "cancel_asked_at", "finished_at", "reason", "lane", "parked", "error",
+)  # fmt: skip
+"""What a move that `step` decided may change of a run, beside its lease."""
+
+PATCHED = (
+    "state", "rev", "payload", "queue", "lane", "band", "position", "due_at", "max_attempts", "keys", "parked", "aged", "policy",
+)  # fmt: skip
+"""What an edit may change of a run."""
+
+SCHEDULE_WRITTEN = (
+    "job", "kind", "expr", "zone", "anchor", "payload", "options", "missed", "most", "max_age", "overlap", "jitter", "enabled", "said",
+    "next_at",
+)  # fmt: skip
+"""What a definition of a schedule, or an edit, says of it."""
+
+WEBHOOK_ADDED = ("id", "name", "url", "jobs", "queues", "states", "delays", "secrets", "enabled")
+WEBHOOK_EDITED = (*WEBHOOK_ADDED[1:], "reason", "failures", "paused_until", "begins")
+
+COUNTS = Counts.__struct_fields__
+
+_RUN, _NEW, _ATTEMPT = Run.__struct_fields__, NewRow.__struct_fields__, Attempt.__struct_fields__
+
+LISTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
+    "run": (Run, _RUN),
+    "new": (NewRow, _NEW),
+    "own": (NewRow, tuple(name for name in _NEW if name in _RUN)),
+    "common": (Kind, tuple(name for name in Kind._fields if name in _RUN)),
+    "written_back": (Run, WRITTEN_BACK),
+    "patched": (Run, PATCHED),
+    "asked_key": (KeyRow, KeyRow._fields),
+    "key": (KeyRow, KeyRow._fields[:-1]),
+    "holder": (KeyRow, KeyRow._fields[2:-1]),
+    "attempt": (Attempt, _ATTEMPT[1:]),
+    "closed": (Attempt, tuple(name for name in _ATTEMPT if name not in ("run", "finished_at"))),
+    "group": (Group, Group.__struct_fields__),
+    "job": (Job, Job.__struct_fields__[:-1]),
+    "schedule": (Schedule, Schedule.__struct_fields__),
+    "schedule_written": (Schedule, SCHEDULE_WRITTEN),
+    "slot": (Slot, Slot.__struct_fields__),
+    "webhook": (Webhook, Webhook.__struct_fields__),
+    "webhook_added": (Webhook, WEBHOOK_ADDED),
+    "webhook_edited": (Webhook, WEBHOOK_EDITED),
+    "delivery": (Delivery, Delivery.__struct_fields__),
+    "worker": (WorkerInfo, WorkerInfo.__struct_fields__),
+    "worker_says": (WorkerInfo, WorkerInfo.__struct_fields__[1:]),
+    "counts": (Counts, COUNTS),
+    "unfinished": (State, tuple(state.value for state in UNFINISHED)),
+}
+"""Every list by the name that statements have for it, with the record that has its columns as fields; of states there are numbers."""
+
+
+class Column(NamedTuple):
+    """A column as a set of rows has it."""
+
+    name: str
+    kind: str  # int or text
+    nullable: bool
+
+
+@cache
+def columns(name: str) -> tuple[Column, ...]:
+    """The columns of a list. What is not a number is stored as a text."""
+    record, names = LISTS[name]
+    hints = dict.fromkeys(names, int) if record is State else get_type_hints(record)
+    return tuple(_column(each, hints[each]) for each in names)
+
+
+def _column(name: str, hint: Any) -> Column:
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return Column(name, "int" if int in parts or bool in parts else "text", type(None) in parts)
