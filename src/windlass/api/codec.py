@@ -133,7 +133,7 @@ def _declared(record: Any) -> Iterator[tuple[str, Any, Any]]:
     """The names, types and defaults of a record's fields."""
     if issubclass(record, msgspec.Struct):
         for field in msgspec.structs.fields(record):
-            yield field.name, field.type, field.default
+            yield field.name, field.type, field.default if field.default_factory is NODEFAULT else field.default_factory()
     else:
         hints, defaults = get_type_hints(record), record._field_defaults
         yield from ((name, hints[name], defaults.get(name, NODEFAULT)) for name in record._fields)

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from windlass import cron
 from windlass.api.codec import JSON, Added, Form, View, instant
 from windlass.api.values import from_rfc3339, to_rfc3339, to_text
+from windlass.engine import Reason
 from windlass.engine.controls import Occupants, ResourceState
 from windlass.engine.retention import Kept, Retention
-from windlass.engine.schedules import Preview, edited, fingerprint
+from windlass.engine.schedules import Preview, described, edited, fingerprint
 from windlass.engine.stats import Minute, Stats
 from windlass.gates import gate_key, parts_of
 from windlass.machine import ENDED, MOVES, Cancel, Command, Patch, Reorder
@@ -128,6 +128,27 @@ LINE = View(
     added={"cursor": Added(int, lambda line: line_cursor(line.attempt, line.n))},
 )
 
+
+def _is_instant(name: str) -> bool:
+    return name in ("at", "since", "until") or name.endswith(("_at", "_until"))
+
+
+def _show_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: to_rfc3339(value) if _is_instant(name) and isinstance(value, int) else value for name, value in facts.items()}
+
+
+def _read_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: from_rfc3339(value, name) if _is_instant(name) and isinstance(value, str) else value for name, value in facts.items()}
+
+
+REASON = View(
+    Reason,
+    "Reason",
+    "One thing that holds a run back, in words and as data.",
+    forms={"data": Form(dict[str, Any], _show_facts, _read_facts)},
+    optional=("data",),
+)
+
 GROUP = View(
     Group,
     "GroupView",
@@ -156,7 +177,7 @@ SCHEDULE = View(
     added={
         "by_code": Added(bool, lambda schedule: schedule.said is not None),
         "edited": Added(bool, edited),
-        "in_words": Added(str, lambda schedule: cron.describe(cron.Rule(schedule.kind, schedule.expr, schedule.zone))),
+        "in_words": Added(str, described),
     },
     finish=_finish_schedule,
 )
@@ -223,12 +244,20 @@ DELIVERY = View(
     "One change, sent to one endpoint. Its id is the webhook-id of every try.",
     hidden={"seq": 0, "token": None},
 )
+
+
+def _finish_webhook(webhook: Webhook, view: Any) -> Webhook:
+    paused_until = 0 if view.paused_until is None else from_rfc3339(view.paused_until, "paused_until")
+    return replace(webhook, paused_until=paused_until, secrets=(Secret(""),) * view.secrets)  # the keys themselves stay with the hub
+
+
 WEBHOOK = View(
     Webhook,
     "WebhookView",
     "An endpoint that changes are sent to; never a secret.",
     hidden={"secrets": (), "paused_until": 0, "begins": "", "rev": 0},
     added={"paused_until": Added(str | None, lambda webhook: None), "secrets": Added(int, lambda webhook: len(webhook.secrets))},
+    finish=_finish_webhook,
 )
 
 
@@ -241,4 +270,5 @@ def webhook_view(webhook: Webhook, now: int) -> Any:
 
 def made_webhook(answer: Any) -> Webhook:
     """An endpoint that was just made, with its secret."""
-    return replace(WEBHOOK.read(answer.webhook), secrets=(Secret(answer.secret, None),))
+    webhook = WEBHOOK.read(answer.webhook)
+    return replace(webhook, secrets=(Secret(answer.secret), *webhook.secrets[1:]))

@@ -6,13 +6,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from msgspec import to_builtins
 from rich.table import Table
 from rich.text import Text
 
+from windlass.api.verbs import Verbs
 from windlass.app.resources import rate_of, rate_text
 from windlass.cli import views
 from windlass.cli.codes import OK
+from windlass.cli.documents import plain
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell, who
 from windlass.durations import spelled
@@ -21,7 +22,7 @@ from windlass.engine.core import MAX_WAIT
 from windlass.engine.retention import Kept, Retention
 from windlass.errors import BadInput, NotFound
 from windlass.gates import gate_key
-from windlass.model import Needs, Pause, PauseScope, Queue, Slot
+from windlass.model import Lane, Needs, Pause, PauseScope, Queue
 from windlass.store.base import run_sync
 
 # pause, resume, pauses
@@ -42,11 +43,7 @@ def pause(shell: Shell) -> int:
     scope, name = _paused(shell.arguments)
     with shell.engine() as engine:
         done = run_sync(shell.act(engine, "pause", f"{scope} {name}".rstrip()).pause(scope, name, reason=shell.arguments.reason, by=who()))
-    if shell.output.json:
-        shell.output.document(to_builtins(done))
-    else:
-        shell.output.raw(f"{_named(scope, name)} is paused.")
-    return OK
+    return shell.answer(Verbs.pause, done, f"{_named(scope, name)} is paused.")
 
 
 def resume(shell: Shell) -> int:
@@ -54,24 +51,14 @@ def resume(shell: Shell) -> int:
     scope, name = _paused(shell.arguments)
     with shell.engine() as engine:
         done = run_sync(shell.act(engine, "resume", f"{scope} {name}".rstrip()).resume(scope, name))
-    if shell.output.json:
-        shell.output.document({"resumed": done})
-    else:
-        shell.output.raw(f"{_named(scope, name)} is resumed." if done else f"{_named(scope, name)} was not paused.")
-    return OK
+    return shell.answer(Verbs.resume, done, f"{_named(scope, name)} {'is resumed' if done else 'was not paused'}.")
 
 
 def pauses(shell: Shell) -> int:
     """List what is paused."""
     with shell.engine() as engine:
         found = run_sync(engine.pauses())
-    if shell.output.json:
-        shell.output.document({"pauses": to_builtins(found)})
-    elif found:
-        shell.output.console.print(_pauses(found, shell.clock.now()))
-    else:
-        shell.output.note("Nothing is paused.")
-    return OK
+    return shell.answer_list(Verbs.pauses, found, _pauses, "Nothing is paused.")
 
 
 def _pauses(found: Sequence[Pause], now: int) -> Table:
@@ -88,16 +75,10 @@ def list_queues(shell: Shell) -> int:
     """List the queues for which something is set."""
     with shell.engine() as engine:
         found = run_sync(engine.queues())
-    if shell.output.json:
-        shell.output.document({"queues": to_builtins(found)})
-    elif found:
-        shell.output.console.print(_queues(found))
-    else:
-        shell.output.note("Nothing is set for any queue.")
-    return OK
+    return shell.answer_list(Verbs.queues, found, _queues, "Nothing is set for any queue.")
 
 
-def _queues(found: Sequence[Queue]) -> Table:
+def _queues(found: Sequence[Queue], _: int) -> Table:
     made = table("queue", "ageing", cut=("queue",))
     for queue in found:
         made.add_row(cell(queue.name), views.span(queue.ageing))
@@ -109,13 +90,8 @@ def set_queue(shell: Shell) -> int:
     given = shell.arguments
     with shell.engine() as engine:
         queue = run_sync(shell.act(engine, "set", f"queue {given.name}").set_queue(given.name, ageing=given.ageing))
-    if shell.output.json:
-        shell.output.document({"name": given.name, "ageing": given.ageing})
-    elif queue is None:
-        shell.output.raw(f"In {line(given.name)} priorities alone count.")
-    else:
-        shell.output.raw(f"In {line(given.name)} a wait of {views.span(queue.ageing)} is worth one step of priority.")
-    return OK
+    counts = "priorities alone count" if queue is None else f"a wait of {views.span(queue.ageing)} is worth one step of priority"
+    return shell.answer(Verbs.set_queue, queue, f"In {line(given.name)} {counts}.", name=given.name, ageing=given.ageing)
 
 
 # resources
@@ -125,22 +101,10 @@ def list_resources(shell: Shell) -> int:
     """List resources, and how much of each is occupied."""
     with shell.engine() as engine:
         found = run_sync(engine.resources())
-    if shell.output.json:
-        shell.output.document({"resources": [_document(state) for state in found]})
-    elif found:
-        shell.output.console.print(_resources(found))
-    else:
-        shell.output.note("No resources. Make one: windlass resources set NAME --capacity 1")
-    return OK
+    return shell.answer_list(Verbs.resources, found, _resources, "No resources. Make one: windlass resources set NAME --capacity 1")
 
 
-def _document(state: ResourceState) -> dict[str, Any]:
-    """A resource as JSON. Times and durations are milliseconds."""
-    told: dict[str, Any] = to_builtins(state)
-    return {**told.pop("resource"), **told}
-
-
-def _resources(found: Sequence[ResourceState]) -> Table:
+def _resources(found: Sequence[ResourceState], _: int = 0) -> Table:
     made = table("resource", "capacity", "rates", "by runs", "direct calls", "jobs", cut=("resource", "jobs"), folded=("rates",))
     for state in found:
         one = state.resource
@@ -156,8 +120,7 @@ def show_resource(shell: Shell) -> int:
     with shell.engine() as engine:
         state, found = run_sync(engine.get_resource(name)), run_sync(engine.occupants(gate_key(name, key)))
     if shell.output.json:
-        runs = [holder._asdict() for holder in found.runs]
-        shell.output.document(_document(state) | {"occupants": {"runs": runs, "slots": [slot_document(slot) for slot in found.slots]}})
+        shell.output.document(plain(Verbs.get_resource, state) | {"occupants": plain(Verbs.occupants, found)})
         return OK
     shell.output.console.print(_resources([state]))
     if found.runs or found.slots:
@@ -178,14 +141,6 @@ def _occupants(found: Occupants) -> Table:
     return made
 
 
-def slot_document(slot: Slot) -> dict[str, Any]:
-    """A direct call as JSON; its token stays inside."""
-    told: dict[str, Any] = to_builtins(slot)
-    resource, _, key = told.pop("key").partition("\x1f")
-    told.pop("token")
-    return {"resource": resource, "key": key or None, **told}
-
-
 def set_resource(shell: Shell) -> int:
     """Say how much there is of a resource, and how often it may be used; what is left out stays as it is."""
     said, resource = vars(shell.arguments), shell.arguments.name
@@ -203,7 +158,7 @@ def set_resource(shell: Shell) -> int:
         run_sync(shell.act(engine, "set", f"resource {resource}").set_resource(resource, **kept | given))
         state = run_sync(engine.get_resource(resource))
     if shell.output.json:
-        shell.output.document(_document(state))
+        shell.output.document(plain(Verbs.get_resource, state))
     else:
         shell.output.console.print(_resources([state]))
     return OK
@@ -221,20 +176,15 @@ def list_lanes(shell: Shell) -> int:
     """List lanes: what of a queue the same workers may take, when it was last used, and whose small token has made it."""
     with shell.engine() as engine:
         found = run_sync(engine.all_lanes(after=shell.arguments.after, count=shell.arguments.limit))
-    if shell.output.json:
-        shell.output.document({"lanes": to_builtins(found)})
-    elif found:
-        made, now = (
-            table("lane", "queue", "job", "requires", "used", "made by", cut=("queue", "job", "requires", "made by")),
-            shell.clock.now(),
-        )
-        for lane in found:
-            used = views.ago(lane.used_at, now) if lane.used_at else ""
-            made.add_row(str(lane.id), cell(lane.queue), cell(lane.job), cell(_requires(lane.requires)), used, cell(lane.owner or ""))
-        shell.output.console.print(made)
-    else:
-        shell.output.note("No lanes.")
-    return OK
+    return shell.answer_list(Verbs.all_lanes, found, _lanes, "No lanes.")
+
+
+def _lanes(found: Sequence[Lane], now: int) -> Table:
+    made = table("lane", "queue", "job", "requires", "used", "made by", cut=("queue", "job", "requires", "made by"))
+    for lane in found:
+        used = views.ago(lane.used_at, now) if lane.used_at else ""
+        made.add_row(str(lane.id), cell(lane.queue), cell(lane.job), cell(_requires(lane.requires)), used, cell(lane.owner or ""))
+    return made
 
 
 def _requires(needs: Needs) -> str:
@@ -247,11 +197,7 @@ def drop_lane(shell: Shell) -> int:
     with shell.engine() as engine:
         for lane in shell.arguments.lanes:
             run_sync(shell.act(engine, "remove", f"lane {lane}").drop_lane(lane))
-    if shell.output.json:
-        shell.output.document({"dropped": shell.arguments.lanes})
-    else:
-        shell.output.raw(f"{len(shell.arguments.lanes)} removed.")
-    return OK
+    return shell.answer(Verbs.drop_lane, None, f"{len(shell.arguments.lanes)} removed.")
 
 
 # jobs and workers
@@ -268,14 +214,10 @@ def drop_worker(shell: Shell) -> int:
 
 
 def _dropped(shell: Shell, what: Literal["resource", "job", "worker"]) -> int:
-    name = shell.arguments.name
+    name, verb = shell.arguments.name, f"drop_{what}"
     with shell.engine() as engine:
-        run_sync(getattr(shell.act(engine, "remove", f"{what} {name}"), f"drop_{what}")(name))
-    if shell.output.json:
-        shell.output.document({"dropped": name})
-    else:
-        shell.output.raw(f"{line(name)} is gone.")
-    return OK
+        run_sync(getattr(shell.act(engine, "remove", f"{what} {name}"), verb)(name))
+    return shell.answer(getattr(Verbs, verb), None, f"{line(name)} is gone.")
 
 
 # retention
@@ -297,7 +239,7 @@ def set_retention(shell: Shell) -> int:
 
 def _tell_retention(shell: Shell, found: Retention) -> int:
     if shell.output.json:
-        shell.output.document(to_builtins(found))
+        shell.output.document(plain(Verbs.retention, found))
         return OK
     made = table("ended runs", "kept for", "from", folded=("from",))
     for name, one in (("succeeded", found.keep_succeeded), ("others", found.keep_others)):

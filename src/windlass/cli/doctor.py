@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import to_builtins
 from rich.table import Table
 from rich.text import Text
 
+from windlass.api.verbs import Verbs
 from windlass.cli.codes import FAILED, OK
+from windlass.cli.documents import plain
 from windlass.cli.output import line, table
 from windlass.cli.shell import Shell
 from windlass.engine import Finding
@@ -27,7 +28,7 @@ def doctor(shell: Shell) -> int:
         with shell.engine() as engine:
             found = run_sync(engine.doctor())
     if shell.output.json:
-        shell.output.document({"findings": to_builtins(found)})
+        shell.output.document(plain(Verbs.doctor, found))
     elif found:
         shell.output.console.print(_findings(found))
     else:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from msgspec.structs import asdict
 from rich.table import Table
 from rich.text import Text
 
+from windlass.api.verbs import Verbs
 from windlass.cli import views
 from windlass.cli.codes import OK
+from windlass.cli.documents import plain
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell, who
 from windlass.model import Group
@@ -25,7 +25,7 @@ def list_all(shell: Shell) -> int:
     with shell.engine() as engine:
         found = run_sync(engine.groups(status=given.status, after=given.after, count=given.limit))
     if shell.output.json:
-        shell.output.document({"groups": [_document(group) for group in found]})
+        shell.output.document(plain(Verbs.groups, found, count=given.limit))
     elif found:
         shell.output.console.print(_table(found, shell.clock.now()))
         if len(found) == given.limit:
@@ -42,7 +42,7 @@ def show(shell: Shell) -> int:
         group = run_sync(engine.get_group(given.id))
         runs = run_sync(engine.members(group.id, after=given.after, count=given.limit))
     if shell.output.json:
-        shell.output.document(_document(group) | {"runs": [views.run_document(run) for run in runs]})
+        shell.output.document(plain(Verbs.get_group, group) | plain(Verbs.members, runs, count=given.limit))
         return OK
     shell.output.console.print(_facts(group, shell.clock.now()))
     shell.output.console.print()
@@ -57,11 +57,8 @@ def cancel(shell: Shell) -> int:
     id = shell.arguments.id
     with shell.engine() as engine:
         group = run_sync(shell.act(engine, "cancel", f"group {id}").cancel_group(id, reason=shell.arguments.reason, by=who()))
-    if shell.output.json:
-        shell.output.document(_document(group))
-    else:
-        shell.output.raw(group.status + ("" if group.finished_at is not None else ": the workers of those that run are asked to stop"))
-    return OK
+    running = "" if group.finished_at is not None else ": the workers of those that run are asked to stop"
+    return shell.answer(Verbs.cancel_group, group, group.status + running)
 
 
 def rerun(shell: Shell) -> int:
@@ -69,19 +66,10 @@ def rerun(shell: Shell) -> int:
     id = shell.arguments.id
     with shell.engine() as engine:
         group = run_sync(shell.act(engine, "rerun", f"group {id}").rerun_group(id))
-    if shell.output.json:
-        shell.output.document(_document(group))
-    else:
-        shell.output.raw(group.id)
-    return OK
+    return shell.answer(Verbs.rerun_group, group, group.id)
 
 
 # How they look
-
-
-def _document(group: Group) -> dict[str, Any]:
-    """A group as JSON. Times are milliseconds UTC."""
-    return {name: value for name, value in asdict(group).items() if name != "seq"}
 
 
 def _status(group: Group) -> Text:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from windlass.cli import views
-from windlass.cli.codes import OK
+from windlass.api.verbs import Verbs
 from windlass.cli.shell import Shell, who
 from windlass.store.base import run_sync
 
@@ -14,8 +13,4 @@ def move(shell: Shell) -> int:
     with shell.engine() as engine:
         acting = shell.act(engine, "move", f"run {said.id}")
         run = run_sync(acting.move(said.id, place=said.place, to=said.to, before=said.before, after=said.after, by=who()))
-    if shell.output.json:
-        shell.output.document(views.run_document(run))
-    else:
-        shell.output.raw(f"{run.state} in {run.queue}, priority {run.priority}")
-    return OK
+    return shell.answer(Verbs.move, run, f"{run.state} in {run.queue}, priority {run.priority}")

@@ -7,27 +7,28 @@ import re
 import sys
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from windlass import payload
+from windlass.api.verbs import Verbs
+from windlass.api.views import LINE
 from windlass.cli import views
 from windlass.cli.codes import FAILED, OK, TIMED_OUT
+from windlass.cli.documents import plain, to_plain
 from windlass.cli.output import as_json, cell, line, table
 from windlass.cli.shell import Shell, who
-from windlass.engine import Reason, fits
+from windlass.engine import Page, Reason, fits
 from windlass.engine.core import DEFAULT_ATTEMPTS, DEFAULT_QUEUE
 from windlass.errors import BadInput, NotFound, UnknownJob
 from windlass.machine import ENDED
 from windlass.model import Created, Job, Key, Limits, LogLine, NewRun, Options, Run, Solver, State
 from windlass.store.base import run_sync
-
-if TYPE_CHECKING:
-    from windlass.api.verbs import Verbs
 
 MOST = Limits().payload
 PAGE = Limits().page
@@ -102,20 +103,16 @@ def _no_such_job(engine: Verbs, name: str, error: UnknownJob) -> UnknownJob:
 
 
 def _tell_created(shell: Shell, made: Created) -> int:
-    if shell.output.json:
-        shell.output.document({"id": made.id, "created": made.created, "pruned": made.pruned})
-        return OK
     if not made.created:
         shell.output.note("Nothing was made: this run has the key.")
-    shell.output.raw(made.id)
-    return OK
+    return shell.answer(Verbs.rerun, made, made.id)
 
 
 def _wait(shell: Shell, engine: Verbs, made: Created) -> int:
     shell.output.note(f"Waiting for run {made.id}; it goes on without you (windlass show {made.id}).")
     run = _ended(shell, engine, made.id, shell.arguments.timeout)
     if shell.output.json:
-        shell.output.document(views.run_document(run))
+        shell.output.document(plain(Verbs.get, run))
     elif run.state is State.SUCCEEDED:
         shell.output.document(views.opened(run.output))
     return _verdict(shell, run)
@@ -155,30 +152,28 @@ def runs(shell: Shell) -> int:
         return _watch_runs(shell, engine) if shell.arguments.watch else _list_runs(shell, engine)
 
 
-def _page(shell: Shell, engine: Verbs) -> tuple[list[Run], str | None]:
+def _page(shell: Shell, engine: Verbs) -> Page:
     given = shell.arguments
-    page = run_sync(engine.runs(job=given.job, queue=given.queue, state=given.state, cursor=given.cursor, count=given.limit))
-    return page.runs, page.cursor
+    return run_sync(engine.runs(job=given.job, queue=given.queue, state=given.state, cursor=given.cursor, count=given.limit))
 
 
 def _list_runs(shell: Shell, engine: Verbs) -> int:
-    found, cursor = _page(shell, engine)
+    page = _page(shell, engine)
     if shell.output.json:
-        shell.output.document({"runs": [views.run_document(run) for run in found], "cursor": cursor})
-        return OK
-    if found:
-        shell.output.console.print(views.run_table(found, shell.clock.now()))
+        shell.output.document(plain(Verbs.runs, page))
+    elif page.runs:
+        shell.output.console.print(views.run_table(page.runs, shell.clock.now()))
     else:
         shell.output.note("No runs.")
-    if cursor:
-        shell.output.note(f"There are more: add --cursor {cursor}")
+    if page.cursor:
+        shell.output.note(f"There are more: add --cursor {page.cursor}")
     return OK
 
 
 def _watch_runs(shell: Shell, engine: Verbs) -> int:
     def drawn() -> RenderableType:
         height = max(1, shell.output.console.height - 2)
-        return views.run_table(_page(shell, engine)[0][:height], shell.clock.now())
+        return views.run_table(_page(shell, engine).runs[:height], shell.clock.now())
 
     with Live(drawn(), console=shell.output.console, screen=True, auto_refresh=False) as live:
         while shell.output.seen:  # a terminal can be closed without a word
@@ -214,12 +209,8 @@ def show(shell: Shell) -> int:
         attempts, history = run_sync(engine.attempts(run.id)), run_sync(engine.history(run.id))
         tail = list(deque(_lines(engine, run.id), maxlen=shell.arguments.tail))
     if shell.output.json:
-        parts = {
-            "attempts": [views.attempt_document(attempt) for attempt in attempts],
-            "history": [views.entry_document(entry) for entry in history],
-            "log": [views.line_document(log) for log in tail],
-        }
-        shell.output.document(views.run_document(run) | parts)
+        events, lines = plain(Verbs.history, history)["events"], plain(Verbs.lines, tail)["lines"]
+        shell.output.document(plain(Verbs.get, run) | plain(Verbs.attempts, attempts) | {"history": events, "log": lines})
         return OK
     now = shell.clock.now()
     sections: list[tuple[str, RenderableType]] = [("", views.run_facts(run, now, drawn=shell.output.seen))]
@@ -245,7 +236,7 @@ def logs(shell: Shell) -> int:
             return _follow(shell, engine, run)
         found = list(deque(_lines(engine, run.id), maxlen=shell.arguments.tail))
     if shell.output.json:
-        shell.output.document({"run": run.id, "lines": [views.line_document(log) for log in found]})
+        shell.output.document({"run": run.id} | plain(Verbs.lines, found))
         return OK
     for log in found:
         _print_line(shell, log)
@@ -254,7 +245,7 @@ def logs(shell: Shell) -> int:
 
 def _print_line(shell: Shell, log: LogLine) -> None:
     if shell.output.json:
-        shell.output.document(views.line_document(log))
+        shell.output.document(to_plain(LINE.show(log)))
     else:
         shell.output.console.print(views.log_text(log), soft_wrap=True)
 
@@ -279,8 +270,7 @@ def why(shell: Shell) -> int:
         run = _chosen(shell, engine)
         reasons = run_sync(engine.why(run.id))
     if shell.output.json:
-        found = [{"code": reason.code, "text": reason.text, "data": reason.data} for reason in reasons]
-        shell.output.document({"run": run.id, "state": run.state, "reasons": found})
+        shell.output.document({"run": run.id, "state": run.state} | plain(Verbs.why, reasons))
         return OK
     if not reasons:
         shell.output.raw("Nothing holds it back: a worker can take it now.")
@@ -309,11 +299,7 @@ def cancel(shell: Shell) -> int:
     id = shell.arguments.id
     with shell.engine() as engine:
         run = run_sync(shell.act(engine, "cancel", f"run {id}").cancel(id, reason=shell.arguments.reason, by=who()))
-    if shell.output.json:
-        shell.output.document(views.run_document(run))
-    else:
-        shell.output.raw(f"{run.state}" + ("" if run.state in ENDED else ": its worker is asked to stop"))
-    return OK
+    return shell.answer(Verbs.cancel, run, run.state + ("" if run.state in ENDED else ": its worker is asked to stop"))
 
 
 def rerun(shell: Shell) -> int:
@@ -330,23 +316,16 @@ def jobs(shell: Shell) -> int:
     """List the jobs that are defined."""
     with shell.engine() as engine:
         found = run_sync(engine.jobs(after=shell.arguments.after, count=shell.arguments.limit))
-    if shell.output.json:
-        shell.output.document({"jobs": [_job_document(job) for job in found]})
-        return OK
+    return shell.answer_list(Verbs.jobs, found, _jobs, "No jobs.")
+
+
+def _jobs(found: Sequence[Job], _: int) -> Table:
     made = table("job", "queue", "tries", "handler", cut=("job", "queue", "handler"))
     for job in found:
         handler = cell(job.handler) if job.handler else cell("not defined yet", style="yellow")
         tries = str(job.options.max_attempts or DEFAULT_ATTEMPTS)
         made.add_row(cell(job.name), cell(job.options.queue or DEFAULT_QUEUE), tries, handler)
-    if found:
-        shell.output.console.print(made)
-    else:
-        shell.output.note("No jobs.")
-    return OK
-
-
-def _job_document(job: Job) -> dict[str, Any]:
-    return {"name": job.name, "handler": job.handler, "payload": job.payload, "options": views.options_document(job.options)}
+    return made
 
 
 def show_job(shell: Shell) -> int:
@@ -354,7 +333,7 @@ def show_job(shell: Shell) -> int:
     with shell.engine() as engine:
         job = run_sync(engine.get_job(shell.arguments.name))
     if shell.output.json:
-        shell.output.document(_job_document(job) | {"takes": job.takes})
+        shell.output.document(plain(Verbs.get_job, job))
         return OK
     shell.output.raw(line(f"{job.name}: {job.handler or 'not defined yet'}, in queue {job.options.queue or DEFAULT_QUEUE}"))
     shell.output.raw(line(fits.takes(job.takes) if job.takes is not None else "What it takes is not known."))

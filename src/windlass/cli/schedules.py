@@ -5,24 +5,26 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from windlass import cron, payload
+from windlass.api.codec import View
+from windlass.api.values import to_rfc3339
+from windlass.api.verbs import Verbs
+from windlass.api.views import PREVIEW
 from windlass.cli import views
 from windlass.cli.codes import OK
+from windlass.cli.documents import plain, to_plain
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell
-from windlass.engine.schedules import Preview, edited
+from windlass.engine.schedules import Preview, described, edited
 from windlass.errors import BadInput, NotFound
 from windlass.firing import Fire, Skip, rule_of
-from windlass.model import Limits, Schedule, Skipped
+from windlass.model import Limits, Schedule
 from windlass.store.base import run_sync
-
-if TYPE_CHECKING:
-    from windlass.api.verbs import Verbs
 
 WORDS = ("cron", "every", "at", "zone", "missed", "most", "max_age", "overlap", "jitter", "enabled", "job")
 KINDS = {"cron": "cron", "every": "interval", "at": "once"}
@@ -35,6 +37,8 @@ OVERLAPS = {
     "cancel": f"{AT_ONCE}, and each cancels those before it that have not ended",
 }
 """What becomes of what is caught up, as far as it depends on how long runs take."""
+
+SKIP = View(Skip, "Skip", "Instants that a downtime would skip.")
 
 
 def words_of(shell: Shell) -> dict[str, Any]:
@@ -103,12 +107,8 @@ def _edit(shell: Shell, words: Mapping[str, Any]) -> int:
 
 
 def _tell(shell: Shell, schedule: Schedule) -> int:
-    if shell.output.json:
-        shell.output.document(document(schedule))
-        return OK
     coming = _next(schedule, shell.clock.now()) or "never again" if schedule.enabled else "not while it is disabled"
-    shell.output.raw(line(f"{schedule.key}: {_described(schedule)}; next: {coming}"))
-    return OK
+    return shell.answer(Verbs.get_schedule, schedule, line(f"{schedule.key}: {described(schedule)}; next: {coming}"))
 
 
 def remove(shell: Shell) -> int:
@@ -116,10 +116,7 @@ def remove(shell: Shell) -> int:
     with shell.engine() as engine:
         seen = run_sync(engine.get_schedule(shell.arguments.key))
         run_sync(shell.act(engine, "remove", f"schedule {seen.key}").remove_schedule(seen.key))
-    if shell.output.json:
-        shell.output.document({"key": seen.key, "removed": True})
-        return OK
-    shell.output.raw(line(f"{seen.key} is removed; its runs stay."))
+    shell.answer(Verbs.remove_schedule, None, line(f"{seen.key} is removed; its runs stay."))
     if seen.said is not None:
         shell.output.note(
             "Code defines it: the next worker that starts makes it again. To keep it off, disable it instead.", style="yellow"
@@ -132,11 +129,7 @@ def trigger(shell: Shell) -> int:
     key = shell.arguments.key
     with shell.engine() as engine:
         made = run_sync(shell.act(engine, "trigger", f"schedule {key}").trigger(key))
-    if shell.output.json:
-        shell.output.document({"id": made.id, "created": made.created, "pruned": made.pruned})
-    else:
-        shell.output.raw(made.id)
-    return OK
+    return shell.answer(Verbs.trigger, made, made.id)
 
 
 # list, skips
@@ -146,13 +139,7 @@ def list_all(shell: Shell) -> int:
     """List the schedules by key."""
     with shell.engine() as engine:
         found = run_sync(engine.schedules(after=shell.arguments.after, count=shell.arguments.limit))
-    if shell.output.json:
-        shell.output.document({"schedules": [document(schedule) for schedule in found]})
-    elif found:
-        shell.output.console.print(schedule_table(found, shell.clock.now()))
-    else:
-        shell.output.note("No schedules.")
-    return OK
+    return shell.answer_list(Verbs.schedules, found, schedule_table, "No schedules.")
 
 
 def skips(shell: Shell) -> int:
@@ -161,7 +148,7 @@ def skips(shell: Shell) -> int:
         schedule = run_sync(engine.get_schedule(shell.arguments.key))
         found = run_sync(engine.skips(schedule.key, count=shell.arguments.limit))
     if shell.output.json:
-        shell.output.document({"key": schedule.key, "skips": [_skip_document(skip) | {"at": skip.at} for skip in found]})
+        shell.output.document({"key": schedule.key} | plain(Verbs.skips, found))
         return OK
     if not found:
         shell.output.note("Nothing was skipped.")
@@ -186,11 +173,11 @@ def preview(shell: Shell) -> int:
         coming = run_sync(engine.preview(schedule.key, start=given.start, count=given.count))
         fire = run_sync(engine.outage(schedule.key, *given.down)) if given.down else None
     if shell.output.json:
-        downtime = None if fire is None else _downtime_document(schedule, fire, given.down, given.count)
-        instants = [{"at": instant.at, "local": instant.local, "clock_changes": instant.clock_changes} for instant in coming]
-        shell.output.document({"key": schedule.key, "words": _described(schedule), "instants": instants, "downtime": downtime})
+        downtime = None if fire is None else _downtime(schedule, fire, given.down, given.count)
+        instants = [PREVIEW.show(instant) for instant in coming]
+        shell.output.document(to_plain({"key": schedule.key, "in_words": described(schedule), "next": instants, "downtime": downtime}))
         return OK
-    shell.output.raw(line(f"{schedule.key}: {_described(schedule)}"))
+    shell.output.raw(line(f"{schedule.key}: {described(schedule)}"))
     if not schedule.enabled:
         shell.output.note("It is disabled: nothing of this happens until it is enabled.", style="yellow")
     if coming:
@@ -216,12 +203,18 @@ def _caught_up(schedule: Schedule, fire: Fire, end: int, most: int) -> tuple[lis
     return ([], 0) if fire.due_at is None else cron.between(rule_of(schedule), fire.due_at - 1, end, schedule.anchor, most)
 
 
-def _downtime_document(schedule: Schedule, fire: Fire, down: tuple[int, int], most: int) -> dict[str, Any]:
+def _downtime(schedule: Schedule, fire: Fire, down: tuple[int, int], most: int) -> dict[str, Any]:
     start, end = down
     first, number = _caught_up(schedule, fire, end, most)
-    skipped = [_skip_document(skip) for skip in fire.skips]
-    words = {"missed": schedule.missed, "overlap": schedule.overlap, "overlap_means": OVERLAPS[schedule.overlap]}
-    return {"from": start, "to": end, **words, "caught_up": {"number": number, "first": first}, "skipped": skipped}
+    return {
+        "from": to_rfc3339(start),
+        "to": to_rfc3339(end),
+        "missed": schedule.missed,
+        "overlap": schedule.overlap,
+        "overlap_means": OVERLAPS[schedule.overlap],
+        "caught_up": {"number": number, "first": [to_rfc3339(at) for at in first]},
+        "skipped": [SKIP.show(skip) for skip in fire.skips],
+    }
 
 
 def _tell_downtime(shell: Shell, schedule: Schedule, fire: Fire) -> None:
@@ -246,24 +239,6 @@ def _range(schedule: Schedule, number: int, first: int, last: int) -> str:
 
 
 # How they look
-
-
-def document(schedule: Schedule) -> dict[str, Any]:
-    """A schedule as JSON. Times and durations are milliseconds."""
-    same = ("key", "job", "kind", "expr", "zone", "payload", "missed", "most", "max_age", "overlap", "jitter", "enabled")
-    happened = ("next_at", "last_at", "last_run", "fired", "skipped", "created_at", "updated_at")
-    return {
-        **{name: getattr(schedule, name) for name in same},
-        "options": views.options_document(schedule.options),
-        "words": _described(schedule),
-        "by_code": schedule.said is not None,
-        "edited": edited(schedule),
-        **{name: getattr(schedule, name) for name in happened},
-    }
-
-
-def _skip_document(skip: Skip | Skipped) -> dict[str, Any]:
-    return {"number": skip.number, "first_at": skip.first_at, "last_at": skip.last_at, "reason": skip.reason}
 
 
 def schedule_table(schedules: Sequence[Schedule], now: int) -> Table:
@@ -291,13 +266,6 @@ def _state(schedule: Schedule) -> Text:
 def _next(schedule: Schedule, now: int) -> str:
     at = schedule.next_at
     return "" if at is None else f"{views.ago(at, now)}, {_local(schedule, at)[:16]}"
-
-
-def _described(schedule: Schedule) -> str:
-    try:
-        return cron.describe(rule_of(schedule))
-    except BadInput:  # a zone that this machine does not know must not hide the schedule
-        return f"{_rule(schedule)} ({schedule.zone})"
 
 
 def _local(schedule: Schedule, at: int) -> str:

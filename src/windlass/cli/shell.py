@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import getpass
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from rich.table import Table
 
 from windlass import config
+from windlass.cli.codes import OK
+from windlass.cli.documents import plain
 from windlass.cli.output import Output
 from windlass.clock import SystemClock, nap
 from windlass.config import FIELDS, Said, Settings
@@ -19,6 +23,8 @@ from windlass.store.base import run_sync
 
 if TYPE_CHECKING:
     from windlass.api.verbs import Verbs
+
+T = TypeVar("T")
 
 PATIENCE = 5.0  # seconds of waiting for a server: somebody sits before the terminal
 
@@ -81,6 +87,24 @@ class Shell:
     def act(self, engine: Verbs, what: str, subject: str) -> Verbs:
         """The same engine for one act of the person at the terminal, which the audit will remember; a hub remembers it by its token."""
         return engine.by(who(), what, subject) if isinstance(engine, Engine) else engine
+
+    def answer(self, verb: Any, value: Any, text: str, **arguments: Any) -> int:
+        """Print what a verb has answered: as a hub would, or as a text for people."""
+        if self.output.json:
+            self.output.document(plain(verb, value, **arguments))
+        else:
+            self.output.raw(text)
+        return OK
+
+    def answer_list(self, verb: Any, records: Sequence[T], drawn: Callable[[Sequence[T], int], Table], nothing: str) -> int:
+        """Print a list that a verb has answered: as a hub would, as a table for people, or that there is nothing."""
+        if self.output.json:
+            self.output.document(plain(verb, records, count=vars(self.arguments).get("limit")))
+        elif records:
+            self.output.console.print(drawn(records, self.clock.now()))
+        else:
+            self.output.note(nothing)
+        return OK
 
     def pause(self, seconds: float) -> None:
         """Let time pass; Ctrl-C ends it."""

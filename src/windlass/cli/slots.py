@@ -11,9 +11,8 @@ from types import FrameType
 
 from rich.table import Table
 
+from windlass.api.verbs import Verbs
 from windlass.cli import views
-from windlass.cli.codes import OK
-from windlass.cli.controls import slot_document
 from windlass.cli.output import cell, table
 from windlass.cli.shell import Shell, who
 from windlass.engine.limiting import SLOT_LEASE
@@ -30,13 +29,7 @@ def slots(shell: Shell) -> int:
     """List direct calls that hold something or wait, in their order."""
     with shell.engine() as engine:
         found = run_sync(engine.slots(count=shell.arguments.limit))
-    if shell.output.json:
-        shell.output.document({"slots": [slot_document(slot) for slot in found]})
-    elif found:
-        shell.output.console.print(_slots(found, shell.clock.now()))
-    else:
-        shell.output.note("Nobody holds a slot or waits for one.")
-    return OK
+    return shell.answer_list(Verbs.slots, found, _slots, "Nobody holds a slot or waits for one.")
 
 
 def _slots(found: Sequence[Slot], now: int) -> Table:

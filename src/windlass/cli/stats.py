@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from msgspec import to_builtins
 from rich.table import Table
 from rich.text import Text
 
+from windlass.api.verbs import Verbs
 from windlass.cli import views
 from windlass.cli.codes import OK
+from windlass.cli.documents import plain
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell
 from windlass.engine import Engine
@@ -28,23 +28,10 @@ def workers(shell: Shell) -> int:
     """List workers, the living and the lately seen, and what they hold."""
     with shell.engine() as engine:
         found = run_sync(engine.workers(after=shell.arguments.after, count=shell.arguments.limit))
-    if shell.output.json:
-        shell.output.document({"workers": [_document(worker) for worker in found]})
-    elif found:
-        shell.output.console.print(_workers(found, shell.clock.now()))
-    else:
-        shell.output.note("No workers. Start one: windlass work MODULE:APP")
-    return OK
+    return shell.answer_list(Verbs.workers, found, _workers, "No workers. Start one: windlass work MODULE:APP")
 
 
-def _document(worker: Worker) -> dict[str, Any]:
-    """A worker as JSON. Times are milliseconds UTC."""
-    told: dict[str, Any] = to_builtins(worker)
-    info: dict[str, Any] = told.pop("info")
-    return info | told
-
-
-def _workers(found: list[Worker], now: int) -> Table:
+def _workers(found: Sequence[Worker], now: int) -> Table:
     made = table("worker", "seen", "holds", "queues", "jobs", "machine", cut=("worker", "queues", "jobs", "machine"))
     for worker in found:
         info = worker.info
@@ -66,7 +53,7 @@ def stats(shell: Shell) -> int:
                 pass
         found = run_sync(engine.stats(minutes=shell.arguments.minutes))
     if shell.output.json:
-        shell.output.document(to_builtins(found))
+        shell.output.document(plain(Verbs.stats, found))
         return OK
     shell.output.console.print(_states(found.states))
     shell.output.console.print(Text(line(_lately(found)), style="dim"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -21,7 +20,7 @@ from windlass.store.base import run_sync
 def create(shell: Shell) -> int:
     """Make a token, and print its secret, which is not shown again."""
     given = shell.arguments
-    with shell.store_engine() as engine:
+    with shell.engine() as engine:
         acting = shell.act(engine, "create", f"token {given.whose:.100}")
         token, secret = run_sync(
             acting.create_token(given.whose, given.scopes, worker=given.worker, principal=given.principal, expires_in=given.expires)
@@ -32,17 +31,14 @@ def create(shell: Shell) -> int:
 def rotate(shell: Shell) -> int:
     """Make the successor of a token, and print its secret; the old one stays good for a while."""
     given = shell.arguments
-    with shell.store_engine() as engine:
+    with shell.engine() as engine:
         acting = shell.act(engine, "rotate", f"token {given.id:.100}")
         token, secret = run_sync(acting.rotate_token(given.id, overlap=given.overlap))
     return _tell_secret(shell, token, secret)
 
 
 def _tell_secret(shell: Shell, token: Token, secret: str) -> int:
-    if shell.output.json:
-        shell.output.document({"token": _document(token), "secret": secret})
-        return OK
-    shell.output.raw(secret)
+    shell.answer(Verbs.create_token, (token, secret), secret)
     shell.output.note(f"This is token {token.id}. Keep its secret: it is not shown again.", style="yellow")
     return OK
 
@@ -50,31 +46,21 @@ def _tell_secret(shell: Shell, token: Token, secret: str) -> int:
 def revoke(shell: Shell) -> int:
     """End a token now; hubs that know it notice within a second."""
     id = shell.arguments.id
-    with shell.store_engine() as engine:
+    with shell.engine() as engine:
         token = run_sync(shell.act(engine, "revoke", f"token {id:.100}").revoke_token(id))
-    if shell.output.json:
-        shell.output.document(_document(token))
-    else:
-        shell.output.raw(line(f"{token.id} ({token.name}) is revoked."))
-    return OK
+    return shell.answer(Verbs.revoke_token, token, line(f"{token.id} ({token.name}) is revoked."))
 
 
 def list_all(shell: Shell) -> int:
     """List the tokens, oldest first."""
-    with shell.store_engine() as engine:
+    with shell.engine() as engine:
         found = run_sync(engine.tokens(after=shell.arguments.after, count=shell.arguments.limit))
-    if shell.output.json:
-        shell.output.document({"tokens": [_document(token) for token in found]})
-    elif found:
-        shell.output.console.print(_token_table(found, shell.clock.now()))
-    else:
-        shell.output.note("No tokens.")
-    return OK
+    return shell.answer_list(Verbs.tokens, found, _token_table, "No tokens.")
 
 
 def audit(shell: Shell) -> int:
     """List what people did, newest first."""
-    with shell.store_engine() as engine:
+    with shell.engine() as engine:
         page = run_sync(engine.audit(cursor=shell.arguments.cursor, count=shell.arguments.limit))
     if shell.output.json:
         shell.output.document(plain(Verbs.audit, page))
@@ -89,11 +75,6 @@ def audit(shell: Shell) -> int:
 
 
 # How they look
-
-
-def _document(token: Token) -> dict[str, Any]:
-    document: dict[str, Any] = plain(Verbs.get_token, token)
-    return document
 
 
 def _token_table(tokens: Sequence[Token], now: int) -> Table:

@@ -1,4 +1,4 @@
-"""How runs and what belongs to them look: as JSON for programs, as text for people."""
+"""How runs and what belongs to them look to people."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from msgspec import DecodeError, to_builtins
-from msgspec.structs import asdict
+from msgspec import DecodeError
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
@@ -20,7 +19,7 @@ from windlass.durations import span as span
 from windlass.durations import spelled
 from windlass.engine.core import DEFAULT_QUEUE
 from windlass.machine import LIVE
-from windlass.model import Attempt, Entry, Failure, Listed, LogLine, Options, Run, State, kept
+from windlass.model import Attempt, Entry, Failure, LogLine, Run, State
 
 STYLES = {
     State.WAITING: "blue",
@@ -36,8 +35,6 @@ STYLES = {
     State.SKIPPED: "yellow",
 }
 
-# For programs. Leases' tokens stay inside: whoever has one can write in the worker's name.
-
 
 def opened(text: str | None) -> Any:
     """The value of a JSON text that was stored; the text itself if it is none."""
@@ -45,61 +42,6 @@ def opened(text: str | None) -> Any:
         return None if text is None else payload.decode(text)
     except DecodeError:
         return text
-
-
-def run_document(run: Run) -> dict[str, Any]:
-    """A run as JSON. Times are milliseconds UTC."""
-    return {
-        "id": run.id,
-        "job": run.job,
-        "state": run.state,
-        "queue": run.queue,
-        "priority": run.priority,
-        "attempt": run.attempt,
-        "failures": run.burnt,
-        "max_attempts": run.max_attempts,
-        "keep": None if run.keep is None else kept(run.keep),
-        "created_at": run.created_at,
-        "scheduled_for": run.scheduled_for,
-        "due_at": run.due_at,
-        "claimed_at": run.claimed_at,
-        "started_at": run.started_at,
-        "finished_at": run.finished_at,
-        "cancel_asked_at": run.cancel_asked_at,
-        "worker": run.worker,
-        "lease_until": run.lease_until if run.finished_at is None else None,
-        "retry_of": run.retry_of,
-        "reason": run.reason,
-        "error": failure_document(run.error),
-        "progress": opened(run.progress),
-        "payload": opened(run.payload),
-        "output": opened(run.output),
-        "sizes": run.sizes if isinstance(run, Listed) else {},
-    }
-
-
-def failure_document(error: Failure | None) -> dict[str, Any] | None:
-    if error is None:
-        return None
-    refused = {} if error.refused is None else {"refused": to_builtins(error.refused)}
-    return {"code": error.code, "message": error.message, "detail": error.detail, **refused}
-
-
-def attempt_document(attempt: Attempt) -> dict[str, Any]:
-    hidden = {"run", "token"}
-    fields = {name: value for name, value in asdict(attempt).items() if name not in hidden}
-    return fields | {"error": failure_document(attempt.error)}
-
-
-def entry_document(entry: Entry) -> dict[str, Any]:
-    return {name: value for name, value in asdict(entry).items() if name != "run"} | {"detail": opened(entry.detail)}
-
-
-def line_document(log: LogLine) -> dict[str, Any]:
-    return asdict(log)
-
-
-# For people
 
 
 def moment(ms: int) -> str:
@@ -236,9 +178,3 @@ def log_text(log: LogLine) -> Text:
     """A log line with its time; later attempts say which they are."""
     attempt = f"#{log.attempt} " if log.attempt > 1 else ""
     return Text.assemble((f"{_clock_time(log.at)} {attempt}", "dim"), line(log.text))
-
-
-def options_document(options: Options) -> dict[str, Any]:
-    """The options that a job says itself."""
-    said: dict[str, Any] = to_builtins(options)
-    return said

@@ -36,7 +36,7 @@ def add(shell: Shell) -> int:
     """Tell an endpoint of changes, and print its id and its secret, which is not shown again."""
     words = _words(shell)
     url = words.pop("url")
-    with shell.store_engine() as engine:
+    with shell.engine() as engine:
         made = run_sync(shell.act(engine, "add", f"webhook {url:.100}").add_webhook(url, **words))
     return _tell_secret(shell, made)
 
@@ -46,7 +46,7 @@ def change(shell: Shell) -> int:
     words, identity = _words(shell), shell.arguments.id
     if not words:
         raise BadInput("There is nothing to set.", hint="`windlass webhooks set --help` lists what can be said.")
-    with shell.store_engine() as engine:
+    with shell.engine() as engine:
         made = run_sync(shell.act(engine, "edit", f"webhook {identity:.100}").set_webhook(identity, **words))
     if shell.output.json:
         shell.output.document(_document(shell, made))
@@ -58,19 +58,15 @@ def change(shell: Shell) -> int:
 def remove(shell: Shell) -> int:
     """Forget an endpoint and what it was told."""
     identity = shell.arguments.id
-    with shell.store_engine() as engine:
+    with shell.engine() as engine:
         run_sync(shell.act(engine, "remove", f"webhook {identity:.100}").remove_webhook(identity))
-    if shell.output.json:
-        shell.output.document({"id": identity, "removed": True})
-    else:
-        shell.output.raw(line(f"{identity} is removed."))
-    return OK
+    return shell.answer(Verbs.remove_webhook, None, line(f"{identity} is removed."))
 
 
 def rotate(shell: Shell) -> int:
     """Sign with a new secret, and print it; the old one signs too for a while."""
     identity = shell.arguments.id
-    with shell.store_engine() as engine:
+    with shell.engine() as engine:
         acting = shell.act(engine, "rotate", f"webhook {identity:.100}")
         made = run_sync(acting.rotate_webhook(identity, overlap=shell.arguments.overlap))
     return _tell_secret(shell, made)
@@ -88,7 +84,7 @@ def _tell_secret(shell: Shell, made: Webhook) -> int:
 
 def list_all(shell: Shell) -> int:
     """List the endpoints, oldest first."""
-    with shell.store_engine() as engine:
+    with shell.engine() as engine:
         found = run_sync(engine.webhooks())
     if shell.output.json:
         shell.output.document({"webhooks": [_document(shell, webhook) for webhook in found]})
@@ -102,7 +98,7 @@ def list_all(shell: Shell) -> int:
 def deliveries(shell: Shell) -> int:
     """List what an endpoint was told, latest first."""
     given = shell.arguments
-    with shell.store_engine() as engine:
+    with shell.engine() as engine:
         page = run_sync(engine.deliveries(given.id, status=given.status, cursor=given.cursor, count=given.limit))
     if shell.output.json:
         shell.output.document(plain(Verbs.deliveries, page))
@@ -118,13 +114,9 @@ def deliveries(shell: Shell) -> int:
 def resend(shell: Shell) -> int:
     """Have a delivery tried again from now on, by whichever hub runs."""
     identity = shell.arguments.id
-    with shell.store_engine() as engine:
+    with shell.engine() as engine:
         made = run_sync(shell.act(engine, "resend", f"delivery {identity:.100}").resend(identity))
-    if shell.output.json:
-        shell.output.document(plain(Verbs.resend, made))
-    else:
-        shell.output.raw(line(f"{made.id} is sent again."))
-    return OK
+    return shell.answer(Verbs.resend, made, line(f"{made.id} is sent again."))
 
 
 # How they look

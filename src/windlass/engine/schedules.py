@@ -395,6 +395,14 @@ def outage_of(schedule: Schedule, start: int, end: int) -> Fire:
     return Fire(None, (), None) if first is None else plan(replace(schedule, next_at=first), end)
 
 
+def described(schedule: Schedule) -> str:
+    """Its rule in words; one that cannot be read here, such as in a zone that this machine does not know, as it is written."""
+    try:
+        return cron.describe(rule_of(schedule))
+    except BadInput:
+        return f"{schedule.expr} ({schedule.zone})"
+
+
 def edited(schedule: Schedule) -> bool:
     """Whether a person has changed what code says of it."""
     return schedule.said is not None and schedule.said != fingerprint(schedule)

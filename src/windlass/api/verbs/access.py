@@ -15,7 +15,11 @@ from windlass.engine.access import OVERLAP
 from windlass.model import Token
 
 _PAGE = paged("Tokens", "Some tokens, and after which id the next page begins.", lambda token: token.id, tokens=TOKEN)
-_MADE = Gives(MadeToken, read=lambda answer, _: (TOKEN.read(answer.token), answer.secret))
+_MADE = Gives(
+    MadeToken,
+    lambda made, _: MadeToken(TOKEN.show(made[0]), made[1]),
+    lambda answer, _: (TOKEN.read(answer.token), answer.secret),
+)
 _AUDIT = page_of(AuditPage, "Audit", "What was done, newest first, and the cursor of the next page.", entries=AUDITED)
 
 

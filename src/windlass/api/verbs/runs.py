@@ -10,11 +10,15 @@ from windlass.api.codec import Form
 from windlass.api.gives import Gives, listed, one, page_of
 from windlass.api.requests import CancelRun, CreateRun, CreateRuns, MoveRun, PatchRun
 from windlass.api.rows import AFTER_NUMBER, COUNT, CURSOR, GET, IDEMPOTENCY_KEY, PATCH, POST, ByRow, Param, Verb, verb
-from windlass.api.views import ATTEMPT, ENTRY, LINE, RUN, line_cursor, line_place
+from windlass.api.views import ATTEMPT, ENTRY, LINE, REASON, RUN, line_cursor, line_place
 from windlass.engine import Page, Reason, Status
 from windlass.model import Attempt, Created, Entry, LogLine, NewRun, Run, State
 
-CREATED = Gives(CreatedRun, read=lambda answer, _: Created(answer.id, created=True, pruned=answer.pruned))
+CREATED = Gives(
+    CreatedRun,
+    lambda created, _: CreatedRun(created.id, created.created, created.pruned),
+    lambda answer, _: Created(answer.id, created=True, pruned=answer.pruned),
+)
 STATE = Param("state", State | None)
 
 _RUN = one(RUN)
@@ -24,7 +28,7 @@ _AFTER_LINE = Param("after", AFTER_NUMBER.kind, 0, form=Form(int, lambda place: 
 _ATTEMPTS = listed("Attempts", "All attempts of a run, oldest first.", attempts=ATTEMPT)
 _HISTORY = listed("History", "Changes of state, oldest first.", events=ENTRY)
 _LINES = listed("Lines", "Log lines, oldest first.", lines=LINE)
-_WHY = listed("Why", "Everything that holds a run back.", reasons=Reason)
+_WHY = listed("Why", "Everything that holds a run back.", reasons=REASON)
 _MANY = Param("count", COUNT.kind, 1_000, description=COUNT.description)
 
 CREATE_RUN = Verb(
