@@ -237,7 +237,7 @@ def test_what_a_run_may_say_itself(w: World) -> None:
     first = w.create()
     made = w.json("enqueue", "mail", "--max-attempts", "7", "--after", first, "--key", "k")
     run = w.get(made["id"])
-    assert made == {"id": run.id, "created": True, "pruned": False}
+    assert made == {"id": run.id, "created": True, "pruned": False, "run": None}
     assert (run.max_attempts, run.state) == (7, "waiting")
     again = w("enqueue", "mail", "--key", "k")
     assert again.strip() == run.id
@@ -344,7 +344,7 @@ def test_show_knows_everything_but_the_token(w: World) -> None:
     assert shown["payload"] == {"to": "ann"}
     assert [entry["move"] for entry in shown["history"]] == ["create", "claim", "start", "fail"]
     assert [attempt["outcome"] for attempt in shown["attempts"]] == ["failed"]
-    assert [log["text"] for log in shown["log"]] == ["one", "two"]
+    assert [log["line"] for log in shown["log"]] == ["one", "two"]
     assert (run.token or "?") not in plain + json.dumps(shown)
 
 
@@ -407,7 +407,7 @@ def test_following_as_json_lines_tells_a_bad_end_by_the_code(w: World, monkeypat
     run = w.started("one", "two")
     _meanwhile(monkeypatch, lambda: _both(lambda: w.log(run, "three", "four", first=3), lambda: w.fail(run, Failure("smtp", "no route"))))
     printed = w("logs", run.id, "-f", "--json", "--tail", "1", exits=codes.FAILED)
-    assert [json.loads(text)["text"] for text in printed.splitlines()] == ["two", "three", "four"]
+    assert [json.loads(text)["line"] for text in printed.splitlines()] == ["two", "three", "four"]
 
 
 def test_a_line_written_just_before_the_end_is_not_missed(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -752,7 +752,7 @@ def test_on_postgresql(
     assert w.json("runs")["runs"][0]["id"] == run_id
     assert w.json("show", run_id)["payload"] == {"to": "ann"}
     run = w.started("a line")
-    assert w.json("logs", run_id)["lines"][0]["text"] == "a line"
+    assert w.json("logs", run_id)["lines"][0]["line"] == "a line"
     w.succeed(run, "7")
     assert w.json("show", "--last")["output"] == 7
     assert w.json("why", run_id)["reasons"][0]["code"] == "ended"

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from tests.cli.test_cli import EVIL, STYLE, World, _on_a_terminal
 from windlass import App
+from windlass.api.values import from_rfc3339
 from windlass.cli import codes
 from windlass.cli.parser import make_parser
 from windlass.cli.views import moment
@@ -37,7 +38,7 @@ class Shop(World):
         return {row.split()[0]: row for row in self("schedules", "list").splitlines()[1:]}
 
     def coming(self, *words: str) -> list[str]:
-        return [instant["local"] for instant in self.json("schedules", "preview", "nightly", *words)["instants"]]
+        return [instant["local"] for instant in self.json("schedules", "preview", "nightly", *words)["next"]]
 
     def start_worker(self, *, every: str = "15m") -> None:
         """A program that defines a schedule begins to work."""
@@ -83,7 +84,7 @@ def test_add_stores_what_is_said(w: Shop) -> None:
     assert (found.missed, found.most, found.max_age, found.overlap, found.jitter) == ("all", 7, 2 * HOUR, "skip", 30_000)
     assert (found.payload, found.enabled, found.next_at, found.said) == ({"month": "May"}, False, None, None)
     assert made == w.listed()["nightly"]
-    assert (made["words"], made["by_code"], made["edited"]) == ("At 03:00 every day (Europe/Paris)", False, False)
+    assert (made["in_words"], made["by_code"], made["edited"]) == ("At 03:00 every day (Europe/Paris)", False, False)
 
 
 def test_what_is_not_said_is_as_in_the_library(w: Shop) -> None:
@@ -211,7 +212,7 @@ def test_the_list(nightly: Shop) -> None:
 
 def test_an_empty_list(w: Shop) -> None:
     assert "No schedules." in w("schedules", "list").notes
-    assert w.json("schedules", "list") == {"schedules": []}
+    assert w.json("schedules", "list") == {"schedules": [], "cursor": None}
 
 
 def test_the_list_shows_whose_word_counts(w: Shop) -> None:
@@ -252,7 +253,7 @@ def test_what_fired_and_what_was_skipped_is_counted_and_listed(w: Shop) -> None:
     assert re.fullmatch(rf"{skip['number']} +[\d-]+ 03:00:00\+00:00 +[\d-]+ 03:00:00\+00:00 +missed +now", row)
     shown = w.json("show", found["last_run"])
     assert shown["due_at"] == shown["scheduled_for"] == found["last_at"]
-    assert re.search(rf"^instant +{re.escape(moment(found['last_at']))} ", w("show", found["last_run"]), re.M)
+    assert re.search(rf"^instant +{re.escape(moment(from_rfc3339(found['last_at'], 'last_at')))} ", w("show", found["last_run"]), re.M)
     assert re.search(r"(ago|now) +1 +\d+ +enabled", w.rows()["nightly"])
 
 
@@ -284,7 +285,7 @@ def test_removing_what_code_defines_says_that_it_comes_back(w: Shop) -> None:
     w.start_worker()
     assert "disable it instead" in w("schedules", "remove", "poll").notes
     w.start_worker()
-    assert w.json("schedules", "remove", "poll") == {"key": "poll", "removed": True}
+    assert w.json("schedules", "remove", "poll") == {"done": True}
 
 
 # preview
@@ -306,19 +307,19 @@ def test_preview_as_json(nightly: Shop) -> None:
     found = nightly.json("schedules", "preview", "nightly", "--count", "2", "--from", "2027-03-27T02:00Z")
     assert found == {
         "key": "nightly",
-        "words": "At 03:00 every day (Europe/Paris)",
-        "instants": [
-            {"at": 1_806_195_600_000, "local": "2027-03-28T03:00:00+02:00", "clock_changes": True},
-            {"at": 1_806_282_000_000, "local": "2027-03-29T03:00:00+02:00", "clock_changes": False},
+        "in_words": "At 03:00 every day (Europe/Paris)",
+        "next": [
+            {"at": "2027-03-28T01:00:00.000Z", "local": "2027-03-28T03:00:00+02:00", "clock_changes": True},
+            {"at": "2027-03-29T01:00:00.000Z", "local": "2027-03-29T03:00:00+02:00", "clock_changes": False},
         ],
         "downtime": None,
     }
 
 
 def test_preview_begins_now(nightly: Shop) -> None:
-    found = nightly.json("schedules", "preview", "nightly")["instants"]
+    found = nightly.json("schedules", "preview", "nightly")["next"]
     assert len(found) == 10
-    assert found[0]["at"] == nightly.schedule().next_at
+    assert from_rfc3339(found[0]["at"], "at") == nightly.schedule().next_at
 
 
 def test_preview_of_what_does_not_fire(w: Shop) -> None:
@@ -450,7 +451,7 @@ def test_a_zone_that_this_machine_does_not_know_hides_nothing(nightly: Shop) -> 
     """The store may have been written where the tz database is newer."""
     run_sync(nightly.engine.records.edit_schedule(_elsewhere(nightly.schedule()), nightly.schedule(), nightly.clock.now()))
     assert "Europe/Nowhere" in nightly.rows()["nightly"]
-    assert nightly.listed()["nightly"]["words"] == "0 3 * * * (Europe/Nowhere)"
+    assert nightly.listed()["nightly"]["in_words"] == "0 3 * * * (Europe/Nowhere)"
     assert "on this machine" in nightly("schedules", "preview", "nightly", exits=codes.USAGE).notes
 
 

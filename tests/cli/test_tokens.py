@@ -100,7 +100,7 @@ def test_list_says_how_each_is(w: Door) -> None:
 
 def test_without_tokens_the_list_says_so(w: Door) -> None:
     assert w("tokens", "list").notes == "No tokens.\n"
-    assert w.json("tokens", "list") == {"tokens": []}
+    assert w.json("tokens", "list") == {"tokens": [], "cursor": None}
     assert w("audit").notes == "Nobody has done anything.\n"
 
 

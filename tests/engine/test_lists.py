@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from tests.harness import BOOM, Harness
+from windlass.api.verbs import Verbs
 from windlass.api.views import RUN
-from windlass.cli.views import run_document
+from windlass.cli.documents import plain
 from windlass.machine import Fail
 from windlass.model import IN_A_LIST, Failure, Listed, Member, NewGroup, NewRun, Run, State
 from windlass.store.base import Row, Statement, Store
@@ -142,7 +143,7 @@ def test_a_listed_run_is_told_with_its_sizes_by_every_door(h: Harness) -> None:
     heard = RUN.read(msgspec.json.decode(told, type=RUN.form))
     assert isinstance(heard, Listed)
     assert (heard.sizes, heard.payload) == ({"payload": SIZE + 9}, "null")
-    document = run_document(run)
+    document = plain(Verbs.get, run)
     assert (document["payload"], document["sizes"]) == (None, {"payload": SIZE + 9})
     whole: Run = h.get(run.id)
-    assert (RUN.show(whole).left_out, RUN.show(whole).sizes, run_document(whole)["sizes"]) == ((), {}, {})
+    assert (RUN.show(whole).left_out, RUN.show(whole).sizes, plain(Verbs.get, whole)["sizes"]) == ((), {}, {})

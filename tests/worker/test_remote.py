@@ -864,13 +864,13 @@ def test_commands_change_things_through_the_hub(settled: tuple[str, str, list[st
         return json.loads(capsys.readouterr().out)
 
     made = say("enqueue", "mail", "to=ann", "--priority", "3", "--key", "k")
-    assert say("enqueue", "mail", "to=bob", "--key", "k") == {"id": made["id"], "created": False, "pruned": False}
+    assert say("enqueue", "mail", "to=bob", "--key", "k") == {"id": made["id"], "created": False, "pruned": False, "run": None}
     assert say("cancel", made["id"], "--reason", "twice")["state"] == "cancelled"
     assert say("rerun", made["id"])["created"]
     assert say("schedules", "add", "new", "mail", "--every", "2h")["key"] == "new"
     assert say("schedules", "disable", "new")["enabled"] is False
     assert say("schedules", "trigger", "new")["created"]
-    assert say("schedules", "remove", "new") == {"key": "new", "removed": True}
+    assert say("schedules", "remove", "new") == {"done": True}
     assert cli.main(["runs", "--hub", url, "--store", store]) == 2
     assert cli.main(["runs", "--hub", "http://127.0.0.1:1"]) == 5
     assert cli.main(["migrate", "--store", url]) == 2

@@ -22,6 +22,7 @@ from windlass.model import (
     Audited,
     Delivery,
     Entry,
+    Failure,
     Group,
     Job,
     Keep,
@@ -29,6 +30,7 @@ from windlass.model import (
     Listed,
     LogLine,
     Pause,
+    Refusals,
     Result,
     Run,
     Schedule,
@@ -66,6 +68,23 @@ def _finish_run(run: Run, view: Any) -> Run:
     return Listed.of(run, view.sizes) if view.sizes else run
 
 
+REFUSALS = View(
+    Refusals,
+    "RefusalsView",
+    "That a payload does not fit the code of workers: which codes, how often in a row, and since when.",
+    forms={"since": instant("since")},
+    optional=("worker",),
+    omit_defaults=True,
+)
+FAILURE = View(
+    Failure,
+    "FailureView",
+    "Why an attempt did not succeed.",
+    forms={"refused": REFUSALS.as_form()},
+    optional=("detail", "refused"),
+    omit_defaults=True,
+)
+
 RUN = View(
     Run,
     "RunView",
@@ -81,6 +100,7 @@ RUN = View(
         "output": JSON,
         "progress": JSON,
         "instant": instant("instant"),
+        "error": FAILURE.as_form(),
         "band": Form(int, _negative, _negative),
         "keep": Form(Keep, kept, lambda keep: FOREVER if keep == "forever" else keep),
     },
@@ -94,7 +114,7 @@ RUN = View(
     finish=_finish_run,
 )  # fmt: skip
 
-ATTEMPT = View(Attempt, "AttemptView", "One execution of a run.", hidden={"run": "", "token": None})
+ATTEMPT = View(Attempt, "AttemptView", "One execution of a run.", hidden={"run": "", "token": None}, forms={"error": FAILURE.as_form()})
 RESULT = View(Result, "ResultView", "The end of a run, for a run that waited for it.", forms={"output": JSON})
 ENTRY = View(
     Entry,
