@@ -276,16 +276,23 @@ WEBHOOK = View(
     "WebhookView",
     "An endpoint that changes are sent to; never a secret.",
     hidden={"secrets": (), "paused_until": 0, "begins": "", "rev": 0},
-    added={"paused_until": Added(str | None, lambda webhook: None), "secrets": Added(int, lambda webhook: len(webhook.secrets))},
+    added={
+        "paused_until": Added(str | None, lambda webhook: to_rfc3339(webhook.paused_until) if webhook.paused_until else None),
+        "secrets": Added(int, lambda webhook: len(webhook.secrets)),
+    },
     finish=_finish_webhook,
 )
 
 
+def current(webhook: Webhook, now: int) -> Webhook:
+    """An endpoint as it is at a time: without a pause that is over, and without secrets that sign no more."""
+    secrets = tuple(secret for secret in webhook.secrets if secret.until is None or secret.until > now)
+    return replace(webhook, paused_until=webhook.paused_until if webhook.paused_until > now else 0, secrets=secrets)
+
+
 def webhook_view(webhook: Webhook, now: int) -> Any:
-    """An endpoint as it is at a time: whether it is paused, and how many secrets sign."""
-    paused_until = to_rfc3339(webhook.paused_until) if webhook.paused_until > now else None
-    secrets = sum(secret.until is None or secret.until > now for secret in webhook.secrets)
-    return replace(WEBHOOK.show(webhook), paused_until=paused_until, secrets=secrets)
+    """The view of an endpoint as it is at a time."""
+    return WEBHOOK.show(current(webhook, now))
 
 
 def made_webhook(answer: Any) -> Webhook:

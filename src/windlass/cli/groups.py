@@ -24,14 +24,9 @@ def list_all(shell: Shell) -> int:
     given = shell.arguments
     with shell.engine() as engine:
         found = run_sync(engine.groups(status=given.status, after=given.after, count=given.limit))
-    if shell.output.json:
-        shell.output.document(plain(Verbs.groups, found, count=given.limit))
-    elif found:
-        shell.output.console.print(_table(found, shell.clock.now()))
-        if len(found) == given.limit:
-            shell.output.note(f"There may be more: --after {found[-1].id}")
-    else:
-        shell.output.note("No groups.")
+    shell.answer_list(Verbs.groups, found, _table, "No groups.")
+    if len(found) == given.limit:
+        shell.output.note(f"There may be more: --after {found[-1].id}")
     return OK
 
 

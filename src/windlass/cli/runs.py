@@ -159,12 +159,7 @@ def _page(shell: Shell, engine: Verbs) -> Page:
 
 def _list_runs(shell: Shell, engine: Verbs) -> int:
     page = _page(shell, engine)
-    if shell.output.json:
-        shell.output.document(plain(Verbs.runs, page))
-    elif page.runs:
-        shell.output.console.print(views.run_table(page.runs, shell.clock.now()))
-    else:
-        shell.output.note("No runs.")
+    shell.answer_list(Verbs.runs, page.runs, views.run_table, "No runs.", page=page)
     if page.cursor:
         shell.output.note(f"There are more: add --cursor {page.cursor}")
     return OK

@@ -96,10 +96,12 @@ class Shell:
             self.output.raw(text)
         return OK
 
-    def answer_list(self, verb: Any, records: Sequence[T], drawn: Callable[[Sequence[T], int], Table], nothing: str) -> int:
-        """Print a list that a verb has answered: as a hub would, as a table for people, or that there is nothing."""
+    def answer_list(
+        self, verb: Any, records: Sequence[T], drawn: Callable[[Sequence[T], int], Table], nothing: str, *, page: Any = None
+    ) -> int:
+        """Print a list that a verb has answered, or the page that has it: as a hub would, as a table, or that there is nothing."""
         if self.output.json:
-            self.output.document(plain(verb, records, count=vars(self.arguments).get("limit")))
+            self.output.document(plain(verb, records if page is None else page, count=vars(self.arguments).get("limit")))
         elif records:
             self.output.console.print(drawn(records, self.clock.now()))
         else:

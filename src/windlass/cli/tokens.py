@@ -10,7 +10,6 @@ from rich.text import Text
 from windlass.api.verbs import Verbs
 from windlass.cli import views
 from windlass.cli.codes import OK
-from windlass.cli.documents import plain
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell
 from windlass.model import Audited, Token
@@ -62,13 +61,7 @@ def audit(shell: Shell) -> int:
     """List what people did, newest first."""
     with shell.engine() as engine:
         page = run_sync(engine.audit(cursor=shell.arguments.cursor, count=shell.arguments.limit))
-    if shell.output.json:
-        shell.output.document(plain(Verbs.audit, page))
-        return OK
-    if page.entries:
-        shell.output.console.print(_audit_table(page.entries))
-    else:
-        shell.output.note("Nobody has done anything.")
+    shell.answer_list(Verbs.audit, page.entries, _audit_table, "Nobody has done anything.", page=page)
     if page.cursor is not None:
         shell.output.note(f"There are more: --cursor {page.cursor}")
     return OK
@@ -94,7 +87,7 @@ def _state(token: Token, now: int) -> Text:
     return Text(good if token.expires_at is None else f"{good} until {views.moment(token.expires_at)}", style="green")
 
 
-def _audit_table(entries: Sequence[Audited]) -> Table:
+def _audit_table(entries: Sequence[Audited], _: int) -> Table:
     made = table("at", "who", "what", "subject", cut=("who", "subject"))
     for entry in entries:
         made.add_row(views.moment(entry.at), cell(entry.who), line(entry.what), cell(entry.subject))

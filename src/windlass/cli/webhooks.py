@@ -10,10 +10,9 @@ from rich.text import Text
 
 from windlass import config
 from windlass.api.verbs import Verbs
-from windlass.api.views import webhook_view
+from windlass.api.views import current
 from windlass.cli import views
 from windlass.cli.codes import OK
-from windlass.cli.documents import plain, to_plain
 from windlass.cli.output import cell, line, table
 from windlass.cli.shell import Shell
 from windlass.errors import BadInput
@@ -48,11 +47,8 @@ def change(shell: Shell) -> int:
         raise BadInput("There is nothing to set.", hint="`windlass webhooks set --help` lists what can be said.")
     with shell.engine() as engine:
         made = run_sync(shell.act(engine, "edit", f"webhook {identity:.100}").set_webhook(identity, **words))
-    if shell.output.json:
-        shell.output.document(_document(shell, made))
-    else:
-        shell.output.raw(line(f"{made.id}: {made.name}, {_state(made, shell.clock.now()).plain}"))
-    return OK
+    now = shell.clock.now()
+    return shell.answer(Verbs.set_webhook, current(made, now), line(f"{made.id}: {made.name}, {_state(made, now).plain}"))
 
 
 def remove(shell: Shell) -> int:
@@ -73,11 +69,7 @@ def rotate(shell: Shell) -> int:
 
 
 def _tell_secret(shell: Shell, made: Webhook) -> int:
-    secret = made.secrets[0].key
-    if shell.output.json:
-        shell.output.document({"webhook": _document(shell, made), "secret": secret})
-        return OK
-    shell.output.raw(f"{made.id}\n{secret}")
+    shell.answer(Verbs.add_webhook, current(made, shell.clock.now()), f"{made.id}\n{made.secrets[0].key}")
     shell.output.note("Give the secret to the receiver; it is not shown again.", style="yellow")
     return OK
 
@@ -85,14 +77,8 @@ def _tell_secret(shell: Shell, made: Webhook) -> int:
 def list_all(shell: Shell) -> int:
     """List the endpoints, oldest first."""
     with shell.engine() as engine:
-        found = run_sync(engine.webhooks())
-    if shell.output.json:
-        shell.output.document({"webhooks": [_document(shell, webhook) for webhook in found]})
-    elif found:
-        shell.output.console.print(_webhook_table(found, shell.clock.now()))
-    else:
-        shell.output.note("No webhooks.")
-    return OK
+        found = [current(webhook, shell.clock.now()) for webhook in run_sync(engine.webhooks())]
+    return shell.answer_list(Verbs.webhooks, found, _webhook_table, "No webhooks.")
 
 
 def deliveries(shell: Shell) -> int:
@@ -100,14 +86,9 @@ def deliveries(shell: Shell) -> int:
     given = shell.arguments
     with shell.engine() as engine:
         page = run_sync(engine.deliveries(given.id, status=given.status, cursor=given.cursor, count=given.limit))
-    if shell.output.json:
-        shell.output.document(plain(Verbs.deliveries, page))
-    elif page.deliveries:
-        shell.output.console.print(_delivery_table(page.deliveries, shell.clock.now()))
-        if page.cursor is not None:
-            shell.output.note(f"There are more: --cursor {page.cursor}")
-    else:
-        shell.output.note("No deliveries.")
+    shell.answer_list(Verbs.deliveries, page.deliveries, _delivery_table, "No deliveries.", page=page)
+    if page.cursor is not None:
+        shell.output.note(f"There are more: --cursor {page.cursor}")
     return OK
 
 
@@ -120,11 +101,6 @@ def resend(shell: Shell) -> int:
 
 
 # How they look
-
-
-def _document(shell: Shell, webhook: Webhook) -> dict[str, Any]:
-    document: dict[str, Any] = to_plain(webhook_view(webhook, shell.clock.now()))
-    return document
 
 
 def _webhook_table(webhooks: Sequence[Webhook], now: int) -> Table:

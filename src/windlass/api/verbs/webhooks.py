@@ -14,7 +14,11 @@ from windlass.machine import ENDED
 from windlass.model import Delivery, DeliveryStatus, State, Webhook
 
 _WEBHOOKS = listed("Webhooks", "Every endpoint.", webhooks=WEBHOOK)
-_MADE = Gives(MadeWebhook, read=lambda answer, _: made_webhook(answer))
+_MADE = Gives(
+    MadeWebhook,
+    lambda webhook, _: MadeWebhook(WEBHOOK.show(webhook), webhook.secrets[0].key),
+    lambda answer, _: made_webhook(answer),
+)
 _DELIVERIES = page_of(Deliveries, "DeliveryPage", "Some deliveries, and the cursor of the next page.", deliveries=DELIVERY)
 _STATUS = Param("status", DeliveryStatus | None)
 
