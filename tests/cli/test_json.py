@@ -15,15 +15,16 @@ import pytest
 from tests.served import ServedHub
 from tests.workers import until
 from windlass import cli
+from windlass.api.views import FAILURE, REASON
 from windlass.cli import about, hub, slots, stores, work
 from windlass.cli.parser import make_parser
 from windlass.cli.shell import Shell, who
 from windlass.clock import SystemClock
 from windlass.config import open_store
-from windlass.engine import Engine
+from windlass.engine import Engine, Reason
 from windlass.engine.checks import SHORTEST_KEEP
 from windlass.machine import Fail, Succeed
-from windlass.model import Failure, Member, NewGroup, NewRun, Options, Use, WorkerInfo
+from windlass.model import Failure, Member, NewGroup, NewRun, Options, Refusals, Use, WorkerInfo
 from windlass.store.base import run_sync
 
 HOUR = 3600 * 1000
@@ -348,3 +349,25 @@ def test_every_command_that_has_a_verb_is_compared() -> None:
     compared = {make_parser().parse_args(re.sub("{.*?}", "1", words).split()).run for words in (*READS, *WRITES)}
     assert compared | WITHOUT_VERB.keys() == set(_commands(make_parser()))
     assert not compared & WITHOUT_VERB.keys()
+
+
+def test_the_secret_that_a_hub_tells_is_the_one_that_counts(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """And no other: of an endpoint that is only read, a hub tells how many secrets sign."""
+    token = Answer("tokens create told --scopes read", scene.places["right"], capsys).documents[0]
+    found = run_sync(scene.engine.find_token(token["secret"]))
+    assert found is not None
+    assert found.id == token["token"]["id"]
+    made = Answer("webhooks add https://example.com/ --disabled", scene.places["right"], capsys).documents[0]
+    told = Answer(f"webhooks rotate {made['webhook']['id']}", scene.places["right"], capsys).documents[0]
+    assert [secret.key for secret in run_sync(scene.engine.get_webhook(made["webhook"]["id"])).secrets] == [told["secret"], made["secret"]]
+    assert told["webhook"]["secrets"] == 2
+
+
+def test_instants_inside_a_failure_and_a_reason_are_shown_and_read_back() -> None:
+    failure = Failure("unfit", "it does not fit", refused=Refusals(("a", "b"), 2, 1_800_000_000_000, 3, "w"))
+    view = FAILURE.show(failure)
+    assert view.refused.since == "2027-01-15T08:00:00.000Z"
+    assert FAILURE.read(view) == failure
+    reason = Reason("paused", "It is paused.", {"at": 1_800_000_000_000, "lease_until": None, "who": "ann", "count": 3})
+    assert REASON.show(reason).data == {"at": "2027-01-15T08:00:00.000Z", "lease_until": None, "who": "ann", "count": 3}
+    assert REASON.read(REASON.show(reason)) == reason
