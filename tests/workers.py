@@ -203,7 +203,7 @@ def later(app: App, ms: int) -> None:
 
 def ghost(app: App, *, lease: int) -> Run:
     """A run claimed by a worker that is never heard of again."""
-    (run,) = run_sync(app.engine.claim(WorkerInfo("ghost"), count=1, lease=lease))
+    (run,) = run_sync(app.verbs.claim(WorkerInfo("ghost"), count=1, lease=lease))
     return run
 
 

@@ -78,7 +78,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
         async def breaks(text: str) -> None:
             raise ValueError(text)
 
-        app.engine  # noqa: B018 - the jobs are stored with it
+        app.verbs  # noqa: B018 - the jobs are stored with it
         yield app
 
 

@@ -152,10 +152,10 @@ def test_a_pause_is_in_effect_at_once_and_its_end_is_told(place: Place, door: Do
     probe = WorkerInfo("probe", queues=("post",), slots=100)
     for scope, name in SCOPES:
         send.enqueue()
-        assert len(run_sync(app.engine.claim(probe, count=10))) == 1  # so that the place knows the lane as open
+        assert len(run_sync(app.verbs.claim(probe, count=10))) == 1  # so that the place knows the lane as open
         door.pause(place, scope, name)
         run = send.enqueue()
-        assert run_sync(app.engine.claim(probe, count=10)) == []
+        assert run_sync(app.verbs.claim(probe, count=10)) == []
         assert [reason.text for reason in run.why() if reason.code == "paused" and "maintenance" in reason.text]
         with working(app, name=f"waits for {scope}"):
             if scope != "system":

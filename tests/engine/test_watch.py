@@ -199,7 +199,7 @@ def test_a_handler_that_blocks_the_loop_of_its_worker_holds_up_no_sweep(app: App
     def lost() -> None: ...
 
     handle = lost.enqueue()
-    (run,) = run_sync(app.engine.claim(WorkerInfo("gone", slots=8), lease=SECOND))
+    (run,) = run_sync(app.verbs.claim(WorkerInfo("gone", slots=8), lease=SECOND))
     block.enqueue()
     with working(app, queues=["mine"]):
         gate.reached()

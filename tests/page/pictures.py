@@ -70,7 +70,7 @@ def declined(app: App) -> Handle[Any]:
     lines = [(1, "INFO charging order 1017"), (2, "WARNING no answer within 50 ms, asking once more")]
     report = machine.Fail(token="", error=Failure("ConnectionError", "the payment service answered 503", TRACE), delay=0)
     for _ in range(2):
-        (claimed,) = run_sync(app.engine.claim(WorkerInfo("worker-1"), count=1, lease=30_000))
+        (claimed,) = run_sync(app.verbs.claim(WorkerInfo("worker-1"), count=1, lease=30_000))
         run_sync(app.engine.start(run.id, token(claimed)))
         run_sync(app.engine.log(run.id, token(claimed), lines))
         threading.Event().wait(0.05)  # so that there is something to see in its timeline

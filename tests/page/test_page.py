@@ -342,7 +342,7 @@ def test_workers_show_who_is_there_and_what_they_do(app: App, hub: ServedHub, pa
         expect(card.locator("h2")).to_have_text("box-1")
         expect(card).to_contain_text("1 of 4")
         expect(card).to_contain_text("eu")
-        run_sync(app.engine.worker_metrics("box-1", {"cpu": 37.4, "memory": 3 * 2**30, "memory_total": 8 * 2**30}))
+        run_sync(app.verbs.worker_metrics("box-1", {"cpu": 37.4, "memory": 3 * 2**30, "memory_total": 8 * 2**30}))
         expect(card).to_contain_text("37 %")
         expect(card).to_contain_text("3.0 GiB of 8.0 GiB")
         card.get_by_role("link").click()
@@ -990,7 +990,7 @@ def test_nothing_in_a_timeline_overlaps(app: App, hub: ServedHub, page: Page) ->
         clock.leap(leap)
         run_sync(app.engine.sweep())
         clock.leap(80_000)
-        (held,) = run_sync(app.engine.claim(WorkerInfo("a-worker-with-a-rather-long-name.example.com"), count=1, lease=80_000_000))
+        (held,) = run_sync(app.verbs.claim(WorkerInfo("a-worker-with-a-rather-long-name.example.com"), count=1, lease=80_000_000))
         clock.leap(80_000)
         run_sync(app.engine.start(run.id, token(held)))
         clock.leap(550_000)
@@ -1014,7 +1014,7 @@ def test_every_text_stands_out_from_its_ground(scheme: Any, app: App, hub: Serve
     run_sync(app.engine.leave("gone", 0))
     run_sync(app.engine.register(WorkerInfo("alive"), about={"host": "near"}))
     ids = [app.enqueue(name, {"to": "ann"}, queue=name).id for name in ("mail", "broken", "poison") for _ in range(3)]
-    for run in [held for _ in ids for held in run_sync(app.engine.claim(WorkerInfo("w", slots=99, queues=("broken", "poison"))))][:-2]:
+    for run in [held for _ in ids for held in run_sync(app.verbs.claim(WorkerInfo("w", slots=99, queues=("broken", "poison"))))][:-2]:
         run_sync(app.engine.report(run.id, Fail(token=token(run), error=Failure("Boom", "broken", "trace"))))
     app.enqueue("mail", {}, delay=60)
     app.enqueue("mail", {}, after=ids[0])

@@ -258,7 +258,7 @@ def test_with_log_format_json_every_line_of_a_worker_is_an_object(tmp_path: Path
     environment = os.environ | {"WINDLASS_STORE": str(tmp_path / "shop.db")}
     windlass = [sys.executable, "-m", "windlass"]
     with App(str(tmp_path / "shop.db")) as app:
-        app.engine  # noqa: B018 - the store is made
+        app.verbs  # noqa: B018 - the store is made
         words = [*windlass, "work", "shop:app", "--burst", "--name", "w9", "--log-format", "json"]
         sent = "from shop import *; print(mail.enqueue('ann').id, bill.enqueue().id)"
         first = subprocess.run([sys.executable, "-c", sent], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)

@@ -141,13 +141,13 @@ def test_what_a_stopping_worker_has_claimed_and_not_begun_burns_no_return(app: A
 
 
 def test_a_give_back_without_a_beginning_that_is_repeated_gets_the_same_answer(app: App) -> None:
-    app.engine  # noqa: B018 - the jobs are registered with it
+    app.verbs  # noqa: B018 - the jobs are registered with it
     handle = app.enqueue("thread")
-    (held,) = run_sync(app.engine.claim(WorkerInfo("w1"), count=1))
+    (held,) = run_sync(app.verbs.claim(WorkerInfo("w1"), count=1))
     report = GiveBack(token=held.token, begun=False)
     first, again = (run_sync(app.engine.report(held.id, report)) for _ in range(2))
     assert (first.state, first.repeated, again.state, again.repeated) == (State.QUEUED, False, State.QUEUED, True)
-    (other,) = run_sync(app.engine.claim(WorkerInfo("w2"), count=1))
+    (other,) = run_sync(app.verbs.claim(WorkerInfo("w2"), count=1))
     assert run_sync(app.engine.report(held.id, report)).repeated
     assert (other.id, handle.refresh().worker) == (held.id, "w2")  # which keeps it
 
