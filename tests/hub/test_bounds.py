@@ -253,29 +253,30 @@ def test_line_ends_are_no_sign_of_life(tmp_path: Path, monkeypatch: pytest.Monke
 # Headers twice
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("Host", ("127.0.0.1", "evil.example.com")),
-        ("Host", ("evil.example.com", "127.0.0.1")),
-        ("Authorization", ("Bearer wl_x", "Bearer wl_y")),
-        ("Content-Type", ("text/plain", "application/json")),
-        ("Content-Type", ("application/json", "application/json")),
-        ("Idempotency-Key", ("a", "b")),
-    ],
-)
+TWICE = [
+    ("Host", ("127.0.0.1", "evil.example.com")),
+    ("Host", ("evil.example.com", "127.0.0.1")),
+    ("Authorization", ("Bearer wl_x", "Bearer wl_y")),
+    ("Content-Type", ("text/plain", "application/json")),
+    ("Content-Type", ("application/json", "application/json")),
+    ("Idempotency-Key", ("a", "b")),
+]
+
+
 @pytest.mark.parametrize("path", [b"/api/v1/runs", b"/api/v1/worker/claim"])
-def test_a_header_that_may_come_once_is_refused_twice(served: ServedHub, name: str, values: tuple[str, str], path: bytes) -> None:
+def test_a_header_that_may_come_once_is_refused_twice(served: ServedHub, path: bytes, subtests: pytest.Subtests) -> None:
     httpx.put(served.url + "api/v1/jobs/mail", json={}, timeout=60).raise_for_status()
     body = b'{"job": "mail"}'
     others = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": str(len(body))}
-    head = [f"{other}: {value}" for other, value in others.items() if other != name] + [f"{name}: {value}" for value in values]
-    with connected(served) as line:
-        line.sendall(b"POST %b HTTP/1.1\r\n%b\r\n\r\n%b" % (path, "\r\n".join(head).encode(), body))
-        status, said = answer(line)
-    assert (status, said["code"]) == (400, "bad_input")
-    assert name in said["detail"]
-    assert httpx.get(served.url + "api/v1/runs", timeout=60).json()["runs"] == []
+    for name, values in TWICE:
+        head = [f"{other}: {value}" for other, value in others.items() if other != name] + [f"{name}: {value}" for value in values]
+        with subtests.test(f"{name}: {values}"):
+            with connected(served) as line:
+                line.sendall(b"POST %b HTTP/1.1\r\n%b\r\n\r\n%b" % (path, "\r\n".join(head).encode(), body))
+                status, said = answer(line)
+            assert (status, said["code"]) == (400, "bad_input")
+            assert name in said["detail"]
+            assert httpx.get(served.url + "api/v1/runs", timeout=60).json()["runs"] == []
 
 
 # Large bodies
