@@ -434,7 +434,7 @@ def test_what_is_no_rate_is_refused(text: Any) -> None:
 
 @at_both_ends
 def test_a_queue_that_ages_is_set_and_taken_back(place: Place) -> None:
-    engine = place.app.engine
+    engine = place.app.verbs
     queue = run_sync(engine.set_queue("mail", ageing=60_000))
     assert queue is not None
     assert run_sync(engine.queues()) == [queue]
@@ -466,7 +466,7 @@ WRONG: list[tuple[str, Callable[[Any], Any], type[WindlassError]]] = [
 
 @at_both_ends
 def test_what_cannot_be_done_is_refused_and_changes_nothing(place: Place, subtests: pytest.Subtests) -> None:
-    engine = place.app.engine
+    engine = place.app.verbs
     run_sync(engine.define("job", options=Options(uses=(Use("used"),))))
 
     def everything() -> list[Any]:
@@ -507,7 +507,7 @@ def test_what_can_be_set_is_bounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a/b ?#%é", "..", "漢字"])
 @over_http
 def test_names_with_any_character_go_through_the_hub(place: Place, name: str) -> None:
-    engine = place.app.engine
+    engine = place.app.verbs
     run_sync(engine.set_resource(name, capacity=1))
     run_sync(engine.set_queue(name, ageing=5))
     run_sync(engine.pause("queue", name))

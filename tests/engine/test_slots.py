@@ -282,7 +282,7 @@ def test_who_waits_hears_of_a_larger_capacity(place: Place, only_hints: None) ->
 @over_http
 def test_two_hubs_share_a_resource_and_tell_each_other(place: Place, only_hints: None) -> None:
     one, other = place.app, place.new_app(place.add_hub().url)
-    run_sync(one.engine.add_resource("ollama", capacity=1))
+    run_sync(one.verbs.add_resource("ollama", capacity=1))
     order: list[str] = []
 
     def call() -> None:
