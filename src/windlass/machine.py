@@ -209,14 +209,18 @@ def _ready(due_at: int, now: int) -> State:
     return State.SCHEDULED if due_at > now else State.QUEUED
 
 
-def begin(now: int, due_at: int | None = None, *, waits: bool = False, index: int = 0, head_start: int = 0) -> tuple[State, int, int]:
+_WAITING, _SCHEDULED, _QUEUED = State.WAITING, State.SCHEDULED, State.QUEUED  # looked up once: the members of an enum are slow to find
+
+
+def begin(now: int, due_at: int | None = None, waits: bool = False, index: int = 0, head_start: int = 0) -> tuple[State, int, int]:
     """The first state of a run, when it is due and its position: the index-th of its call, which may wait for other runs.
 
     One that is due already stands behind those that were created before it.
     """
     due = now if due_at is None else due_at
-    state = State.WAITING if waits else _ready(due, now)
-    return state, due, place(max(now, due) - head_start, index)
+    later = due > now
+    state = _WAITING if waits else _SCHEDULED if later else _QUEUED
+    return state, due, place((due if later else now) - head_start, index)
 
 
 def release(run: Run, cmd: Release, now: int) -> Run:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from windlass.model import Counts, Run
 from windlass.store import columns, sql
 from windlass.store.columns import COUNTS, LISTS, WRITTEN_BACK
-from windlass.store.creation import Kind, NewRow
+from windlass.store.creation import Kind, NewRow, sent
 
 RUNS = "job_runs"
 TABLES = {
@@ -121,3 +122,14 @@ def test_such_statements_run(tables: apsw.Connection) -> None:
             tables.execute(f"explain {queries[name].text}", dict.fromkeys(re.findall(r"(?<![:\w]):([a-z_]+)", queries[name].text)))
     finally:
         tables.execute("rollback")
+
+
+# Rows of a creation
+
+
+@pytest.mark.parametrize("field", NewRow.__struct_fields__[5:])
+def test_nothing_of_a_new_run_is_left_out_but_what_is_null_in_all_rows(field: str) -> None:
+    plain = NewRow("a", 1, 2, "{}")
+    assert list(sent([plain, plain])) == [("a", 1, 2, "{}")] * 2
+    more = replace(plain, **{field: 3})
+    assert sent([plain, more]) == [plain, more]

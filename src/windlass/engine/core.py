@@ -36,6 +36,7 @@ from windlass.model import (
     WorkerInfo,
 )
 from windlass.store.base import JOURNAL, SWEEP, Hints, Joined, NoHints, Store, queue_topic, slot_topic, worker_topic
+from windlass.store.creation import Kind
 from windlass.store.order import Settings
 from windlass.store.records import Change, Known, Ready, Records, Told, Written, needs_from, needs_text
 from windlass.store.rows import Act, policy_text
@@ -101,6 +102,11 @@ class Template(NamedTuple):
             amounts=(needs.cores, needs.memory),
             keep=FOREVER if options.keep == "forever" else options.keep,
         )
+
+    def kind(self, state: State, job: str, lane: int, retry_of: str | None) -> Kind:
+        """What runs have in common that are made from it."""
+        rules = self.max_attempts, self.max_runtime, self.policy
+        return Kind(state.value, job, self.queue, lane, self.band, *rules, retry_of, keep=self.keep)
 
 
 def merged(base: Options, over: Options) -> Options:

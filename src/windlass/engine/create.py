@@ -20,11 +20,13 @@ from windlass.errors import BadInput, Conflict, DuplicateKey, Forbidden, NotFoun
 from windlass.gates import keys_text, limits_by_key, own_amounts
 from windlass.machine import ENDED, begin, rank, refusal
 from windlass.model import Created, Job, Key, Lane, NewRun, Options, Run, State, Use, place
+from windlass.store.columns import COMMON
 from windlass.store.creation import Creation, KeyRow, Kind, NewRow
 from windlass.store.records import Ready, Winner, needs_text
-from windlass.store.rows import policy_of, policy_text
+from windlass.store.rows import policy_of, policy_text, storing
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
+_common_of = storing(COMMON)
 _NOTHING_SAID = NewRun("").options  # the very object that a creation has unless it says more
 
 
@@ -197,19 +199,22 @@ class Creating(Fitting):
         predecessors = await self._predecessors({before for _, new, _, _ in asked if new.after for before in new.after})
         jobs = await self.definitions({new.job for _, new, _, _ in asked}, undefined)
         rows: dict[_Alike, list[NewRow]] = defaultdict(list)
+        waits: list[tuple[str, int, str]] = []
         for index, (identity, new, key, text) in kept:
-            state, due_at, position = begin(now, new.due_at, waits=bool(new.after) or identity in waiting, index=index)
+            state, due_at, position = begin(now, new.due_at, new.after != () or identity in waiting, index)
             template = jobs[new.job][0].payload
             if template or new.payload is None:
                 text = json.dump(laid_over(template, new.payload), most=self.limits.payload)
             scope, name = (None, None) if key is None else key
             row = NewRow(identity, position, due_at, text, scope, name, new.schedule, new.instant)
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
+            if new.after:
+                waits += ((identity, predecessors[before], new.after_end) for before in sorted(set(new.after)))
         rev, kinds = await self._by_kind(rows, jobs)
         if any(jobs[name][0].rev == 0 for _, name, _, _ in rows):  # there are placeholders for them now
             return await self._made(asked, undefined, waiting)
         bounds = await self.bounds() if first else Bounds(now, now)
-        compared = {key for _, new, key, _ in asked if key and new.key and new.key.on_duplicate == "compare"}
+        compared = {key for _, new, key, _ in asked if new.key and new.key.on_duplicate == "compare"} if first else set()
         return Creation(
             now=now,
             ids=[item[0] for _, item in kept],
@@ -219,12 +224,7 @@ class Creating(Fitting):
             keys=[_key_row(item, key in compared, bounds.latest) for key, item in sorted(first.items())],
             keys_at=bounds.earliest,
             definitions=sorted({(jobs[name][0].id, jobs[name][0].rev) for _, name, _, _ in rows}),
-            waits=[
-                (identity, predecessors[before], new.after_end)
-                for _, (identity, new, _, _) in kept
-                if new.after
-                for before in sorted(set(new.after))
-            ],
+            waits=waits,
         )
 
     async def _by_kind(
@@ -238,14 +238,13 @@ class Creating(Fitting):
         )
         made: dict[Kind, list[NewRow]] = defaultdict(list)
         for (state, job, options, retry_of), template in templates.items():
-            queue, requires, band, max_attempts, max_runtime, policy, amounts, keep = template
-            lane = lanes[queue, job, requires]
-            kind = Kind(state.value, job, queue, lane.id, band, max_attempts, max_runtime, policy, retry_of, keep=keep)
+            lane = lanes[template.queue, job, template.requires]
+            kind = template.kind(state, job, lane.id, retry_of)
             found = rows[state, job, options, retry_of]
-            own = own_amounts(lane.requires, amounts)
+            own = own_amounts(lane.requires, template.amounts)
             if own is not None or limits_by_key(lane.requires.uses):
                 found = _keyed(found, lane.requires.uses, own)
-            if (ageing := self.controls.ageing(queue)) is not None:
+            if (ageing := self.controls.ageing(template.queue)) is not None:
                 kind, found = _ageing(kind, found, ageing)
             made[kind] += found
         return rev, made
@@ -310,8 +309,7 @@ def _keys_of(lane: Lane, job: Template, payload: str) -> str | None:
 def again(old: Run, new_id: str, lane: int, keys: str | None, now: int, *, waits: bool = False, index: int = 0) -> tuple[Kind, NewRow]:
     """What stores a new run with the payload and the rules of one that has ended, in this lane and under these keys."""
     state, due_at, position = begin(now, waits=waits, index=index, head_start=old.head_start)
-    rules = old.max_attempts, old.max_runtime, policy_text(old.policy)
-    kind = Kind(state.value, old.job, old.queue, lane, old.band, *rules, aged=old.aged, keep=old.keep)
+    kind = Kind(**dict(zip(COMMON, _common_of(old), strict=True)))._replace(state=state.value, lane=lane, retry_of=None)
     return kind, NewRow(new_id, position, due_at, old.payload, instant=old.instant, keys=keys)
 
 

@@ -34,15 +34,18 @@ SCHEDULE_WRITTEN = (
 WEBHOOK_ADDED = ("id", "name", "url", "jobs", "queues", "states", "delays", "secrets", "enabled")
 WEBHOOK_EDITED = (*WEBHOOK_ADDED[1:], "reason", "failures", "paused_until", "begins")
 
-COUNTS = Counts.__struct_fields__
-
 _RUN, _NEW, _ATTEMPT = Run.__struct_fields__, NewRow.__struct_fields__, Attempt.__struct_fields__
+
+COMMON = tuple(name for name in Kind._fields if name in _RUN)
+"""What runs of a kind have in common."""
+
+COUNTS = Counts.__struct_fields__
 
 LISTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "run": (Run, _RUN),
     "new": (NewRow, _NEW),
     "own": (NewRow, tuple(name for name in _NEW if name in _RUN)),
-    "common": (Kind, tuple(name for name in Kind._fields if name in _RUN)),
+    "common": (Kind, COMMON),
     "written_back": (Run, WRITTEN_BACK),
     "patched": (Run, PATCHED),
     "asked_key": (KeyRow, KeyRow._fields),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -25,9 +26,9 @@ class Kind(NamedTuple):
     keep: int | None = None
 
 
-# A struct, and no named tuple as the others: there is one for each run, and a struct is made ten times faster.
+# A struct, and no named tuple as the others: there is one for each run, and a struct is made four times as fast.
 class NewRow(Struct, frozen=True, gc=False, array_like=True):
-    """What a run of a call has for itself. With a key it is stored only if the key is its own."""
+    """What a run of a call has for itself. With a key it is stored only if the key is its own. Most have only the first four."""
 
     id: str
     position: int
@@ -38,6 +39,15 @@ class NewRow(Struct, frozen=True, gc=False, array_like=True):
     schedule: int | None = None
     instant: int | None = None
     keys: str | None = None
+
+
+_first_four = attrgetter("id", "position", "due_at", "payload")
+
+
+def sent(rows: Sequence[NewRow]) -> Sequence[Any]:
+    """The rows as a database takes them: what is null in all of them is left out, because SQLite is slow to read it."""
+    more = [row for row in rows if row.key is not None or row.schedule is not None or row.instant is not None or row.keys is not None]
+    return rows if more else list(map(_first_four, rows))
 
 
 class KeyRow(NamedTuple):

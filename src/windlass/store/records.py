@@ -34,7 +34,7 @@ from windlass.store.access import AccessRecords
 from windlass.store.base import Row, Runs, Statement, Value
 from windlass.store.claims import ClaimRecords
 from windlass.store.columns import PATCHED, SCHEDULE_WRITTEN, WRITTEN_BACK
-from windlass.store.creation import Creation, KeyRow, Kind, NewRow
+from windlass.store.creation import Creation, KeyRow, Kind, NewRow, sent
 from windlass.store.doctor import DoctorRecords
 from windlass.store.groups import GroupRecords, GroupRow
 from windlass.store.moves import MoveRecords
@@ -450,7 +450,7 @@ class Records(
             statements.append(Statement(lock, {"predecessors": guard["predecessors"]}))
         statements.append(Statement("refuse_create", guard))
         for kind, rows in self._cut(made.rows):
-            statements.append(Statement("create", kind._asdict() | {"r": pack(rows), "now": now}))
+            statements.append(Statement("create", kind._asdict() | {"r": pack(sent(rows)), "now": now}))
             statements.append(Statement("journal_created", {"ids": pack([row.id for row in rows]), "now": now}))
         if predecessors:
             statements.append(Statement("add_waits", {"r": pack(made.waits)}))
