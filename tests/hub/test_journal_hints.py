@@ -242,10 +242,15 @@ def test_what_is_written_together_is_said_once(where: str, monkeypatch: pytest.M
         began = SystemClock().monotonic()
         for _ in range(10):
             await asyncio.gather(*(engine.create([NewRun("mail")]) for _ in range(30)))
+        while not times or times[-1] < began:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(2 * AT_MOST_EVERY / 1000)  # what is still to be said of them
         spent = SystemClock().monotonic() - began
-        await asyncio.sleep(2 * AT_MOST_EVERY / 1000)
-        assert 2 <= len(times) <= spent // AT_MOST_EVERY + 5
-        assert times[-1] >= began + spent - JOURNAL_EVERY  # the last that was written was said too
+        assert 2 <= len(times) <= min(spent // JOURNAL_EVERY + 2, 150)  # of 300 creations
+        said = len(times)
+        await engine.create([NewRun("mail")])
+        while len(times) == said:  # noqa: ASYNC110 - the last that is written is said too
+            await asyncio.sleep(0.01)
         for store in (reader, writer):
             await store.close()
 

@@ -189,10 +189,10 @@ class Dispatch:
         match = self._routes.find(scope)
         if match is None:
             raise problems.no_path()
-        scope["path_template"] = match.path
         endpoint = match.methods.get(scope["method"])
         if endpoint is None:
             return await self._other_method(request, match)
+        scope["path_template"] = match.path
         request.verb, request.refuse = endpoint.verb, endpoint.dialect.refuse
         if endpoint.dialect.admit is None:
             await self._gate.admit(scope, endpoint.verb)
