@@ -11,9 +11,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from windlass import __version__
-from windlass.machine import ENDED
+from windlass.machine import ENDED, UNFINISHED
 from windlass.model import Counts, WorkerInfo
-from windlass.store.stats import UNFINISHED, Total
+from windlass.store.stats import Total
 
 PAIRS = 500
 """Queues and jobs that are told one by one; all others are told together, under empty names."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.machine import UNFINISHED as UNFINISHED
+from windlass.machine import UNFINISHED
 from windlass.model import Counts, Leases, Life, Run, State, WorkerInfo
 from windlass.store.base import Row, Statement, Value
 from windlass.store.columns import COUNTS
