@@ -42,12 +42,12 @@ test: $(STAMP) ## Run all tests but the long ones; ARGS="..." goes to pytest
 	$(PYTEST) -m "not long" --ignore=tests/proof $(ARGS)
 	@echo "The long tests are left: make test-long runs those, make test-all everything."
 test-long: $(STAMP) ## Run the long tests: proofs by kills, races and chance, and whole matrices
-	$(PYTEST) -m long $(ARGS)
+	$(PYTEST) -m "long or hypothesis" $(ARGS)
 test-all: $(STAMP) ## Run all tests
 	$(PYTEST) $(ARGS)
 
 .PHONY: check check-format check-lint check-types check-layers check-docs
-check: check-format check-lint check-types check-layers check-docs ## Check format, lint, types, layers and generated docs
+check: check-format check-lint check-types check-layers check-docs check-words ## Check format, lint, types, layers, generated docs and words
 check-format: $(STAMP)
 	$(BIN)/ruff format --check
 check-lint: $(STAMP)
@@ -58,6 +58,8 @@ check-layers: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 check-docs: $(STAMP)
 	$(if $(wildcard docs/generate.py),$(BIN)/python docs/generate.py --check,@echo "docs/generate.py does not exist; no generated docs to check")
+check-words: $(STAMP)
+	$(BIN)/python docs/words.py
 
 .PHONY: format
 format: $(STAMP) ## Format the code and fix what lint can fix

@@ -35,7 +35,7 @@ class Site:
             run_sync(self.engine.define(job))
 
     def lane(self, job: str) -> int:
-        return self.engine.lanes.ids["default", job, ""]
+        return self.engine.parts.ground.lanes.ids["default", job, ""]
 
     def claim(self, job: str) -> float:
         """The time of a claim's statements in milliseconds; what was claimed is ended, and as much created anew."""

@@ -165,7 +165,7 @@ def main() -> None:
 
         _serve(Starlette(routes=[Route("/echo", back, methods=["POST"])]))
     else:
-        from windlass.config import open_store
+        from windlass.config.opening import open_store
 
         clock = SystemClock()
         _serve(HubApp(Hub(Engine(open_store(sys.argv[2], clock, blocking=False), clock), clock, HubSettings(open=True))))

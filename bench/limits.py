@@ -36,7 +36,7 @@ class Site:
 
     def hold(self, place: Place, waiting: int) -> None:
         """One run that has all there is, and so many that wait for it, ahead of all others."""
-        lane = next(lane.id for lane in self.engine.lanes.all if lane.job == BEHIND)
+        lane = next(lane.id for lane in self.engine.parts.ground.lanes.all if lane.job == BEHIND)
         run_sync(self.engine.create([NewRun(BEHIND)]))
         run_sync(self.engine.claim(WorkerInfo("holder", jobs=(BEHIND,), slots=9), lease=10_000_000))
         if waiting:

@@ -147,13 +147,13 @@ def note_lives(figures: Figures, name: str, rounds: Sequence[dict[str, list[Turn
     figures.note(f"{name}.engine.ratio", median(ratios), at_least=0.5)
     figures.note(f"{name}.engine.ratio_low", ratios[0])
     figures.note(f"{name}.engine.ratio_high", ratios[-1])
-    speeds = {who: median(per_second(turns[who]) for turns in rounds) for who in ("engine", "raw", "minimal")}
+    speeds = {actor: median(per_second(turns[actor]) for turns in rounds) for actor in ("engine", "raw", "minimal")}
     figures.note(f"{name}.engine.per_s", speeds["engine"])
     figures.note(f"{name}.engine.raw_per_s", speeds["raw"])
     figures.note(f"{name}.schema.minimal_per_s", speeds["minimal"])
     figures.note(f"{name}.schema.ratio", speeds["raw"] / speeds["minimal"])
-    for who in ("engine", "raw"):
-        turns = [turn for one in rounds for turn in one[who]]
+    for actor in ("engine", "raw"):
+        turns = [turn for one in rounds for turn in one[actor]]
         steps: dict[str, Callable[[Turn], float]] = {
             "create": lambda turn: turn.create,
             "claim": lambda turn: turn.claim,
@@ -161,7 +161,7 @@ def note_lives(figures: Figures, name: str, rounds: Sequence[dict[str, list[Turn
             "own_cpu": lambda turn: turn.cpu,
         }
         for step, seconds in steps.items():
-            figures.note(f"{name}.{who}.{step}_ms_per_{BATCH}", 1000 * median(map(seconds, turns)))
+            figures.note(f"{name}.{actor}.{step}_ms_per_{BATCH}", 1000 * median(map(seconds, turns)))
 
 
 def size_of_a_run(figures: Figures, place: Place, sizes: Sizes) -> None:

@@ -20,17 +20,17 @@ Execute = Callable[[str], object]
 
 # Numbers are written into the text: the drivers spell parameters differently, and there is nobody to quote for.
 _QUEUED = """
-insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts)
+insert into job_runs (id, rev, state, job, queue, lane, priority_key, position, payload, due_at, created_at, max_attempts)
 with recursive n(i) as (select {first} union all select i + 1 from n where i < {last})
 select '019a0000-0000-7000-8000-' || substr(cast(1000000000000 + i as text), 2), 1, 'queued', '{job}', 'default', {lane}, 0,
   {at} * {step} + i, '{payload}', {at}, {at}, 3
 from n"""
 _CLAIMED = """
 update job_runs set state = 'claimed', rev = 2, mark = 'bulk', token = 'bulk', worker = 'bulk', lease = 30000, claimed_at = {at},
-  lease_until = {at} + 30000, look_at = {at} + 30000
+  lease_until = {at} + 30000, lease_check_at = {at} + 30000
 where seq between {first} and {last}"""
 _ENDED = """
-update job_runs set state = 'succeeded', rev = 3, started_at = {at}, finished_at = {at}, lease_until = null, look_at = null,
+update job_runs set state = 'succeeded', rev = 3, started_at = {at}, finished_at = {at}, lease_until = null, lease_check_at = null,
   output = '"done"'
 where seq between {first} and {last}"""
 

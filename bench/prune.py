@@ -6,10 +6,10 @@ import json
 import sys
 import time
 
-from windlass import config
 from windlass.clock import SystemClock
+from windlass.config import opening
 from windlass.engine import Engine
-from windlass.engine.core import BACK_AT_LATEST
+from windlass.engine.ground import BACK_AT_LATEST
 from windlass.model import Limits
 from windlass.store.base import run_sync
 
@@ -29,7 +29,7 @@ def prune(engine: Engine) -> int:
 
 def main(address: str) -> None:
     clock = SystemClock()
-    engine = Engine(config.open_store(address, clock, blocking=True), clock, NOTHING)
+    engine = Engine(opening.open_store(address, clock, blocking=True), clock, NOTHING)
     print("ready", flush=True)
     sys.stdin.readline()
     begun = time.perf_counter()

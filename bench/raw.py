@@ -18,7 +18,7 @@ from windlass.clock import Clock
 from windlass.model import POSITION_STEP, Run
 from windlass.store import sqlite
 from windlass.store.base import Row
-from windlass.store.sqlite.lines import CHECKPOINT_EVERY
+from windlass.store.sqlite.sessions import CHECKPOINT_EVERY
 
 LEASE = 30_000
 JOB, QUEUE, WORKER, LANE = "mail", "default", "w1", 1
@@ -56,7 +56,7 @@ def _json(rows: Any) -> str:
 # SQLite
 
 _CREATE = f"""
-insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts)
+insert into job_runs (id, rev, state, job, queue, lane, priority_key, position, payload, due_at, created_at, max_attempts)
 select value ->> 0, 1, 'queued', '{JOB}', '{QUEUE}', {LANE}, 0, :now * {POSITION_STEP} + key, value ->> 1, :now, :now, 3
 from json_each(:rows)"""
 _CREATED = """
@@ -65,15 +65,15 @@ insert into job_journal (run, rev, at, move, state, attempt) select seq, 1, :now
 _CHOOSE = f"""
 insert into job_journal (run, rev, at, move, state, attempt, worker)
 select seq, rev + 1, :now, 'claim', 'claimed', attempt, '{WORKER}' from job_runs
-where state = 'queued' and lane = {LANE} order by band, position, seq limit :count"""
+where state = 'queued' and lane = {LANE} order by priority_key, position, seq limit :count"""
 _CLAIM = f"""
 update job_runs set state = 'claimed', rev = job_runs.rev + 1, mark = :token, token = :token, worker = '{WORKER}', lease = {LEASE},
-  claimed_at = max(:now, created_at), lease_until = :now + {LEASE}, look_at = :now + min({LEASE}, coalesce(max_runtime, {LEASE}))
+  claimed_at = max(:now, created_at), lease_until = :now + {LEASE}, lease_check_at = :now + min({LEASE}, coalesce(max_runtime, {LEASE}))
 from job_journal e where e.entry > :last and job_runs.seq = e.run"""
 _CLAIMED = f"select {_COLUMNS_R} from job_journal e join job_runs r on r.seq = e.run where e.entry > :last order by e.entry"
 _END = """
 update job_runs set state = 'succeeded', rev = rev + 1, mark = :mark, started_at = coalesce(started_at, claimed_at),
-  finished_at = max(:now, coalesce(started_at, claimed_at)), slot = null, lease_until = null, look_at = null, error = null,
+  finished_at = max(:now, coalesce(started_at, claimed_at)), slot = null, lease_until = null, lease_check_at = null, error = null,
   output = r.output
 from (select value ->> 0 as seq, value ->> 1 as token, value ->> 2 as output from json_each(:rows)) as r
 where job_runs.seq = r.seq and job_runs.token = r.token and state in ('claimed', 'running')"""
@@ -124,27 +124,28 @@ class RawSqlite:
 
 _PG_CREATE = f"""
 with made as (
-  insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts)
+  insert into job_runs (id, rev, state, job, queue, lane, priority_key, position, payload, due_at, created_at, max_attempts)
   select n.row ->> 0, 1, 'queued', '{JOB}', '{QUEUE}', {LANE}, 0, %(now)s * {POSITION_STEP} + n.i, n.row ->> 1, %(now)s, %(now)s, 3
   from json_array_elements(%(rows)s::json) with ordinality as n(row, i)
   returning seq)
 insert into job_journal (run, rev, at, move, state, attempt) select seq, 1, %(now)s, 'create', 'queued', 1 from made"""
 _PG_CLAIM = f"""
 with chosen as materialized (
-  select seq from job_runs where state = 'queued' and lane = {LANE} order by band, position, seq limit %(count)s for update skip locked),
+  select seq from job_runs where state = 'queued' and lane = {LANE} order by priority_key, position, seq
+  limit %(count)s for update skip locked),
 claimed as (
   update job_runs r set state = 'claimed', rev = rev + 1, mark = %(token)s, token = %(token)s, worker = '{WORKER}', lease = {LEASE},
     claimed_at = greatest(%(now)s, created_at), lease_until = %(now)s + {LEASE},
-    look_at = %(now)s + least({LEASE}, coalesce(max_runtime, {LEASE}))
+    lease_check_at = %(now)s + least({LEASE}, coalesce(max_runtime, {LEASE}))
   from chosen where r.seq = chosen.seq returning {_COLUMNS_R}),
 journaled as (
   insert into job_journal (run, rev, at, move, state, attempt, worker)
   select seq, rev, %(now)s, 'claim', state, attempt, worker from claimed)
-select {_COLUMNS} from claimed order by band, position, seq"""
+select {_COLUMNS} from claimed order by priority_key, position, seq"""
 _PG_END = """
 with ended as (
   update job_runs r set state = 'succeeded', rev = rev + 1, mark = %(mark)s, started_at = coalesce(started_at, claimed_at),
-    finished_at = greatest(%(now)s, coalesce(started_at, claimed_at)), slot = null, lease_until = null, look_at = null, error = null,
+    finished_at = greatest(%(now)s, coalesce(started_at, claimed_at)), slot = null, lease_until = null, lease_check_at = null, error = null,
     output = n.output
   from json_to_recordset(%(rows)s::json) as n(seq bigint, token text, output text)
   where r.seq = n.seq and r.token = n.token and state in ('claimed', 'running')

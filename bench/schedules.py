@@ -21,7 +21,7 @@ WORKER = WorkerInfo("bench", slots=DUE)
 
 # Each due once a day, from tomorrow on: a minute passes with every sweep, so none of them is reached.
 _LATER = """
-insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options, missed, most, overlap, jitter, enabled, next_at, rev,
+insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options, missed, max_missed, overlap, jitter, enabled, next_at, rev,
   created_at, updated_at)
 with recursive n(i) as (select 1 union all select i + 1 from n where i < {count})
 select 'later ' || i, 'tick', 'interval', '1d', 'UTC', {now}, '{{}}', '{{}}', 'latest', 100, 'skip', 0, 1, {now} + 86400000 + i * 864, 1,

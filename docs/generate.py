@@ -1,4 +1,4 @@
-"""Writes the parts of the docs that are read from the code. With --check, only says whether they are current."""
+"""Writes the parts of the docs that are generated from the code. With --check, only reports whether they are current."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable
+from json import dumps
 from pathlib import Path
 
 import blocking
 
 from windlass import errors
+from windlass.cli.rows import all_rows
+from windlass.config.settings import SETTINGS, Setting, Table, variable
 from windlass.errors import WindlassError
 from windlass.hub.description import dialects
 from windlass.hub.dispatch import Dialect
@@ -23,7 +26,7 @@ NOTE = "<!-- Written by docs/generate.py from the code; run `make docs` after a 
 
 
 def _edges() -> dict[tuple[State, State], list[str]]:
-    """Every change of state there is, with the moves that make it."""
+    """Every change of state, with the transitions that make it."""
     edges: dict[tuple[State, State], list[str]] = {}
     for state, row in MOVES.items():
         for command, move in row.items():
@@ -61,9 +64,9 @@ def lifecycle() -> str:
     return f"""# The life of a run
 
 {NOTE}
-Every change of state there is stands in `windlass/machine.py`: `FIRST` has the states in which a run begins, `MOVES` the moves from each
-state. This page is read from them.
-An ended run ({", ".join(ENDED)}) never changes again; running it again makes a new run.
+`windlass/machine.py` defines every change of state: `FIRST` has the first states of a run, `MOVES` the transitions ("moves") from each
+state. This page is generated from them.
+An ended run ({", ".join(ENDED)}) never changes again; a rerun is a new run.
 
 ```mermaid
 {_diagram()}
@@ -82,7 +85,7 @@ def error_list() -> str:
     return f"""# Errors
 
 {NOTE}
-Every error has a code, an HTTP status, a message that says what happened, and a hint that says what to do next.
+Every error has a code, an HTTP status, a message about what happened, and a hint about what to do next.
 
 {table}
 """
@@ -90,19 +93,19 @@ Every error has a code, an HTTP status, a message that says what happened, and a
 
 def fault_list() -> str:
     """The verbs and statements between which faults can be set."""
-    rows = ["| verb | places inside its batch |", "|---|---|"]
+    rows = ["| verb | points inside its batch |", "|---|---|"]
     rows += [f"| `{verb}` | {', '.join(f'`after_{name}`' for name in names)} |" for verb, names in BATCHES.items()]
     table = "\n".join(rows)
     return f"""# Fault points
 
 {NOTE}
-A test can make a process fail at a named place: `WINDLASS_FAULTS='report.before_commit=kill@3'` kills it the third time it is
+A test can make a process fail at a named point: `WINDLASS_FAULTS='report.before_commit=kill@3'` kills it the third time it is
 about to commit a report. Actions: `kill` (SIGKILL), `stop` (SIGSTOP), `drop` (the answer is lost after the commit),
-`raise:busy`, `raise:full`, `raise:unknown`, `delay:50ms`; `@N` for the N-th time only. Unset, a place costs one test of a flag.
+`raise:busy`, `raise:full`, `raise:unknown`, `delay:50ms`; `@N` for the N-th time only. Unset, a point costs one test of a flag.
 
-Every verb has `before_begin`, `before_commit` and `after_commit`, and a place after each of its statements that writes (those
-that only lock exist on PostgreSQL). Besides there are `migrate.between_steps`; on SQLite, `checkpoint.before` and
-`checkpoint.after`; and around each try of a webhook, `webhook.before_post`, `webhook.after_post`, `webhook.after_2xx` and
+Every verb has `before_begin`, `before_commit` and `after_commit`, and a point after each of its statements that writes (those
+that only lock exist on PostgreSQL). There are also `migrate.between_steps`; on SQLite, `checkpoint.before` and
+`checkpoint.after`; and around each attempt of a webhook, `webhook.before_post`, `webhook.after_post`, `webhook.after_2xx` and
 `webhook.after_mark`.
 
 {table}
@@ -110,7 +113,7 @@ that only lock exist on PostgreSQL). Besides there are `migrate.between_steps`; 
 
 
 def route_list(tables: tuple[Dialect, ...] | None = None) -> str:
-    """Every route of a hub, and the scope it asks for."""
+    """Every route of a hub, and the scope it requires."""
     rows = ["| method and path | scope | what it does |", "|---|---|---|"]
     for dialect in tables or dialects():
         for verb in dialect.verbs:
@@ -121,8 +124,8 @@ def route_list(tables: tuple[Dialect, ...] | None = None) -> str:
     return f"""# Routes of a hub
 
 {NOTE}
-What can be asked of a hub over HTTP, and the [scope](access.md) that a token must have for it. `admin` implies the others; `any` is every
-valid token, `none` means that no token is asked for. `/api/v1/openapi.json` describes bodies and answers.
+The routes of a hub, and the [scope](access.md) that a token must have for each. `admin` implies the others; `any` is every
+valid token, `none` means that no token is needed. `/api/v1/openapi.json` describes bodies and answers.
 
 {table}
 """
@@ -154,12 +157,48 @@ def architecture() -> str:
     return _ROOMS.sub(lambda found: f"{found[1]}\n{_rooms()}\n\n{found[2]}", page)
 
 
+def command_index() -> str:
+    """The names of all commands with their modules and help, for a help text that imports none of the modules."""
+    rows = "\n".join(f"    ({', '.join(map(dumps, (row.name, module, row.help)))})," for module, row in all_rows())
+    return f'''"""The commands with their modules and help. Written by docs/generate.py from the modules; run `make docs` after a change."""
+
+INDEX = (
+{rows}
+)
+'''
+
+
+_SETTINGS = re.compile(r"(<!-- settings: .*? -->\n).*?(<!-- end of settings -->)", re.S)
+
+
+def _setting_row(name: str, setting: Setting) -> str:
+    default = setting.otherwise or ("" if setting.default is None else f"`{setting.kind.words(setting.default)}`")
+    flag = f"`{setting.flag if setting.flag.startswith('-') else setting.metavar}`" if setting.flag else ""
+    choices = ", ".join(f"`{choice}`" for choice in setting.kind.flag.get("choices", ()))
+    more = (f": {choices}" if choices else "") + (f" ([more]({setting.page}))" if setting.page else "")
+    return f"| `{name}` | `{variable(name)}` | {flag} | {default} | {setting.help}{more} |"
+
+
+def setting_list(table: Table = SETTINGS) -> str:
+    """The table of settings."""
+    rows = [_setting_row(name, setting) for name, setting in table.items()]
+    return "\n".join(["| setting | variable | flag | default | |", "|---|---|---|---|---|", *rows])
+
+
+def configuration() -> str:
+    """The page as it is, with the settings as they are."""
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    return _SETTINGS.sub(lambda marks: f"{marks[1]}\n{setting_list()}\n\n{marks[2]}", page)
+
+
 FILES: dict[Path, Callable[[], str]] = {
     DOCS / "routes.md": route_list,
     DOCS / "lifecycle.md": lifecycle,
     DOCS / "errors.md": error_list,
     DOCS / "faults.md": fault_list,
     DOCS / "architecture.md": architecture,
+    DOCS / "configuration.md": configuration,
+    DOCS.parent / "src" / "windlass" / "cli" / "index.py": command_index,
     blocking.FILE: blocking.blocking_client,
 }
 

@@ -21,7 +21,7 @@ from windlass.clock import Clock
 from windlass.errors import WrongState
 
 EVERY = 0.25  # seconds
-MOST_QUEUED = 24
+MAX_QUEUED = 24
 CHANCE = 0.5  # of something new each time
 DOUBT = 1_500  # milliseconds that a report runs before somebody no longer wants it
 
@@ -39,7 +39,7 @@ class Customers:
         self.change_minds()
         if self.wishes:
             self.wishes.pop(0)()
-        elif queued < MOST_QUEUED and self.clock.chance() < CHANCE:
+        elif queued < MAX_QUEUED and self.clock.chance() < CHANCE:
             self.anything()()
 
     def anything(self) -> Callable[[], None]:
@@ -95,13 +95,13 @@ def up(store: str, port: int) -> list[str]:
 
 
 def keep_busy(process: subprocess.Popen[bytes], over: threading.Event, seconds: float | None) -> None:
-    """Let customers come until somebody stops it, the time is over, or there is nobody to serve them."""
+    """Let customers come until it is stopped, the time is over, or nothing serves them. The time counts from the first run that ended."""
     clock = shop.app.clock
-    customers, ends = Customers(clock), None if seconds is None else clock.monotonic() + seconds * 1000
-    while process.poll() is None and not over.wait(EVERY):
-        if ends is not None and clock.monotonic() >= ends:
-            break
-        customers.come(len(shop.app.runs(state=State.QUEUED, count=MOST_QUEUED).runs))
+    customers, ends = Customers(clock), float("inf")
+    while process.poll() is None and not over.wait(EVERY) and clock.monotonic() < ends:
+        if seconds is not None and ends == float("inf") and shop.app.runs(state=State.SUCCEEDED, count=1).runs:
+            ends = clock.monotonic() + seconds * 1000
+        customers.come(len(shop.app.runs(state=State.QUEUED, count=MAX_QUEUED).runs))
 
 
 def main() -> int:
@@ -109,8 +109,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", help="keep the runs here (default: a file that is removed at the end)")
     parser.add_argument("--port", type=int, default=8080, help="where the page is (default: 8080); 0 is any free one")
-    parser.add_argument("--seconds", type=float, help="end by itself after so long")
-    said = parser.parse_args()
+    parser.add_argument("--seconds", type=float, help="end by itself so many seconds after the first run has ended")
+    arguments = parser.parse_args()
     over = threading.Event()
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -119,11 +119,11 @@ def main() -> int:
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, stop)
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["WINDLASS_STORE"] = store = os.path.abspath(said.store or str(Path(folder) / "shop.db"))
+        os.environ["WINDLASS_STORE"] = store = os.path.abspath(arguments.store or str(Path(folder) / "shop.db"))
         # In a session of its own: a Ctrl-C in the terminal is meant for us, and we pass it on once.
-        process = subprocess.Popen(up(store, said.port), cwd=shop.HERE, start_new_session=True)
+        process = subprocess.Popen(up(store, arguments.port), cwd=shop.HERE, start_new_session=True)
         try:
-            keep_busy(process, over, said.seconds)
+            keep_busy(process, over, arguments.seconds)
         finally:
             shop.app.close()
             if process.poll() is None:

@@ -2,37 +2,64 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests.tiers import long
+from tests import shortcuts
+from tests.tiers import SHORT, long, try_fewer
 from windlass.testing.servers import PostgresServer
 
 _NUMBERS = count(1)
 
-# How long an example takes says how busy the machine is, and nothing else.
-settings.register_profile("calm", deadline=None)
-settings.load_profile("calm")
+shortcuts.install()
 
-PROOFS = Path(__file__).parent / "proof"
-MOST_PROCESSES = 16  # each has a PostgreSQL of its own
+ArgsSource = pytest.Config.ArgsSource
+TESTS = Path(__file__).parent
+ROOT, PROOFS = TESTS.parent, TESTS / "proof"
+MAX_PROCESSES = 16  # each has a PostgreSQL of its own
+
+
+# How long an example takes says how busy the machine is, and nothing else. They are the same every time, so that green can be had again;
+# HYPOTHESIS_PROFILE=new looks for others, and long for many.
+_HOW: dict[str, Any] = {"deadline": None, "print_blob": True}
+settings.register_profile("same", derandomize=True, **_HOW)
+settings.register_profile("new", **_HOW)
+settings.register_profile("long", max_examples=2_000, **_HOW)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """In a run of all tests a process first reads its share of them, so that what one has compiled the others need not compile."""
+    share = getattr(collector.config, "workerinput", None)
+    if share is None or not isinstance(collector, pytest.Session) or collector.config.args_source is not ArgsSource.TESTPATHS:
+        return
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(TESTS.glob("*/test_*.py")) if path.parent != PROOFS]
+    for name in names[int(share["workerid"].removeprefix("gw")) :: share["workercount"]]:
+        with suppress(Exception):  # which collection will tell
+            importlib.import_module(name)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks who is marked
-def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == PROOFS:
             item.add_marker(long)
+    if config.getoption("-m") == SHORT:
+        try_fewer(items)
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Half of the time tests wait: for one another, for other processes, for a deadline."""
-    return min(2 * (os.cpu_count() or 1), MOST_PROCESSES)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Most of the time tests wait: for one another, for other processes, for a deadline. Long proofs have short leases, and wait less."""
+    each = 3 if config.getoption("-m") == SHORT else 2
+    return min(each * (os.cpu_count() or 1), MAX_PROCESSES)
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import psycopg
 import pytest
+from psycopg import pq
 from psycopg.rows import TupleRow
 
 from tests.tiers import corners
@@ -17,6 +18,7 @@ from windlass.machine import Fail, Report, Succeed
 from windlass.model import Failure, NewRun, Options, Receipt, Run, WorkerInfo
 from windlass.store.base import Store, run_sync
 from windlass.store.postgres import BlockingPostgres
+from windlass.store.postgres.wire import BlockingSession
 from windlass.store.sqlite import BlockingSqlite
 from windlass.testing.servers import PostgresServer
 
@@ -86,10 +88,34 @@ def token(run: Run) -> str:
     return run.token
 
 
+class KeptSession(BlockingSession):
+    """A connection that is kept when its store is closed, if it is sound and no other is kept."""
+
+    kept: ClassVar[list[KeptSession]] = []
+
+    async def close(self) -> None:
+        if self.state == pq.TransactionStatus.IDLE and not self.kept:
+            self.kept.append(self)
+        else:
+            await super().close()
+
+
+class ReusingPostgres(BlockingPostgres):
+    """As any other, but it begins with the connection of the test before: most of the time of a test would go into planning anew."""
+
+    async def _connect(self) -> BlockingSession:
+        while KeptSession.kept:
+            session = KeptSession.kept.pop()
+            if not session.stale():
+                return session
+            session.connection.close()
+        return KeptSession(psycopg.Connection.connect(autocommit=True, **self._parameters), pooled=False)
+
+
 def open_store(kind: str, folder: Path, request: pytest.FixtureRequest, clock: ManualClock) -> Store:
     """A fresh, empty store of one kind; PostgreSQL is started only for those who ask for it."""
     if kind == "postgres":
-        return BlockingPostgres(request.getfixturevalue("emptied_postgres"), clock)
+        return ReusingPostgres(request.getfixturevalue("emptied_postgres"), clock)
     return BlockingSqlite(":memory:" if kind == "memory" else folder / "windlass.db", clock)
 
 
@@ -100,6 +126,8 @@ def postgres_home(postgres_server: PostgresServer) -> Iterator[psycopg.Connectio
     run_sync(BlockingPostgres(url, ManualClock()).close())
     with psycopg.connect(url, autocommit=True, options="-c session_replication_role=replica") as connection:  # tables in any order
         yield connection
+    while KeptSession.kept:
+        KeptSession.kept.pop().connection.close()
 
 
 _END_OTHERS = """
@@ -123,11 +151,16 @@ def emptied_postgres(postgres_server: PostgresServer, postgres_home: psycopg.Con
     return postgres_server.url("home")
 
 
+def folder_for(kind: str, request: pytest.FixtureRequest) -> Path:
+    """A folder of the test's own where a store is a file; others need none, and to make and remove one takes as long as some tests."""
+    return Path(request.getfixturevalue("tmp_path")) if kind == "file" else Path()
+
+
 @pytest.fixture(params=corners(KINDS))
-def h(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+def h(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """The engine on each store in turn, with a job called "mail"."""
     clock = ManualClock()
-    store = open_store(request.param, tmp_path, request, clock)
+    store = open_store(request.param, folder_for(request.param, request), request, clock)
     harness = Harness(store, clock)
     harness.define()
     yield harness

@@ -22,10 +22,10 @@ from windlass.store.rows import run_of
 from windlass.store.sql import Query
 
 PENDING = (State.WAITING, State.SCHEDULED, State.QUEUED)
-HELD_FIELDS = ("token", "worker", "lease", "claimed_at", "lease_until", "look_at")
+HELD_FIELDS = ("token", "worker", "lease", "claimed_at", "lease_until", "lease_check_at")
 NEVER_CHANGED = ("seq", "id", "job", "created_at", "max_runtime", "grouped")
-PATCHED = ("payload", "queue", "lane", "band", "max_attempts", "policy", "aged", "keys")
-MOVED = ("band", "aged")
+PATCHED = ("payload", "queue", "lane", "priority_key", "max_attempts", "policy", "aging_priority", "keys")
+MOVED = ("priority_key", "aging_priority")
 
 
 class Closed(NamedTuple):
@@ -173,7 +173,7 @@ CLEAR = {
         "job_pauses",
         "job_queues",
         "job_resources",
-        "job_gates",
+        "job_limiters",
         "job_rates",
         "job_slots",
         "job_checks",
@@ -237,7 +237,7 @@ def whole(run: Run) -> None:
         assert not any(held), f"S5: a run that nobody has, with a lease: {run}"
         assert run.slot is run.started_at is run.cancel_asked_at is None, f"S5: traces of a worker: {run}"
     else:
-        assert run.lease_until is run.look_at is run.slot is None, f"S5: an ended run with a lease: {run}"
+        assert run.lease_until is run.lease_check_at is run.slot is None, f"S5: an ended run with a lease: {run}"
     assert (run.parked is not None) == (run.lane < 0), f"parked, and still offered, or the other way round: {run}"
     assert run.parked is None or run.state is State.QUEUED, f"put aside, though it is not queued: {run}"
     _state_is_told(run)
@@ -257,11 +257,11 @@ def _state_is_told(run: Run) -> None:
 
 
 def _tries_are_counted(run: Run) -> None:
-    assert 0 <= run.burnt <= run.max_attempts, f"S8: more tries than allowed: {run}"
-    assert run.finished_at is not None or run.burnt < run.max_attempts, f"S8: another try than those allowed: {run}"
-    assert 0 <= run.returns <= run.policy.max_returns, f"S8: returned more often than allowed: {run}"
+    assert 0 <= run.failures <= run.max_attempts, f"S8: more tries than allowed: {run}"
+    assert run.finished_at is not None or run.failures < run.max_attempts, f"S8: another try than those allowed: {run}"
+    assert 0 <= run.requeues <= run.policy.max_requeues, f"S8: returned more often than allowed: {run}"
     closed = run.state in (State.FAILED, State.QUARANTINED)
-    counted = run.burnt + run.returns + (0 if closed else 1)  # refusals count as neither, and are in the list of attempts
+    counted = run.failures + run.requeues + (0 if closed else 1)  # refusals count as neither, and are in the list of attempts
     assert run.attempt >= counted, f"A1: more ends than attempts: {run}"
     assert (run.attempt == 1) == (run.attempt_id is None), f"A1: the first attempt, and no other, shares the run's id: {run}"
     assert run.attempt == 1 or run.retry_of is not None, f"A1: a further attempt names the one before: {run}"
@@ -322,7 +322,7 @@ def attempts_are_chained(now: Snapshot) -> None:
         assert ids[0] == run.id, f"A1: the first attempt has the run's id: {ids}"
         assert [item.retry_of for item in closed[1:]] + [run.retry_of] * bool(closed) == ids[:-1], f"A1: not a chain: {closed}, {run}"
         returned = [item for item in closed if item.outcome == "returned" and item.error is None]  # one that was refused has an error
-        assert len(returned) == run.returns, f"A1: returned attempts of {run}: {closed}"
+        assert len(returned) == run.requeues, f"A1: returned attempts of {run}: {closed}"
         for item in closed:
             _closed_is_whole(item)
 
@@ -596,7 +596,7 @@ def in_order(before: Snapshot, taken: Sequence[str], able: Callable[[Lane], bool
     """S14: a claim takes the first of its open lanes, and empty means empty."""
     open_lanes = {seq for seq, lane in before.lanes.items() if able(lane)}
     queued = [run for run in before.runs.values() if run.state is State.QUEUED and run.lane in open_lanes]
-    queued.sort(key=lambda run: (run.band, run.position, run.seq))
+    queued.sort(key=lambda run: (run.priority_key, run.position, run.seq))
     assert list(taken) == [run.id for run in queued[:count]], f"S14: taken {taken}, ready {[run.id for run in queued]}, asked {count}"
 
 

@@ -15,19 +15,20 @@ from collections.abc import Collection, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.grounds import set_ground
 from tests.ledger import Ledger
 from windlass import model
 from windlass.clock import ManualClock
 from windlass.engine import Engine
-from windlass.engine.webhooks import BROKEN
 from windlass.errors import Cancelled
 from windlass.faults import FAULTS
-from windlass.machine import Fail, GiveBack, Report, Snooze, Succeed
+from windlass.machine import Fail, Report, Requeue, Snooze, Succeed
 from windlass.model import Failure, Group, GroupKind, Key, Limits, Member, NewGroup, NewRun, Options, Rate, Run, Use, WorkerInfo
+from windlass.steady import Scale
 from windlass.store.base import Statement, Store, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.records import Held
-from windlass.store.scales import Scale
+from windlass.store.records.webhooks import BROKEN
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ def open_store(kind: str, where: str, clock: ManualClock, **how: Any) -> Store:
     return BlockingPostgres(where, clock, **how) if kind == "postgres" else BlockingSqlite(where, clock, **how)
 
 
-class Joined:
+class InTransaction:
     """A store that is taken for a caller's transaction, each batch of it for one that is committed at once."""
 
     def __init__(self, store: Store) -> None:
@@ -97,7 +98,7 @@ def scenario(life: Life) -> None:
     """Every verb there is, so that every point is passed."""
     life(life.engine.define("job", options=Options(backoff=(1_000,), grace=5_000), schema={"title": "anything"}))
     life(life.engine.register(WORKER))
-    life(life.engine.records.keep_scale(Scale("boot", 0, None, None, 0)))
+    life(life.engine.records.scales.keep_scale(Scale("boot", 0, None, None, 0)))
     life(life.engine.worker_metrics(WORKER.name, {"load": 1}))
     take_over(life)
     let_old_runs_go(life)
@@ -133,11 +134,11 @@ def take_over(life: Life) -> None:
 
 def let_old_runs_go(life: Life) -> None:
     first = life.create(key=Key("old"))
-    second = life.create(after=(first,), key=Key("short", lasts="time", period=1_000))
+    second = life.create(after=(first,), key=Key("short", ttl=1_000))
     (run,) = life.claim()
     life(life.engine.log(run.id, run.token or "", [(1, "a line")]))
     life.ledger.write("L", run.id, run.token, 1)
-    life.report(run, GiveBack(token=run.token))
+    life.report(run, Requeue(token=run.token))
     for _ in range(2):
         life.succeed(*life.claim())
     for run_id in (first, second):
@@ -170,7 +171,7 @@ def join_a_transaction(life: Life) -> None:
     done, failed = life.claim(2)
     life.succeed(done)
     life.report(failed, Fail(token=failed.token, error=BOOM, retry=False))
-    caller = life.engine.on(Joined(life.engine.records.store))
+    caller = life.engine.on(InTransaction(life.engine.records.store))
     for before in (first, second):
         (made,) = life(caller.create([NewRun("job", after=(before,))]))
         life.ledger.write("E", made.id)
@@ -179,8 +180,8 @@ def join_a_transaction(life: Life) -> None:
 
 
 def use_keys(life: Life) -> None:
-    for lasts in (Key("a"), Key("b", lasts="forever"), Key("c", lasts="time", period=DAY)):
-        assert life.create(key=lasts) == life.create(key=lasts)
+    for ttl in (Key("a"), Key("b", ttl="forever"), Key("c", ttl=DAY)):
+        assert life.create(key=ttl) == life.create(key=ttl)
     for run in life.claim(3):
         life.succeed(run)
     life.create(key=Key("a"))  # free again, since its run has ended
@@ -192,7 +193,7 @@ def report_in_every_way(life: Life) -> None:
     life.create(after=(ids[0], ids[1]))
     life.create(after=(ids[3],))
     good, again, later, bad = life.claim(4)
-    life(life.engine.records.correct_claims([good], life.clock.now()))  # as where the server's time was another
+    life(life.engine.records.claims.correct([good], life.clock.now()))  # as where the server's time was another
     life(life.engine.beat([Held(run.seq, run.token or "") for run in (good, again, later, bad)], lease=60_000))
     life.succeed(good)
     life.report(again, Fail(token=again.token, error=BOOM, delay=0))
@@ -214,7 +215,7 @@ def edit(life: Life) -> None:
     life.ledger.write("P", patched, 7)
     made = life(life.engine.rerun(waiting))
     life.ledger.write("E", made.id)
-    runs = life.claim(3)  # the follower of the one given back, the ghost, and the rerun
+    runs = life.claim(3)  # the consumer of the one given back, the ghost, and the rerun
     life.cancel(runs[0].id)
     try:
         life.report(runs[0], Succeed(token=runs[0].token))
@@ -251,7 +252,7 @@ def work_in_groups(life: Life) -> None:
         assert len(runs) == count, f"{len(runs)} of {count} runs"
         return runs
 
-    group("sequential", (), (), (), key=Key("chain", lasts="forever"))
+    group("sequential", (), (), (), key=Key("chain", ttl="forever"))
     (first,) = take(1)
     life.report(first, Fail(token=first.token, error=BOOM))
     life.succeed(*take(1))
@@ -293,7 +294,7 @@ def let_time_pass(life: Life) -> None:
 
 def keep_for_a_while(life: Life) -> None:
     """A run with a time of its own, and how long the others are kept: as somebody sets it, and as this process was told."""
-    life.engine.keeps = {"keep_others": 30 * DAY}
+    life.engine.parts.ground.keeps = {"keep_others": 30 * DAY}
     life(life.engine.set_retention(keep_succeeded=7 * DAY, by="ann"))
     run_id = life.create(options=Options(queue="brief", keep=HOUR))
     life.succeed(*life(life.engine.claim(WorkerInfo("brief", queues=("brief",), slots=100))))
@@ -316,7 +317,7 @@ def follow_a_schedule(life: Life) -> None:
 
 def tell_a_receiver(life: Life) -> None:
     """Deliveries that are taken, refused, given up, sent again, removed; an endpoint that breaks, and one that is gone."""
-    life.engine.limits = Limits(deliver_within=2 * HOUR, keep_deliveries=2 * HOUR)
+    set_ground(life.engine, limits=Limits(deliver_within=2 * HOUR, keep_deliveries=2 * HOUR))
     taker = life(life.engine.add_webhook("https://example.com/taker", delays=(0,) * BROKEN))
     gone = life(life.engine.add_webhook("https://example.com/gone"))
     for _ in range(2):
@@ -363,10 +364,12 @@ def keep_within_limits(life: Life) -> None:
     life(engine.sweep())  # the lease lapses, and the rate lets the next one in
     again, rated = take(2)
     life.succeed(rated)
-    engine.lanes.limited = False  # as in a process that has not heard of limits yet: a hold is left behind, and one stays parked
+    engine.parts.ground.lanes.limited = (
+        False  # as in a process that has not heard of limits yet: a hold is left behind, and one stays parked
+    )
     life.succeed(again)
-    engine.lanes.limited = True
-    life(engine.tidy_gates())
+    engine.parts.ground.lanes.limited = True
+    life(engine.parts.parking.tidy())
     life(engine.sweep())
     slot = life(engine.reserve("gpu", lease=1_000))
     life(engine.renew(slot.id, slot.token, lease=1_000))
@@ -375,20 +378,20 @@ def keep_within_limits(life: Life) -> None:
     life(engine.reserve("gpu", weight=2, lease=1_000))
     life.clock.advance(2 * HOUR)
     life(engine.sweep())
-    life(engine.tidy_gates())
+    life(engine.parts.parking.tidy())
     life(engine.pause("queue", "nobody's"))
     life(engine.resume("queue", "nobody's"))
-    life(engine.set_queue("nobody's", ageing=1_000))
-    life(engine.set_queue("nobody's", ageing=None))
+    life(engine.set_queue("nobody's", aging=1_000))
+    life(engine.set_queue("nobody's", aging=None))
 
 
 def read_a_copy(life: Life) -> None:
     """A journal that was restored on another server: its entries are settled, and those who follow it go on from its end."""
     records = life.engine.records
-    life(records._batch("begin_again", Statement("settle_journal", {"xid": "1"})))
+    life(records.batches.batch("begin_again", Statement("settle_journal", {"xid": "1"})))
     life(life.engine.follow("copy"))
-    _, rev = life(records.follower("copy")) or ("", 0)
-    life(records.advance_tail("begin_again", "copy", (rev, life(life.engine.tail_end()), life.clock.now()), ()))
+    _, rev = life(records.journal.consumer("copy")) or ("", 0)
+    life(records.journal.advance("begin_again", "copy", (rev, life(life.engine.tail_end()), life.clock.now()), ()))
 
 
 def let_people_in(life: Life) -> None:
@@ -399,7 +402,7 @@ def let_people_in(life: Life) -> None:
     life(life.engine.by("root", "rotate", "token").rotate_token(token.id, overlap=0))
     life(life.engine.by("root", "revoke", "token").revoke_token(token.id))
     life(life.engine.sign_in(life(life.engine.invite("bob", ["read"]))))
-    for drop in (life.engine.records.drop_audit, life.engine.records.drop_tokens):
+    for drop in (life.engine.records.access.drop_audit, life.engine.records.access.drop_tokens):
         life(drop(life.clock.now() + 1, 100))
 
 

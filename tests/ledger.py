@@ -151,13 +151,13 @@ def unfinished_executions(lines: Sequence[Line]) -> set[Line]:
     return {line for line in _of(lines, "S") if (line.run, line.rest[0]) not in ends}
 
 
-AWAY = {error.code for error in (StoreBusy, StoreFull, StoreUnreachable, OutcomeUnknown)}
+TRANSIENT = {error.code for error in (StoreBusy, StoreFull, StoreUnreachable, OutcomeUnknown)}
 
 
 def given_up(lines: Sequence[Line]) -> set[str]:
     """Runs whose worker got no other answer to its report than that the store was away, and did not ask again."""
     last = {(line.run, line.rest[0]): line.rest[1] for line in _of(lines, "T", "R", "N")}
-    return {run for (run, _), answer in last.items() if answer in AWAY}
+    return {run for (run, _), answer in last.items() if answer in TRANSIENT}
 
 
 def reruns(lines: Sequence[Line]) -> int:

@@ -15,7 +15,7 @@ from starlette.routing import Mount
 
 from tests.workers import DEADLINE, until
 from windlass.clock import SystemClock
-from windlass.config import open_store
+from windlass.config.opening import open_store
 from windlass.engine import Engine
 from windlass.hub import Hub, HubApp, HubSettings
 from windlass.hub.serving import listening, server

@@ -68,46 +68,46 @@ class Gate:
         self._lock = threading.Lock()
         self._open = threading.Event()
         self.came: list[str] = []
-        self.inside = self.most = 0
+        self.inside = self.limit = 0
 
     def open(self) -> None:
         self._open.set()
 
-    def _enter(self, who: str) -> None:
+    def _enter(self, actor: str) -> None:
         with self._lock:
-            self.came.append(who)
+            self.came.append(actor)
             self.inside += 1
-            self.most = max(self.most, self.inside)
+            self.limit = max(self.limit, self.inside)
 
     def _leave(self) -> None:
         with self._lock:
             self.inside -= 1
 
-    def block(self, who: str = "") -> None:
+    def block(self, actor: str = "") -> None:
         """Wait on a thread, deaf to everything but the test."""
-        self._enter(who)
+        self._enter(actor)
         assert self._open.wait(DEADLINE)
         self._leave()
 
-    def passed(self, who: str, unless: Callable[[], bool]) -> bool:
+    def passed(self, actor: str, unless: Callable[[], bool]) -> bool:
         """Wait on a thread that looks up now and then; whether it came through."""
-        self._enter(who)
+        self._enter(actor)
         until(lambda: self._open.is_set() or unless())
         self._leave()
         return self._open.is_set()
 
-    async def wait(self, who: str = "") -> None:
+    async def wait(self, actor: str = "") -> None:
         """Wait in an event loop; a cancel goes through."""
-        self._enter(who)
+        self._enter(actor)
         try:
             while not self._open.is_set():  # noqa: ASYNC110 - it is opened from another thread
                 await asyncio.sleep(0.002)
         finally:
             self._leave()
 
-    async def ignore(self, who: str = "") -> None:
+    async def ignore(self, actor: str = "") -> None:
         """Wait in an event loop, deaf to cancels as well."""
-        self._enter(who)
+        self._enter(actor)
         while not self._open.is_set():
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.002)
@@ -152,7 +152,7 @@ class Working:
         self.asked = True
         ms = None if grace is None else round(grace * 1000)
         asked: Future[None] = asyncio.run_coroutine_threadsafe(self.worker.stop(drain=drain, grace=ms), self._loop)
-        until(lambda: self.worker._stopping)
+        until(lambda: self.worker.runtime.stopping)
         return asked
 
     def stop(self, *, drain: bool = True, grace: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Time, ids and chance. Nothing else in windlass asks the machine for any of the three."""
+"""Time, ids and randomness. No other module of windlass takes any of the three from the system."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the engine knows of time, ids and chance."""
+    """The engine's source of time, ids and randomness."""
 
     def now(self) -> int:
         """Milliseconds since the epoch, UTC: what is stored."""
 
     def monotonic(self) -> int:
-        """Milliseconds that never jump, and go on while the machine sleeps: what intervals are measured with."""
+        """Monotonic milliseconds that include the time in which the machine sleeps; intervals are measured with them."""
 
     def boot(self) -> str | None:
-        """Which start of the machine the monotonic clock counts from; None: that cannot be told."""
+        """Identifies the boot from which the monotonic clock counts; None if that is unknown."""
 
     def new_id(self) -> str:
         """A UUIDv7 in its text form."""
 
     def new_ids(self, count: int) -> list[str]:
-        """That many ids, cheaper than one by one."""
+        """This many ids, cheaper than one by one."""
 
     def nonce(self) -> str:
-        """128 random bits as 22 characters of base64url; never given twice."""
+        """128 random bits as 22 characters of base64url; never returned twice."""
 
     def chance(self) -> float:
         """A number from [0, 1)."""
@@ -41,10 +41,10 @@ class Clock(Protocol):
 
 
 def nap(seconds: float) -> None:
-    """Let this thread rest for a moment of real time, whatever clock there is.
+    """Sleep for a moment of real time on this thread, whatever clock is in use.
 
-    Not by waiting for an event that all threads share: what a signal raises in there, as Ctrl-C does, can leave its lock taken, and then
-    every thread that rests would rest for ever.
+    It does not wait for an event that all threads share: an exception raised there by a signal, such as Ctrl-C, can leave its lock taken,
+    and then every sleeping thread would sleep for ever.
     """
     time.sleep(seconds)
 
@@ -70,7 +70,7 @@ def uuids7(ms: int, random_bytes: bytes) -> list[str]:
     ]
 
 
-# Counts the time in which the machine sleeps; where there is no such clock, sleep looks as if the wall clock had been set.
+# Includes the time in which the machine sleeps; without such a clock, a sleep looks as if the wall clock had been set.
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -104,7 +104,7 @@ class SystemClock:
         return _boot()
 
     def align(self, server_now: int) -> None:
-        """From here on, now() is the server's time, carried on by the local monotonic clock."""
+        """From now on, now() is the server's time, extrapolated by the local monotonic clock."""
         self._offset = server_now - self.monotonic()
 
     def new_id(self) -> str:
@@ -124,7 +124,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is moved; ids and chance follow from the seed."""
+    """A clock that stands still until it is moved; ids and random numbers follow from the seed."""
 
     def __init__(self, ms: int = 1_767_225_600_000, seed: int = 0) -> None:
         self.ms, self.ticks = ms, 0
@@ -161,7 +161,7 @@ class ManualClock:
         return self._random.random()
 
     def reboot(self, boot_id: str) -> None:
-        """Start the machine anew: the monotonic clock begins at 0."""
+        """Simulate a reboot: the monotonic clock starts at 0."""
         self.ticks, self.boot_id = 0, boot_id
 
     async def sleep(self, seconds: float) -> None:

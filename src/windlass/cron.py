@@ -1,12 +1,11 @@
 """When a rule is due: pure functions from instants to instants, with no clock and no store.
 
-An instant is milliseconds since 1970 in UTC; inside it is seconds, since no cron rule is due between two. A wall time
-is what the clocks of a zone show, counted as if they had never been changed; `_instant` and `_offset` lead from one to the other.
+An instant is milliseconds since 1970 in UTC; inside this module it is seconds, because no cron rule is due between two. A wall time
+is the local time of a zone, counted as if its clock had never been changed; `_instant` and `_offset` convert between the two.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,7 @@ from cronsim import CronSim, CronSimError
 from msgspec import Struct
 
 from windlass.durations import duration, spelled
-from windlass.errors import BadInput
+from windlass.errors import BadInput, nearest
 from windlass.model import Limits
 
 KINDS = ("once", "interval", "cron")
@@ -51,12 +50,12 @@ _FIELDS: Mapping[str, str] = {
 }
 
 
-# cronsim takes 10-10/20 for 10/20, which is 10, 30 and 50.
+# cronsim reads 10-10/20 as 10/20, which is 10, 30 and 50.
 _ONE_VALUE = re.compile(r"(?<![\w-])0*(\w+)-0*\1/[0-9]+", re.IGNORECASE)
 
 
 class Rule(Struct, frozen=True):
-    """When something is due. `parse` makes it, so that one that exists can be followed."""
+    """When something is due. `parse` creates it, so an existing rule is always valid."""
 
     kind: str  # once, interval, cron
     expr: str
@@ -64,14 +63,14 @@ class Rule(Struct, frozen=True):
 
 
 class Shown(NamedTuple):
-    """What the clocks of a zone show at an instant."""
+    """The local time of a zone at an instant."""
 
     local: str  # ISO 8601 with the offset
     clock_changes: bool  # on that day, in that zone
 
 
 def parse(kind: str, expr: str | float | datetime, zone: str | None = None) -> Rule:
-    """The rule that is meant, or BadInput with the place of the error; a rule that is never due is refused too."""
+    """The parsed rule; BadInput, with the position of the error, if it is invalid or never due."""
     if kind not in KINDS:
         raise BadInput(f"There is no kind of schedule {kind!r:.40}.", hint=f"There are: {', '.join(KINDS)}.")
     if zone is not None:
@@ -93,8 +92,8 @@ def upcoming(rule: Rule, after_ms: int, anchor_ms: int, limit: int) -> list[int]
 
 def between(rule: Rule, after_ms: int, until_ms: int, anchor_ms: int = 0, limit: int = 1_000) -> tuple[list[int], int]:
     """The first `limit` due instants in (after, until], oldest first, and how many there are in all."""
-    found = list(islice(_due(rule, after_ms, until_ms, anchor_ms), limit))
-    return found, len(found) if len(found) < limit else _number(rule, after_ms, until_ms, anchor_ms)
+    instants = list(islice(_due(rule, after_ms, until_ms, anchor_ms), limit))
+    return instants, len(instants) if len(instants) < limit else _number(rule, after_ms, until_ms, anchor_ms)
 
 
 def latest(rule: Rule, after_ms: int, until_ms: int, anchor_ms: int = 0, nth: int = 1) -> int | None:
@@ -119,7 +118,7 @@ def describe(rule: Rule) -> str:
 
 
 def shown(rule: Rule, instant_ms: int) -> Shown:
-    """What the clocks of the rule's zone show at an instant, and whether they are changed on that day."""
+    """The local time of the rule's zone at an instant, and whether the clock is changed on that day."""
     return _shown(instant_ms, rule.zone)
 
 
@@ -177,8 +176,8 @@ def _read_once(expr: object, zone: str | None) -> Rule:
 def _read_interval(expr: object, zone: str | None) -> Rule:
     try:
         every = duration(expr)
-    except ValueError as wanted:
-        raise BadInput(f"The interval is {expr!r:.80}; it must be {wanted}.", hint="Write 15m, 1h30m or 1d.") from None
+    except ValueError as expected:
+        raise BadInput(f"The interval is {expr!r:.80}; it must be {expected}.", hint="Write 15m, 1h30m or 1d.") from None
     if not SHORTEST_INTERVAL <= every <= Limits().duration:
         raise BadInput(f"The interval {expr!r:.80} is below a second.", hint="The shortest interval is 1s.")
     return Rule("interval", expr.strip() if isinstance(expr, str) else spelled(every), zone or "UTC")
@@ -192,7 +191,7 @@ def _read_cron(expr: object, zone: str | None) -> Rule:
     try:
         first = next_after(rule, _STANDING)
     except CronSimError:
-        first = None  # it has seen by itself that no month has such a day
+        first = None  # cronsim itself has found that no month has such a day
     if first is None:
         raise BadInput(
             f"{rule.expr!r} is never due: no day or time is all that it asks for.", hint="Check the day, the month and the hour."
@@ -204,17 +203,17 @@ _READERS: Mapping[str, Callable[[object, str | None], Rule]] = {"once": _read_on
 
 
 def _check_fields(expr: str) -> None:
-    """Refuse what is not five fields that can be read, and name the place."""
-    named = expr.strip().lower()
-    if named.startswith("@"):
-        if named not in _NICKNAMES:
-            hint = 'Use an interval, such as "15m".' if named.startswith("@every") else f"There are: {', '.join(_NICKNAMES)}."
+    """Refuse an expression that is not five valid fields, and name the position of the error."""
+    nickname = expr.strip().lower()
+    if nickname.startswith("@"):
+        if nickname not in _NICKNAMES:
+            hint = 'Use an interval, such as "15m".' if nickname.startswith("@every") else f"There are: {', '.join(_NICKNAMES)}."
             raise BadInput(f"There is no cron nickname {expr.strip()!r:.40}.", hint=hint)
         return
     fields = list(re.finditer(r"\S+", expr))
     if len(fields) != len(_FIELDS):
-        given = f"{len(fields)} field{'s' * (len(fields) != 1)}"
-        raise BadInput(f"The cron expression {expr!r} has {given}; it must have five.", hint=f"They are: {', '.join(_FIELDS)}.")
+        count = f"{len(fields)} field{'s' * (len(fields) != 1)}"
+        raise BadInput(f"The cron expression {expr!r} has {count}; it must have five.", hint=f"They are: {', '.join(_FIELDS)}.")
     for index, (name, values) in enumerate(_FIELDS.items()):
         position = fields[index].start()
         for part in fields[index].group().split(","):
@@ -227,7 +226,7 @@ def _check_fields(expr: str) -> None:
 
 
 def _reads(index: int, part: str) -> bool:
-    """Whether cronsim reads a part of a field, all other fields being free."""
+    """Whether cronsim accepts a part of a field, with all other fields free."""
     fields = ["*"] * len(_FIELDS)
     fields[index] = part
     try:
@@ -240,9 +239,9 @@ def _reads(index: int, part: str) -> bool:
 def _check_zone(name: str) -> None:
     if name in _zones():
         return
-    lower = {zone.rpartition("/")[2].lower(): zone for zone in sorted(_zones())} | {zone.lower(): zone for zone in _zones()}
-    near = difflib.get_close_matches(str(name)[:64].lower(), list(lower), n=1, cutoff=0.7)
-    hint = f"Did you mean {lower[near[0]]}?" if near else "Name a zone as the tz database does: UTC, Europe/Paris, America/New_York."
+    zones = {zone.rpartition("/")[2]: zone for zone in sorted(_zones())} | {zone: zone for zone in _zones()}
+    near = nearest(str(name), zones, cutoff=0.7)  # there are so many of them that some are always a little alike
+    hint = f"Did you mean {zones[near]}?" if near else "Name a zone as the tz database does: UTC, Europe/Paris, America/New_York."
     raise BadInput(f"There is no zone {name!r:.80}.", hint=hint)
 
 
@@ -282,35 +281,35 @@ def _due_by_cron(cron: _Cron, after: int) -> Iterator[int]:
 
 
 def _due_by_elapsed_time(cron: _Cron, after: int) -> Iterator[int]:
-    """Every instant at which the clocks show what matches, whether or not they have shown it before."""
+    """Every instant at which the local time matches, whether or not the same local time has come before."""
     start: int | None = after + 1
     give_up = after + _HORIZON
     while start is not None and start < give_up:
         offset, change = _offset(cron.zone, start), None
         for wall in _matches(cron.fields, start + offset):
             if (change := _first_change(cron.zone, start, wall - offset)) is not None:
-                break  # from there on the clocks show other wall times
+                break  # from here on the local time differs
             yield wall - offset
             start, give_up = wall - offset, wall + _HORIZON
         start = change
 
 
 def _due_by_wall_time(cron: _Cron, after: int) -> Iterator[int]:
-    """The instant of every wall time that matches. Those skipped by one change have the same instant, which counts once."""
+    """The instant of every wall time that matches. Wall times skipped by one change share one instant, which counts once."""
     for wall in _matches(cron.fields, after + _offset(cron.zone, after) + 1):
         instant = _instant(cron.zone, wall)
-        if instant > after:  # else it was shown before, and is now shown again
+        if instant > after:  # otherwise this wall time has come before, and is now repeated
             yield instant
             after = instant
 
 
 def _matches(fields: str, wall: int) -> Iterator[int]:
-    """The wall times that match, from this one on. cronsim is told of no zone, so that it meets no change."""
-    return (int(found.timestamp()) for found in CronSim(fields, _dated(wall - 1)))
+    """The matching wall times, from this one on. cronsim gets no zone, so clock changes do not affect it."""
+    return (int(match.timestamp()) for match in CronSim(fields, _dated(wall - 1)))
 
 
 def _number_by_cron(cron: _Cron, after: int, until: int) -> int:
-    """How many instants there are in (after, until], reckoned for each stretch between two changes."""
+    """How many instants there are in (after, until], computed for each stretch between two clock changes."""
     total, reached, start = 0, _reached(cron.zone, after), after + 1
     while start <= until:
         offset, change = _offset(cron.zone, start), _first_change(cron.zone, start, until)
@@ -325,7 +324,7 @@ def _number_by_cron(cron: _Cron, after: int, until: int) -> int:
 
 
 def _reached(zone: ZoneInfo, instant: int) -> int:
-    """The latest wall time that the clocks have shown: what they show now, unless they were just put back."""
+    """The latest wall time so far: the current local time, unless the clock was just put back."""
     change = _first_change(zone, instant - _DAY, instant)
     before = instant if change is None else change - 1
     return max(instant + _offset(zone, instant), before + _offset(zone, before))
@@ -377,24 +376,24 @@ def _seconds(length: timedelta | None) -> int:
 
 
 def _offset(zone: ZoneInfo, instant: int) -> int:
-    """Seconds by which the clocks of a zone are ahead of UTC at an instant."""
+    """Seconds by which the local time of a zone is ahead of UTC at an instant."""
     return _seconds(datetime.fromtimestamp(instant, zone).utcoffset())
 
 
 def _instant(zone: ZoneInfo, wall: int) -> int:
-    """The first instant at which the clocks show a wall time; of one that they skip, the instant at which they skip it."""
-    shown = _dated(wall).replace(tzinfo=zone)
-    before = _seconds(shown.utcoffset())
+    """The first instant with this local time; for a skipped one, the instant of the change that skips it."""
+    local = _dated(wall).replace(tzinfo=zone)
+    before = _seconds(local.utcoffset())
     if _offset(zone, wall - before) == before:
         return wall - before
-    after = _seconds(shown.replace(fold=1).utcoffset())
+    after = _seconds(local.replace(fold=1).utcoffset())
     change = _first_change(zone, wall - after, wall - before)
     assert change is not None
     return change
 
 
 def _first_change(zone: ZoneInfo, after: int, until: int) -> int | None:
-    """The first instant in (after, until] from which on the clocks have another offset."""
+    """The first instant in (after, until] from which on the offset differs."""
     years = range(_dated(after).year, _dated(until).year + 1)
     return next((change for year in years for change in _changes(zone, year) if after < change <= until), None)
 
@@ -421,9 +420,9 @@ def _change(zone: ZoneInfo, low: int, high: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _once(expr: str, zone: str) -> int:
-    given = datetime.fromisoformat(expr)
-    ms, wall = given.microsecond // 1_000, int(given.replace(microsecond=0, tzinfo=given.tzinfo or UTC).timestamp())
-    if given.tzinfo is None and -_DAY <= wall <= FAR_FUTURE // 1_000 + _DAY:
+    moment = datetime.fromisoformat(expr)
+    ms, wall = moment.microsecond // 1_000, int(moment.replace(microsecond=0, tzinfo=moment.tzinfo or UTC).timestamp())
+    if moment.tzinfo is None and -_DAY <= wall <= FAR_FUTURE // 1_000 + _DAY:
         instant = _instant(_zone(zone), wall)
         skipped = instant + _offset(_zone(zone), instant) != wall
         return instant * 1_000 + (0 if skipped else ms)
@@ -432,11 +431,11 @@ def _once(expr: str, zone: str) -> int:
 
 def _shown(instant_ms: int, zone: str) -> Shown:
     seconds, ms = divmod(instant_ms, 1_000)
-    shown = datetime.fromtimestamp(seconds, _zone(zone)).replace(microsecond=ms * 1_000)
-    midnight = int(shown.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=UTC).timestamp())
+    local = datetime.fromtimestamp(seconds, _zone(zone)).replace(microsecond=ms * 1_000)
+    midnight = int(local.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=UTC).timestamp())
     start, end = (_instant(_zone(zone), wall) for wall in (midnight, midnight + _DAY))
     change = _first_change(_zone(zone), start - 1, end - 1)
-    return Shown(shown.isoformat(timespec="milliseconds" if ms else "seconds"), change is not None)
+    return Shown(local.isoformat(timespec="milliseconds" if ms else "seconds"), change is not None)
 
 
 _WORDS = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000, "millisecond": 1}
@@ -452,6 +451,6 @@ def _in_words(ms: int) -> str:
 
 
 def _ordinal(number: re.Match[str]) -> str:
-    """cronsim says 21th."""
+    """Corrects cronsim's "21th" to "21st"."""
     ending = {"1": "st", "2": "nd", "3": "rd"}.get(number[1][-1], "th")
     return number[1] + ("th" if number[1] in ("11", "12", "13") else ending)

@@ -7,6 +7,9 @@ from typing import Any
 
 from windlass.model import FOREVER, Keep, Limits
 
+SHORTEST_KEEP = 60_000
+"""The shortest time in milliseconds for which ended runs are kept."""
+
 A_DURATION = 'a duration: seconds, or a text such as "500ms", "30s", "5m", "2h", "1h30m"'
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
@@ -33,7 +36,7 @@ def keep(value: Any) -> Keep:
 
 
 def spelled(ms: int) -> str:
-    """A duration in the largest unit that says it exactly."""
+    """A duration in the largest unit that expresses it exactly."""
     if ms >= FOREVER:
         return "forever"
     unit = next(unit for unit in ("d", "h", "m", "s", "ms") if ms % _UNITS[unit] == 0 and (ms or unit == "s"))
@@ -41,7 +44,7 @@ def spelled(ms: int) -> str:
 
 
 def span(ms: int) -> str:
-    """A length of time in the one unit that matters."""
+    """A length of time in its largest whole unit."""
     for unit in ("d", "h", "m", "s"):
         if ms >= 2 * _UNITS[unit] or (unit == "s" and ms >= _UNITS[unit]):
             return f"{ms // _UNITS[unit]}{unit}"

@@ -1,7 +1,7 @@
-"""The one door to addresses that somebody else has chosen: webhook receivers and the servers of solvers.
+"""The only way to user-supplied addresses: webhook receivers and the servers of solvers.
 
-A name is resolved here, every address it has is checked, and the connection goes to the very address that was checked. Nothing inside the
-network is reached unless it is allowed; redirects are not followed, proxies not asked, connections not kept.
+A name is resolved here, every address it has is checked, and the connection goes to the very address that was checked. Internal addresses
+are refused unless allowed; redirects are not followed, proxies not used, connections not reused.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Connect = Callable[[str, int], Awaitable["httpcore.AsyncNetworkStream"]]
 LONGEST = 2_048  # characters of a URL
 _PORTS = {"http": 80, "https": 443}
 _USER_PORTS = 1_024  # below it are mail, shells and files, where a request could be read as something else
-_CONNECT = 5.0  # seconds for one address, so that a dead one leaves time for the next
+_CONNECT = 5.0  # seconds for one address, so that an unreachable one leaves time for the next
 
-# What comes before the path holds no user, no escapes, no spaces, no backslash: nothing that two readers could read differently.
+# The part before the path has no user, escapes, spaces or backslashes: nothing that two parsers could read differently.
 _URL = re.compile(
     r"(https?)://(\[[0-9a-f:.]+\]|[^\x00-\x20\x7f-\xa0\"#%/:<>?@\[\\\]^`{|}]+)(?::([0-9]{1,5}))?([/?][!\"$-~]*)?", re.I | re.A
 )
@@ -47,7 +47,7 @@ _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]{1,256}:[ -~]{0,8192}")
 _OURS = frozenset({"host", "connection", "content-length", "transfer-encoding", "accept-encoding", "te", "trailer", "upgrade", "expect"})
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
-# Addresses that are not on the public internet. `is_global` is true for NAT64, 6to4 and multicast, so this is a list of our own.
+# Addresses that are not on the public internet. `is_global` is true for NAT64, 6to4 and multicast, so this is a separate list.
 _INSIDE_4 = tuple(
     IPv4Network(network)
     for network in (
@@ -83,7 +83,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 class Target(Struct, frozen=True):
-    """Where a URL leads."""
+    """The parsed target of a URL."""
 
     scheme: str
     host: str  # in lower case and ASCII, without brackets
@@ -92,13 +92,13 @@ class Target(Struct, frozen=True):
 
     @property
     def authority(self) -> str:
-        """What the Host header says."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-class Answer(Struct, frozen=True):
-    """What a server said. Whatever its headers say of an encoding, the body is as it came."""
+class Response(Struct, frozen=True):
+    """A server's answer. The body is raw: a content encoding is not decoded."""
 
     status: int
     headers: tuple[tuple[str, str], ...]  # names in lower case
@@ -106,13 +106,13 @@ class Answer(Struct, frozen=True):
 
 
 def parse(url: Any) -> Target:
-    """Read a URL strictly; EgressRefused for what is not a plain http or https address."""
-    if not isinstance(url, str) or len(url) > LONGEST or not (found := _URL.fullmatch(url)):
+    """Parse a URL strictly; EgressRefused unless it is a plain http or https address."""
+    if not isinstance(url, str) or len(url) > LONGEST or not (match := _URL.fullmatch(url)):
         raise EgressRefused(
             f"{url!r:.120} is not a URL that can be used.",
             hint=f"Write https://host[:port]/path, at most {LONGEST:,} characters, without a user, a fragment or spaces.",
         )
-    scheme, host, digits, path = found[1].lower(), found[2], found[3], found[4] or "/"
+    scheme, host, digits, path = match[1].lower(), match[2], match[3], match[4] or "/"
     port = int(digits) if digits else _PORTS[scheme]
     if not (port in _PORTS.values() or _USER_PORTS <= port < 65_536):
         raise EgressRefused(f"Port {port} is not used for HTTP.", hint="Use 80, 443, or a port from 1,024 to 65,535.")
@@ -120,7 +120,7 @@ def parse(url: Any) -> Target:
 
 
 def _host(text: str) -> str:
-    """A host as it is looked up: an address in its usual form, or a name in ASCII."""
+    """A host in normal form: an address as usually written, or a name in ASCII."""
     if text.startswith("["):
         try:
             return str(IPv6Address(text[1:-1]))
@@ -129,7 +129,7 @@ def _host(text: str) -> str:
     host = (text if text.isascii() else _ascii(text)).lower().removesuffix(".")
     if not host or len(host) > 253 or not _NAME.fullmatch(host):
         raise _bad_host(text)
-    if _NUMBER.fullmatch(host.rpartition(".")[2]):  # an address: 127.1, 0x7f.1 and 2130706433 are ways to write one that nobody needs
+    if _NUMBER.fullmatch(host.rpartition(".")[2]):  # an address: 127.1, 0x7f.1 and 2130706433 are unusual forms of one, and are refused
         try:
             return str(IPv4Address(host))
         except ValueError:
@@ -153,9 +153,9 @@ def _bad_host(text: str) -> EgressRefused:
 
 
 class Egress:
-    """Speaks to hosts that somebody else has chosen, and to none inside the network.
+    """Sends requests to user-supplied hosts, and to none inside the network.
 
-    `allow` names networks and hosts that may be reached although they are inside; `only` names the hosts that may be reached at all.
+    `allow` names internal networks and hosts that may be reached; `only` names the hosts that may be reached at all.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Egress:
         self._looking = threading.Lock()
 
     def check(self, url: Any) -> Target:
-        """Where a URL leads; EgressRefused if it must not be used, as far as that can be told without a look-up."""
+        """The target of a URL; EgressRefused if it must not be used, as far as that is known without resolving its name."""
         target = parse(url)
         if target.scheme == "http" and not self._plain_http:
             raise EgressRefused(f"{url!r:.120} is not encrypted.", hint="Use https, or allow plain http.")
@@ -189,25 +189,25 @@ class Egress:
         return target
 
     async def send(
-        self, method: str, url: str, *, timeout: float, headers: Mapping[str, str] | None = None, body: bytes = b"", most: int = 65_536
-    ) -> Answer:
-        """Ask, and keep at most `most` bytes of the answer's body. The timeout bounds all of it, in seconds."""
-        kept = bytearray()
+        self, method: str, url: str, *, timeout: float, headers: Mapping[str, str] | None = None, body: bytes = b"", limit: int = 65_536
+    ) -> Response:
+        """Send a request, and read at most `limit` bytes of the body. The timeout, in seconds, bounds all of it."""
+        body_bytes = bytearray()
         async with self._exchange(method, url, headers or {}, body, timeout) as (answer, chunks):
-            while len(kept) < most and (chunk := await anext(chunks, None)) is not None:
-                kept += chunk[: most - len(kept)]
-        return Answer(answer.status, answer.headers, bytes(kept))
+            while len(body_bytes) < limit and (chunk := await anext(chunks, None)) is not None:
+                body_bytes += chunk[: limit - len(body_bytes)]
+        return Response(answer.status, answer.headers, bytes(body_bytes))
 
-    async def fetch(self, url: str, *, timeout: float, most: int, sink: Callable[[bytes], object]) -> Answer:
-        """Hand the body to `sink` piece by piece, if the status is 200; EgressTooLarge when it has more than `most` bytes."""
-        too_large = EgressTooLarge(f"What is behind {url} has more than {most:,} bytes.", hint="Offer less, or raise the limit.")
+    async def fetch(self, url: str, *, timeout: float, limit: int, sink: Callable[[bytes], object]) -> Response:
+        """Pass the body to `sink` piece by piece, if the status is 200; EgressTooLarge when it has more than `limit` bytes."""
+        too_large = EgressTooLarge(f"The answer of {url} has more than {limit:,} bytes.", hint="Offer less, or raise the limit.")
         async with self._exchange("GET", url, {}, b"", timeout) as (answer, chunks):
             if answer.status == 200:
-                if _announced(answer) > most:
+                if _announced(answer) > limit:
                     raise too_large
                 async for chunk in chunks:
-                    most -= len(chunk)
-                    if most < 0:
+                    limit -= len(chunk)
+                    if limit < 0:
                         raise too_large
                     sink(chunk)
         return answer
@@ -215,8 +215,8 @@ class Egress:
     @asynccontextmanager
     async def _exchange(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes, timeout: float
-    ) -> AsyncIterator[tuple[Answer, AsyncGenerator[bytes, None]]]:
-        """Send a request over a connection of its own: the status and headers of the answer, and its body as it comes."""
+    ) -> AsyncIterator[tuple[Response, AsyncGenerator[bytes, None]]]:
+        """Send a request over a new connection; returns the status and headers of the answer, and its body as it arrives."""
         import httpcore
 
         target = self.check(url)
@@ -244,7 +244,7 @@ class Egress:
             raise
 
     async def _reach(self, target: Target) -> httpcore.AsyncNetworkStream:
-        """A connection to the first of the host's addresses that takes one; none is tried unless all may be reached."""
+        """A connection to the first of the host's addresses that accepts one; none is tried unless all of them are allowed."""
         import httpcore
 
         problem: Exception = OSError("it has no address")
@@ -261,10 +261,10 @@ class Egress:
         if literal is not None:
             return [self._checked(target.host, literal)]
         try:
-            found = await self._resolve(target.host, target.port)
+            addresses = await self._resolve(target.host, target.port)
         except OSError as error:
             raise _failed(target, error) from None
-        return [self._checked(target.host, _literal(text)) for text in dict.fromkeys(found)]
+        return [self._checked(target.host, _literal(text)) for text in dict.fromkeys(addresses)]
 
     def _checked(self, host: str, address: Address | None) -> Address:
         """The address to connect to; EgressRefused if it is inside the network and not allowed."""
@@ -278,13 +278,13 @@ class Egress:
         return _is_public(address) or any(address in network for network in self._networks)
 
     async def _look_up(self, host: str, port: int) -> Sequence[str]:
-        """On a thread of its own, one for all who ask for a host now: a name server that is dead holds up nobody who asks for another
-        host, and no process that ends."""
+        """On a separate thread, shared by all current callers for one host: a dead name server delays neither callers for another
+        host nor the exit of the process."""
         with self._looking:
             look = self._looks.get((host, port))
             if look is None:
                 look = Future()
-                look.set_running_or_notify_cancel()  # one who waits no longer takes nothing from the others
+                look.set_running_or_notify_cancel()  # a caller that stops waiting does not affect the others
                 try:
                     threading.Thread(target=self._ask, args=(host, port, look), name="windlass-resolve", daemon=True).start()
                 except RuntimeError as error:
@@ -294,15 +294,15 @@ class Egress:
 
     def _ask(self, host: str, port: int, look: Future[Sequence[str]]) -> None:
         try:
-            found: Sequence[str] | Exception = [str(place[0]) for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+            addresses: Sequence[str] | Exception = [str(place[0]) for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
         except Exception as error:
-            found = error
+            addresses = error
         with self._looking:
             del self._looks[host, port]
-        if isinstance(found, Exception):
-            look.set_exception(found)
+        if isinstance(addresses, Exception):
+            look.set_exception(addresses)
         else:
-            look.set_result(found)
+            look.set_result(addresses)
 
     async def _dial(self, address: str, port: int) -> httpcore.AsyncNetworkStream:
         import httpcore
@@ -323,7 +323,7 @@ def _need_httpcore() -> None:
 
 
 def _allowed(texts: Iterable[str]) -> tuple[tuple[IPv4Network | IPv6Network, ...], frozenset[str]]:
-    """Networks and host names, told apart."""
+    """Networks and host names, separated."""
     networks, hosts = [], set()
     for text in texts:
         try:
@@ -334,7 +334,7 @@ def _allowed(texts: Iterable[str]) -> tuple[tuple[IPv4Network | IPv6Network, ...
 
 
 def _literal(host: str) -> Address | None:
-    """The address that a host is, if it is not a name."""
+    """The address, if the host is an address and not a name."""
     try:
         return ip_address(host)
     except ValueError:
@@ -356,19 +356,19 @@ def _carried(address: Address) -> tuple[Address, ...]:
     return tuple(inner for inner in (address.sixtofour, *(address.teredo or ())) if inner is not None)
 
 
-def _headers(target: Target, given: Mapping[str, str], body: bytes) -> dict[str, str]:
-    named = {name.lower(): value for name, value in given.items()}
-    if taken := sorted(_OURS & named.keys()):
-        raise BadInput(f"The header {taken[0]} is not for the caller to set.", hint="Leave it out.")
-    for name, value in named.items():
+def _headers(target: Target, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
+    lowered = {name.lower(): value for name, value in headers.items()}
+    if reserved := sorted(_OURS & lowered.keys()):
+        raise BadInput(f"The header {reserved[0]} is not for the caller to set.", hint="Leave it out.")
+    for name, value in lowered.items():
         if not _HEADER.fullmatch(f"{name}:{value}"):
             raise BadInput(f"The header {name!r:.80} cannot be sent.", hint="Names and values of headers are printable ASCII.")
     own = {"host": target.authority, "accept-encoding": "identity", "connection": "close", "content-length": str(len(body))}
-    return {"accept": "*/*", "user-agent": "windlass"} | named | own
+    return {"accept": "*/*", "user-agent": "windlass"} | lowered | own
 
 
-def _answer(response: httpcore.Response) -> Answer:
-    return Answer(response.status, tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in response.headers))
+def _answer(response: httpcore.Response) -> Response:
+    return Response(response.status, tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in response.headers))
 
 
 async def _chunks(response: httpcore.Response) -> AsyncGenerator[bytes, None]:
@@ -377,10 +377,10 @@ async def _chunks(response: httpcore.Response) -> AsyncGenerator[bytes, None]:
         yield chunk
 
 
-def _announced(answer: Answer) -> int:
-    """How long the body is said to be; 0 where nothing is said."""
-    said = dict(answer.headers).get("content-length", "")
-    return int(said) if said.isdecimal() else 0
+def _announced(answer: Response) -> int:
+    """The declared length of the body; 0 if none is declared."""
+    length = dict(answer.headers).get("content-length", "")
+    return int(length) if length.isdecimal() else 0
 
 
 def _failed(target: Target, error: Exception) -> EgressFailed:

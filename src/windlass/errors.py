@@ -1,4 +1,4 @@
-"""Every error says what happened and what to do next, and knows its own code and HTTP status."""
+"""Every error says what happened and what to do next, and has its own code and HTTP status."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 
 class _Ended(Protocol):
-    """What an error tells of a run."""
+    """What an error message needs of a run."""
 
     @property
     def id(self) -> str: ...
@@ -23,13 +23,13 @@ class _Ended(Protocol):
     def reason(self) -> str | None: ...
 
 
-LONGEST = 64  # characters of a name that are looked at and shown
+LONGEST = 64  # characters of a name that are compared and shown
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant, if there is one."""
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The known name that was probably meant, if any; `cutoff` is how alike they must be, from 0 to 1."""
     by_text = {one[:LONGEST].lower(): one for one in known}
-    near = difflib.get_close_matches(name[:LONGEST].lower(), list(by_text), n=1)
+    near = difflib.get_close_matches(name[:LONGEST].lower(), list(by_text), n=1, cutoff=cutoff)
     return by_text[near[0]] if near else None
 
 
@@ -49,19 +49,19 @@ class WindlassError(Exception):
 
 
 class BadInput(WindlassError):
-    """What was asked cannot be read; nothing was changed."""
+    """The request is invalid; nothing was changed."""
 
     code, status = "bad_input", 400
 
 
 class TooLarge(BadInput):
-    """What was sent is over a limit; nothing was changed."""
+    """The request is over a limit; nothing was changed."""
 
     code, status = "too_large", 413
 
 
 class TooSlow(BadInput):
-    """The request did not come to its end in time; nothing was changed."""
+    """The request did not arrive completely in time; nothing was changed."""
 
     code, status = "too_slow", 408
 
@@ -73,37 +73,37 @@ class HeadTooLarge(BadInput):
 
 
 class UnknownJob(WindlassError):
-    """A run was asked for a job that nobody has defined."""
+    """A run was requested of a job that is not defined."""
 
     code, status = "unknown_job", 422
 
 
 class NotFound(WindlassError):
-    """There is no such thing."""
+    """The requested record does not exist."""
 
     code, status = "not_found", 404
 
 
 class Pruned(WindlassError):
-    """There was such a run; retention has removed it."""
+    """The run existed; retention has removed it."""
 
     code, status = "pruned", 410
 
 
 class WrongState(WindlassError):
-    """The run is in a state from which this move does not exist."""
+    """The state of the run does not allow this transition."""
 
     code, status = "wrong_state", 409
 
 
-class Frozen(WrongState):
+class NotEditable(WrongState):
     """The field can no longer be changed."""
 
-    code = "frozen"
+    code = "not_editable"
 
 
 class LeaseLost(WindlassError):
-    """The token is not the one under which the run is held now."""
+    """The token is not that of the current lease."""
 
     code, status = "lease_lost", 409
 
@@ -114,14 +114,14 @@ class Cancelled(WindlassError):
     code, status = "cancelled", 409
 
 
-class NotInTime(WindlassError, TimeoutError):
-    """What was waited for did not come in time; the wait is over and nothing is left of it."""
+class Timeout(WindlassError, TimeoutError):
+    """The wait timed out, and left nothing behind."""
 
-    code, status = "not_in_time", 504
+    code, status = "timeout", 504
 
 
 class NotFinished(WindlassError):
-    """Something was asked that only the end of a run, or of a transaction, can tell."""
+    """The value is known only after the end of the run, or of the transaction."""
 
     code, status = "not_finished", 409
 
@@ -130,7 +130,7 @@ _NEXT = {"cancelled": "Rerun it to have it executed after all.", "skipped": "Rer
 
 
 class RunFailed(WindlassError):
-    """A result was asked for of a run that did not succeed."""
+    """The result was requested of a run that did not succeed."""
 
     code, status = "run_failed", 409
 
@@ -139,12 +139,12 @@ class RunFailed(WindlassError):
         why = f": {run.error.code}: {run.error.message}" if run.error is not None else f": {run.reason}" if run.reason else ""
         super().__init__(
             f"Run {run.id} of {run.job!r} ended {run.state}{why.removesuffix('.')}.",
-            hint=_NEXT.get(run.state, "Mend the cause, then rerun it."),
+            hint=_NEXT.get(run.state, "Fix the cause, then rerun it."),
         )
 
 
 class DuplicateKey(WindlassError):
-    """The key is taken: by a run that was asked for with other content, or by a schedule where a new one was asked for."""
+    """The key is taken: by a run with different content, or by an existing schedule where a new one was requested."""
 
     code, status = "duplicate_key", 409
 
@@ -162,7 +162,7 @@ class Conflict(WindlassError):
 
 
 class StoreError(WindlassError):
-    """The store could not do what was asked."""
+    """The store could not execute the request."""
 
     code, status = "store_failed", 503
 
@@ -186,7 +186,7 @@ class HubUnreachable(StoreUnreachable):
 
 
 class HubFailed(WindlassError):
-    """What answers at the hub's address does not answer as a hub of this version does."""
+    """The server at the hub's address does not answer like a hub of this version."""
 
     code, status = "hub_failed", 502
 
@@ -196,7 +196,7 @@ class OutcomeUnknown(StoreError):
 
     code = "outcome_unknown"
     settled = False
-    """Whether it is decided by now, so that what the store shows stays true: what is not there will not come later."""
+    """Whether the outcome is final by now, so that what the store shows stays true and nothing appears later."""
 
     def __init__(self, message: str, *, hint: str, settled: bool = False) -> None:
         super().__init__(message, hint=hint)
@@ -210,74 +210,74 @@ class StoreFull(StoreError):
 
 
 class StoreBroken(StoreError):
-    """The store's files or its disk are damaged; only a restart and a check can tell how much."""
+    """The store's files or its disk are damaged; only a restart and a check can show how much."""
 
     code = "store_broken"
 
 
 class SchemaMismatch(StoreError):
-    """The schema in the store is not the one this version works with."""
+    """The schema of the store is not the one that this version needs."""
 
     code = "schema_mismatch"
 
 
 class WrongProcess(StoreError):
-    """A connection was carried into a forked child."""
+    """A connection was used in a forked child."""
 
     code, status = "wrong_process", 500
 
 
 class NeedsLoop(WindlassError):
-    """A store that suspends was driven without an event loop."""
+    """An async store was used without an event loop."""
 
     code = "needs_loop"
 
 
 class EgressRefused(BadInput):
-    """An address that somebody chose must not be used; nothing was sent."""
+    """A user-supplied address must not be used; nothing was sent."""
 
     code = "egress_refused"
 
 
 class EgressFailed(WindlassError):
-    """A server that somebody chose could not be reached, or did not answer as it should."""
+    """A server at a user-supplied address could not be reached, or did not answer as it should."""
 
     code, status = "egress_failed", 502
 
 
 class EgressTimeout(EgressFailed):
-    """It took too long."""
+    """The request took too long."""
 
     code, status = "egress_timeout", 504
 
 
 class EgressTooLarge(EgressFailed):
-    """It sent more than is taken."""
+    """The answer is larger than the limit."""
 
     code = "egress_too_large"
 
 
 class Unauthorized(WindlassError):
-    """Whoever asks has not shown who they are."""
+    """The request has no valid credentials."""
 
     code, status = "unauthorized", 401
 
 
 class Forbidden(WindlassError):
-    """Whoever asks is known and may not do this."""
+    """The credentials are valid but do not permit this."""
 
     code, status = "forbidden", 403
 
 
 class NotJson(BadInput):
-    """The body is not said to be JSON; nothing was changed."""
+    """The body is not declared as JSON; nothing was changed."""
 
     code, status = "not_json", 415
 
 
 @contextmanager
 def in_doubt(unknown: OutcomeUnknown) -> Iterator[None]:
-    """While nobody knows whether something has happened, no error of the store may say that nothing was written."""
+    """While an outcome is unknown, no store error may claim that nothing was written."""
     try:
         yield
     except StoreError as error:
@@ -285,9 +285,9 @@ def in_doubt(unknown: OutcomeUnknown) -> Iterator[None]:
 
 
 def of_one(error: WindlassError) -> bool:
-    """Whether an error of a store may concern one member of a set alone: it does not pass, and the store itself is well."""
+    """Whether a store error may concern a single member of a set: it is not transient, and the store itself works."""
     return type(error) is StoreError
 
 
-AWAY = (StoreUnreachable, StoreBusy, StoreFull, OutcomeUnknown)
-"""What passes by itself. Any other error of a store ends whoever meets it: going on would only hide it."""
+TRANSIENT = (StoreUnreachable, StoreBusy, StoreFull, OutcomeUnknown)
+"""Transient errors: callers retry. All others propagate."""

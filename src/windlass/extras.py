@@ -1,23 +1,22 @@
-"""How what an extra brings is installed: from where this windlass itself was installed."""
+"""The command that installs an extra, from the source that this windlass was installed from."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from importlib.metadata import PackageNotFoundError, distribution
 from json import loads
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 
 def install(extra: str) -> str:
-    """The command that adds an extra to this installation: a folder, an archive or a repository is named again, an index is asked again."""
+    """The command that adds an extra to this installation, from the same folder, archive, repository or index."""
     return f"Install what is missing: {_command(extra)}"
 
 
 def _command(extra: str) -> str:
     source = _source()
-    if source is None:  # it runs from its sources, and nobody has installed it
+    if source is None:  # it runs from its sources and is not installed
         return f"pip install {shlex.quote(f'.[{extra}]')}, in the folder of the windlass that you use."
     if not source:
         return f"pip install {shlex.quote(f'windlass[{extra}]')}"
@@ -25,7 +24,9 @@ def _command(extra: str) -> str:
 
 
 def _source() -> dict[str, Any] | None:
-    """What pip has written down of where windlass came from, as PEP 610 says it; empty: from an index; None: it is not installed."""
+    """What pip has recorded about the source of windlass (PEP 610); empty: an index; None: it is not installed."""
+    from importlib.metadata import PackageNotFoundError, distribution  # here, because it costs every command a tenth of its start
+
     try:
         text = distribution("windlass").read_text("direct_url.json")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Named places where a test may kill, stop, delay or fail this process. They cost one test of a flag when off.
+"""Fault points, at which a test can kill, stop, delay or fail this process. A point costs one test of a flag when off.
 
     WINDLASS_FAULTS='report.before_commit=kill@3,claim.after_commit=delay:50ms'
 
@@ -22,13 +22,13 @@ VARIABLE = "WINDLASS_FAULTS"
 _RAISED: dict[str, Callable[..., WindlassError]] = {
     "busy": StoreBusy,
     "full": StoreFull,
-    "unknown": partial(OutcomeUnknown, settled=True),  # the transaction is over before the caller hears of it
+    "unknown": partial(OutcomeUnknown, settled=True),  # the transaction has ended before the caller gets the error
 }
 _RULE = re.compile(r"(?P<point>[a-z_]+\.[a-z0-9_]+)=(?P<action>kill|stop|drop|raise:\w+|delay:\d+ms)(?:@(?P<nth>[1-9]\d*))?")
 
 
-class Rule(NamedTuple):
-    """What happens at a point, and at which of its visits (None: at each)."""
+class FaultRule(NamedTuple):
+    """The action at a point, and at which of its visits (None: at each)."""
 
     act: Callable[[], None]
     nth: int | None
@@ -71,8 +71,8 @@ def _action(text: str) -> Callable[[], None]:
             return _delay(int(detail.removesuffix("ms")))
 
 
-def parse(text: str) -> dict[str, Rule]:
-    """Read a comma-separated list of rules; refuse what it does not understand."""
+def parse(text: str) -> dict[str, FaultRule]:
+    """Parse a comma-separated list of rules; refuse an invalid one."""
     rules = {}
     for part in filter(None, map(str.strip, text.split(","))):
         match = _RULE.fullmatch(part)
@@ -81,7 +81,7 @@ def parse(text: str) -> dict[str, Rule]:
                 f"Cannot read the fault '{part}'.",
                 hint="Write it as verb.point=kill|stop|drop|raise:busy|delay:50ms, with @N for the N-th time.",
             )
-        rules[match["point"]] = Rule(_action(match["action"]), int(match["nth"]) if match["nth"] else None)
+        rules[match["point"]] = FaultRule(_action(match["action"]), int(match["nth"]) if match["nth"] else None)
     return rules
 
 
@@ -104,7 +104,7 @@ class Faults:
         return self.seen
 
     def hit(self, point: str) -> None:
-        """Do what is asked for at this point. Callers test `on` first."""
+        """Perform the action set for this point. Callers test `on` first."""
         if self.seen is not None:
             self.seen.add(point)
         rule = self.rules.get(point)

@@ -1,4 +1,4 @@
-"""What is done again and again until it is cancelled, also past the times when the store is away."""
+"""Background loops: call a tick until cancelled, also through outages of the store."""
 
 from __future__ import annotations
 
@@ -9,57 +9,57 @@ from contextlib import suppress
 from typing import ClassVar
 
 from windlass.clock import Clock
-from windlass.errors import AWAY
+from windlass.errors import TRANSIENT
 
 Tick = Callable[[], Awaitable[float]]
-"""Does what there is to do; the seconds until it wants to be called again."""
+"""Do the pending work; returns the seconds until the next call."""
 
 
 Hear = Callable[[float], Awaitable[object]]
-"""Waits at most so many seconds for a hint; whether there was one."""
+"""Wait at most this many seconds for a hint; returns whether there was one."""
 
 
 AGAIN = 0.03
-"""Seconds of the rest after one that was ended: what was written just behind what a hint was sent for may have none of its own."""
+"""Seconds of the rest after one that was ended by a hint: a write right after the hint may not get a hint of its own."""
 
 
 class Bell:
-    """Ends a rest: rung by this process itself, or by a hint from anywhere. Where nothing can be heard, a rest lasts for `deaf` seconds."""
+    """Ends a rest: rung by this process, or by a hint from another. Without hints, a rest lasts for `deaf` seconds."""
 
     def __init__(self, clock: Clock, hear: Hear, *, deaf: float) -> None:
         self._clock, self._hear, self._deaf = clock, hear, deaf
-        self._rung, self._ended = asyncio.Event(), False  # whether there was a reason to end the last rest
+        self._rung, self._ended = asyncio.Event(), False  # whether a hint or a ring ended the last rest
 
     def ring(self) -> None:
-        """Something is to be looked at now."""
+        """There is work now."""
         self._rung.set()
 
     def clear(self) -> None:
-        """What it was rung for is about to be looked at."""
+        """The pending work is about to be done."""
         self._rung.clear()
 
     async def rung(self) -> None:
-        """Until this process itself rings."""
+        """Wait until this process rings."""
         await self._rung.wait()
         self.clear()
 
     async def rest(self, seconds: float) -> bool:
-        """Until there is reason to look, or so many seconds have passed; whether there was a reason. After one, the next rest is short."""
+        """Wait for a ring, a hint or this many seconds; returns whether there was one. After one, the next rest is short."""
         seconds = min(seconds, AGAIN) if self._ended else seconds
-        rung, heard = asyncio.ensure_future(self._rung.wait()), asyncio.ensure_future(self._heard(seconds))
+        rung, hinted = asyncio.ensure_future(self._rung.wait()), asyncio.ensure_future(self._heard(seconds))
         try:
-            await asyncio.wait({rung, heard}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({rung, hinted}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             rung.cancel()
-            heard.cancel()
-            await asyncio.wait({rung, heard})
+            hinted.cancel()
+            await asyncio.wait({rung, hinted})
         self.clear()
-        self._ended = not rung.cancelled() or (not heard.cancelled() and heard.result())
+        self._ended = not rung.cancelled() or (not hinted.cancelled() and hinted.result())
         return self._ended
 
     async def _heard(self, seconds: float) -> bool:
         began = self._clock.monotonic()
-        with suppress(*AWAY):
+        with suppress(*TRANSIENT):
             if await self._hear(seconds):
                 return True
         if self._clock.monotonic() - began < 100 * seconds:  # a tenth of them
@@ -68,11 +68,11 @@ class Bell:
 
 
 class Loop:
-    """Something with a tick. What is wrong with it is said in the log once, and in `problem` until it is over."""
+    """Base of objects with a tick. A failure is logged once, and kept in `problem` until it is over."""
 
     log: ClassVar[logging.Logger]
     complaint: ClassVar[str]
-    again: ClassVar[float] = 1.0  # seconds, more or less: those who lost the same store do not come back to it in step
+    again: ClassVar[float] = 1.0  # seconds, with jitter, so that processes which lost the same store do not return to it at once
     problem: str | None = None
 
     def __init__(self, clock: Clock) -> None:
@@ -84,18 +84,18 @@ class Loop:
             await self.pause(await self.once(tick))
 
     async def pause(self, seconds: float) -> None:
-        """After trouble, no hint brings the next tick forward."""
+        """After a failure, no hint shortens the pause."""
         await (self.rest(seconds) if self.problem is None else asyncio.sleep(seconds))
 
     async def rest(self, seconds: float) -> None:
-        """Until the next tick, at most so long."""
+        """Wait until the next tick, at most this long."""
         await asyncio.sleep(seconds)
 
     async def once(self, tick: Tick) -> float:
-        """Call a tick; the seconds until it is to be called again."""
+        """Call a tick; returns the seconds until the next call."""
         try:
             pause = await tick()
-        except AWAY as error:
+        except TRANSIENT as error:
             if self.problem is None:
                 self.log.warning("%s: %s", self.complaint, error)
             self.problem = str(error)

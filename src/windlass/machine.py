@@ -1,7 +1,7 @@
-"""The rules. `begin` gives the first state of a run, `step(run, command, now)` the next run or raises; no I/O, no clock, no chance.
+"""The rules. `begin` returns the first state of a run, `step(run, command, now)` the next run or raises. No I/O, clock or randomness.
 
-`FIRST` and `MOVES` say every change of state there is. The diagram in the docs, the `from` states in the SQL and the hints in
-errors are read from them.
+`FIRST` and `MOVES` define every change of state. The diagram in the docs, the `from` states in the SQL and the hints in
+errors are derived from them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from windlass.errors import BadInput, Cancelled, Frozen, LeaseLost, WrongState
+from windlass.errors import BadInput, Cancelled, LeaseLost, NotEditable, WrongState
 from windlass.model import Failure, Refusals, Run, State, place
 
 LIVE = (State.CLAIMED, State.RUNNING, State.CANCELLING)
@@ -20,18 +20,18 @@ ENDED = (State.SUCCEEDED, State.FAILED, State.QUARANTINED, State.CANCELLED, Stat
 UNFINISHED = tuple(state for state in State if state not in ENDED)
 
 BACKOFF_CAP = 60_000
-TOO_MANY_RETURNS = "max_returns_exceeded"
+TOO_MANY_REQUEUES = "max_requeues_exceeded"
 REFUSED_FIRST, REFUSED_CAP = 1_000, 30_000
-"""Milliseconds after which a payload that was refused is offered again, at first and at most."""
+"""Milliseconds after which a refused payload is offered again, at first and at most."""
 REFUSED_FOR = 600_000
-"""Milliseconds after its first refusal at which a run fails that nobody has accepted."""
-MOST_SCHEMAS = 64
+"""Milliseconds from its first refusal after which a run fails that no worker has accepted."""
+MAX_SCHEMAS = 64
 LONGEST_HEAD_START = 10 * 366 * 24 * 3600 * 1000
-"""Milliseconds that a priority is worth at most, where a queue ages: positions still fit into 63 bits."""
+"""Milliseconds of waiting that a priority is worth at most in a queue with aging: positions still fit into 63 bits."""
 
 
 class Command(Struct, frozen=True, kw_only=True, gc=False):
-    """Something asked of a run. One with a token is accepted only under the lease of that token."""
+    """A command to a run. One with a token is accepted only under the lease of that token."""
 
     name: ClassVar[str] = ""
     journaled: ClassVar[bool] = True
@@ -39,41 +39,41 @@ class Command(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Create(Command, frozen=True, kw_only=True):
-    """A caller, a schedule or a rerun asks for it; a new run waits for other runs, for its time, or for a worker."""
+    """A caller, a schedule or a rerun creates it; a new run waits for other runs, for its time, or for a worker."""
 
     name = "create"
 
 
 class Dispatch(Command, frozen=True, kw_only=True):
-    """Its time has come."""
+    """It is due."""
 
     name = "dispatch"
 
 
 class Release(Command, frozen=True, kw_only=True):
-    """What it waited for has ended as its rule asks."""
+    """Its predecessors have ended as its rule requires."""
 
     name = "release"
 
 
 class Claim(Command, frozen=True, kw_only=True):
-    """A worker takes it, for as long as its lease lasts."""
+    """A worker claims it, for the length of its lease."""
 
     name = "claim"
-    grant: str  # the new token; `token` fences, and there is no lease yet to fence by
+    grant: str  # the new token; `token` is for fencing, and there is no lease yet
     worker: str
     lease: int
     slot: int | None = None
 
 
 class Start(Command, frozen=True, kw_only=True):
-    """The handler begins."""
+    """The handler starts."""
 
     name = "start"
 
 
 class Beat(Command, frozen=True, kw_only=True):
-    """The worker lives: the lease is extended. Progress, where the handler told any, travels along."""
+    """A heartbeat: the lease is extended. It carries the handler's latest progress, if any."""
 
     name = "beat"
     journaled = False
@@ -82,7 +82,7 @@ class Beat(Command, frozen=True, kw_only=True):
 
 
 class Report(Command, frozen=True, kw_only=True):
-    """How an attempt ended, in its worker's word."""
+    """The outcome of an attempt, as its worker reports it."""
 
 
 class Succeed(Report, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class Succeed(Report, frozen=True, kw_only=True):
 
 
 class Fail(Report, frozen=True, kw_only=True):
-    """The handler raised. `delay` is the worker's own word on when to try again; `chance` draws it otherwise.
+    """The handler raised. `delay` is the worker's own delay before the retry; otherwise `chance` determines it.
 
     The engine fills in the chance, and the id for a further attempt.
     """
@@ -108,28 +108,28 @@ class Fail(Report, frozen=True, kw_only=True):
 
 
 class Snooze(Report, frozen=True, kw_only=True):
-    """The handler asks to be called again later; no try is burnt."""
+    """The handler asks to be called again later; no failure is counted."""
 
     name = "snooze"
     delay: int
     next_id: str = ""
 
 
-class GiveBack(Report, frozen=True, kw_only=True):
-    """A worker returns what it did not finish, or could not begin; no try is burnt.
+class Requeue(Report, frozen=True, kw_only=True):
+    """A worker requeues a run that it did not finish or could not start; no failure is counted.
 
-    Of what it has not begun nothing is counted: the run is as it was before its claim, and `max_returns` is no nearer.
+    If it was not started, nothing is counted, not even towards `max_requeues`: the run is as it was before its claim.
     """
 
-    name = "give_back"
+    name = "requeue"
     begun: bool = True
     next_id: str = ""
 
 
 class Refuse(Report, frozen=True, kw_only=True):
-    """The payload does not fit this worker's code: another's may accept it, so it goes back for a while and no try is burnt.
+    """The payload does not fit this worker's code, but may fit another's: the run is requeued with a delay, and no failure is counted.
 
-    The engine fills in the id for a further attempt, and whether there is hope: a live worker whose code has not refused it.
+    The engine fills in the id for a further attempt, and whether there is a live worker whose code has not refused it.
     """
 
     name = "refuse"
@@ -140,7 +140,7 @@ class Refuse(Report, frozen=True, kw_only=True):
 
 
 class Lapse(Command, frozen=True, kw_only=True):
-    """The lease ran out without a word."""
+    """The lease expired without a report."""
 
     name = "lapse"
     chance: float = 0.5
@@ -148,33 +148,33 @@ class Lapse(Command, frozen=True, kw_only=True):
 
 
 class Expire(Command, frozen=True, kw_only=True):
-    """It ran for longer than it may in all."""
+    """It exceeded its maximum runtime."""
 
     name = "expire"
 
 
 class Cancel(Command, frozen=True, kw_only=True):
-    """Somebody no longer wants it."""
+    """A caller cancels it."""
 
     name = "cancel"
     reason: str | None = None
 
 
 class Abandon(Command, frozen=True, kw_only=True):
-    """The grace of a cancel is over."""
+    """The grace period of a cancel is over."""
 
     name = "abandon"
 
 
 class Skip(Command, frozen=True, kw_only=True):
-    """It shall not be executed, and the reason says why."""
+    """It ends without being executed, for the given reason."""
 
     name = "skip"
     reason: str
 
 
 class Patch(Command, frozen=True, kw_only=True):
-    """Somebody edits it while it waits. None: as it was."""
+    """A caller edits it while it waits. None: unchanged."""
 
     name = "patch"
     payload: str | None = None
@@ -184,14 +184,14 @@ class Patch(Command, frozen=True, kw_only=True):
     queue: str | None = None
     lane: int | None = None
     keys: str | None = None
-    ageing: int | None = None  # of the queue that it is given
+    aging: int | None = None  # of its new queue
 
 
 class Reorder(Command, frozen=True, kw_only=True):
-    """Somebody gives it another place in its queue."""
+    """A caller gives it another place in its queue."""
 
     name = "move"
-    band: int
+    priority_key: int
     position: int
 
 
@@ -199,7 +199,7 @@ Rule = Callable[[Run, Any, int], Run]
 
 
 class Move(NamedTuple):
-    """Where a command may lead, and the function that decides."""
+    """The states that a command may lead to, and the function that decides."""
 
     to: tuple[State, ...]
     rule: Rule
@@ -209,13 +209,13 @@ def _ready(due_at: int, now: int) -> State:
     return State.SCHEDULED if due_at > now else State.QUEUED
 
 
-_WAITING, _SCHEDULED, _QUEUED = State.WAITING, State.SCHEDULED, State.QUEUED  # looked up once: the members of an enum are slow to find
+_WAITING, _SCHEDULED, _QUEUED = State.WAITING, State.SCHEDULED, State.QUEUED  # looked up once, because finding members of an enum is slow
 
 
 def begin(now: int, due_at: int | None = None, waits: bool = False, index: int = 0, head_start: int = 0) -> tuple[State, int, int]:
-    """The first state of a run, when it is due and its position: the index-th of its call, which may wait for other runs.
+    """The first state, due time and position of a run: the index-th of its call, which may wait for other runs.
 
-    One that is due already stands behind those that were created before it.
+    One that is already due is placed after those that were created before it.
     """
     due = now if due_at is None else due_at
     later = due > now
@@ -235,10 +235,12 @@ def dispatch(run: Run, cmd: Dispatch, now: int) -> Run:
 
 def lease_out(run: Run, cmd: Claim, now: int) -> Run:
     until = now + cmd.lease
-    look_at = until if run.max_runtime is None else min(until, now + run.max_runtime)
+    lease_check_at = until if run.max_runtime is None else min(until, now + run.max_runtime)
     claimed_at = max(now, run.created_at)
-    held = {"token": cmd.grant, "worker": cmd.worker, "slot": cmd.slot, "lease": cmd.lease}
-    return replace(run, state=State.CLAIMED, claimed_at=claimed_at, lease_until=until, look_at=look_at, progress=None, **held)
+    lease = {"token": cmd.grant, "worker": cmd.worker, "slot": cmd.slot, "lease": cmd.lease}
+    return replace(
+        run, state=State.CLAIMED, claimed_at=claimed_at, lease_until=until, lease_check_at=lease_check_at, progress=None, **lease
+    )
 
 
 def start(run: Run, cmd: Start, now: int) -> Run:
@@ -248,19 +250,21 @@ def start(run: Run, cmd: Start, now: int) -> Run:
 def extend(run: Run, cmd: Beat, now: int) -> Run:
     progress = run.progress if cmd.progress is None else cmd.progress
     lease = max(run.lease or 0, cmd.lease)
-    # An end that lies further ahead than a lease was written before the clock was set back.
+    # An end further ahead than a lease was written before the clock was set back.
     until = min(max(run.lease_until or 0, now + cmd.lease), now + lease)
     return replace(run, lease=lease, lease_until=until, progress=progress)
 
 
 def _end(run: Run, state: State, now: int, **fields: Any) -> Run:
-    """The end of a run. The token stays, so that its last report is known when it comes again."""
+    """The end of a run. The token stays, so that a repeated report is recognised."""
     finished_at = max(now, run.created_at, run.claimed_at or 0, run.started_at or 0)
-    return replace(run, state=state, finished_at=finished_at, slot=None, lease_until=None, look_at=None, **_in_its_lane(run), **fields)
+    return replace(
+        run, state=state, finished_at=finished_at, slot=None, lease_until=None, lease_check_at=None, **_in_its_lane(run), **fields
+    )
 
 
 def _in_its_lane(run: Run) -> dict[str, Any]:
-    """Nothing is full for it any more, or it is to be asked again."""
+    """Unpark it: its limiter is no longer full, or is to be checked again."""
     return {"lane": abs(run.lane), "parked": None}
 
 
@@ -269,41 +273,41 @@ def succeed(run: Run, cmd: Succeed, now: int) -> Run:
     return _end(run, State.SUCCEEDED, now, started_at=started_at, error=None, output=cmd.output, output_hash=cmd.output_hash)
 
 
-_NOBODYS: dict[str, Any] = dict.fromkeys(
-    ("token", "worker", "slot", "lease", "claimed_at", "started_at", "lease_until", "look_at"),
+_UNHELD: dict[str, Any] = dict.fromkeys(
+    ("token", "worker", "slot", "lease", "claimed_at", "started_at", "lease_until", "lease_check_at"),
 )
 
 
 def _plan_next(run: Run, now: int, delay: int, next_id: str, **fields: Any) -> Run:
-    """Close the attempt and plan a further one, which has an id of its own and names the one before."""
+    """Close the attempt and plan a further one, which has its own id and names the previous one."""
     due_at = now + delay
     chained = {"attempt": run.attempt + 1, "attempt_id": next_id, "retry_of": run.current_attempt}
     state = State.QUEUED if delay == 0 else State.SCHEDULED
-    return replace(run, state=state, due_at=due_at, **_NOBODYS, **chained, **fields)
+    return replace(run, state=state, due_at=due_at, **_UNHELD, **chained, **fields)
 
 
 def backoff(run: Run, chance: float) -> int:
-    """Milliseconds before the try after this one: the job's own list, or half to all of twice its base, four times ... one minute."""
-    nth = run.burnt + 1
+    """Milliseconds before the next attempt: from the job's list, or random, half to all of 2, 4 ... times its base, at most a minute."""
+    nth = run.failures + 1
     if run.policy.backoff:
         return run.policy.backoff[min(nth, len(run.policy.backoff)) - 1]
-    # The exponent is capped first: 2 to the power of 1,000 is a number nobody needs.
+    # The exponent is capped first, because 2 to the power of 1,000 is needlessly large.
     upper = min(run.policy.backoff_base << min(nth, 16), BACKOFF_CAP)
     return upper // 2 + round(chance * (upper - upper // 2))
 
 
 def _again_or_end(run: Run, now: int, error: Failure, delay: int, next_id: str) -> Run:
-    burnt = run.burnt + 1
-    if burnt >= run.max_attempts:
-        return _end(run, State(run.policy.exhausted), now, error=error, burnt=burnt)
+    failures = run.failures + 1
+    if failures >= run.max_attempts:
+        return _end(run, State(run.policy.on_exhausted), now, error=error, failures=failures)
     position = run.position if run.policy.retry_place == "keep" else place(now + delay - run.head_start)
-    return _plan_next(run, now, delay, next_id, error=error, burnt=burnt, position=position)
+    return _plan_next(run, now, delay, next_id, error=error, failures=failures, position=position)
 
 
 def fail(run: Run, cmd: Fail, now: int) -> Run:
     begun = replace(run, started_at=run.started_at if run.started_at is not None else run.claimed_at)
     if not cmd.retry:
-        return _end(begun, State(run.policy.exhausted), now, error=cmd.error, burnt=run.burnt + 1)
+        return _end(begun, State(run.policy.on_exhausted), now, error=cmd.error, failures=run.failures + 1)
     delay = cmd.delay if cmd.delay is not None else backoff(run, cmd.chance)
     return _again_or_end(begun, now, cmd.error, delay, cmd.next_id)
 
@@ -315,35 +319,35 @@ def lapse(run: Run, cmd: Lapse, now: int) -> Run:
 
 def expire(run: Run, cmd: Expire, now: int) -> Run:
     over = Failure(code="max_runtime_exceeded", message=f"The attempt ran for longer than {run.max_runtime} ms.")
-    return _end(run, State(run.policy.exhausted), now, error=over, burnt=run.burnt + 1)
+    return _end(run, State(run.policy.on_exhausted), now, error=over, failures=run.failures + 1)
 
 
 def _return(run: Run, now: int, delay: int, next_id: str) -> Run:
-    if run.returns >= run.policy.max_returns:
-        often = Failure(code=TOO_MANY_RETURNS, message=f"The run was returned {run.returns} times without an end.")
-        return _end(run, State(run.policy.exhausted), now, error=often, burnt=run.burnt + 1)
-    return _plan_next(run, now, delay, next_id, returns=run.returns + 1)
+    if run.requeues >= run.policy.max_requeues:
+        often = Failure(code=TOO_MANY_REQUEUES, message=f"The run was returned {run.requeues} times without an end.")
+        return _end(run, State(run.policy.on_exhausted), now, error=often, failures=run.failures + 1)
+    return _plan_next(run, now, delay, next_id, requeues=run.requeues + 1)
 
 
 def snooze(run: Run, cmd: Snooze, now: int) -> Run:
     return _return(run, now, cmd.delay, cmd.next_id)
 
 
-def give_back(run: Run, cmd: GiveBack, now: int) -> Run:
-    return _return(run, now, 0, cmd.next_id) if cmd.begun else replace(run, state=State.QUEUED, **_NOBODYS)
+def requeue(run: Run, cmd: Requeue, now: int) -> Run:
+    return _return(run, now, 0, cmd.next_id) if cmd.begun else replace(run, state=State.QUEUED, **_UNHELD)
 
 
 def refusals(run: Run, cmd: Refuse, now: int) -> Refusals:
-    """How often a payload was refused in a row, with this time. An attempt that ended otherwise begins a new row."""
+    """How often a payload was refused in a row, including this time. An attempt with any other outcome starts a new row."""
     before = last_refused(run)
     if before is None:
         return Refusals((cmd.schema,), 1, now, run.attempt, run.worker)
     schemas = dict.fromkeys((*before.schemas, cmd.schema))
-    return Refusals(tuple(schemas)[-MOST_SCHEMAS:], before.count + 1, min(before.since, now), run.attempt, run.worker)
+    return Refusals(tuple(schemas)[-MAX_SCHEMAS:], before.count + 1, min(before.since, now), run.attempt, run.worker)
 
 
 def last_refused(run: Run) -> Refusals | None:
-    """That the attempt before was refused, if it was."""
+    """The refusal of the previous attempt, if it was refused."""
     refused = run.error.refused if run.error is not None else None
     return refused if refused is not None and refused.attempt == run.attempt - 1 else None
 
@@ -353,7 +357,7 @@ def refuse(run: Run, cmd: Refuse, now: int) -> Run:
     error, left = replace(cmd.error, refused=refused), refused.since + REFUSED_FOR - now
     if not cmd.hope or left <= 0:
         started_at = run.started_at if run.started_at is not None else run.claimed_at
-        return _end(run, State(run.policy.exhausted), now, started_at=started_at, error=error, burnt=run.burnt + 1)
+        return _end(run, State(run.policy.on_exhausted), now, started_at=started_at, error=error, failures=run.failures + 1)
     delay = min(REFUSED_FIRST << min(refused.count - 1, 16), REFUSED_CAP, max(left, REFUSED_FIRST))
     return _plan_next(run, now, delay, cmd.next_id, error=error)
 
@@ -363,12 +367,12 @@ def cancel(run: Run, cmd: Cancel, now: int) -> Run:
 
 
 def ask_to_stop(run: Run, cmd: Cancel, now: int) -> Run:
-    look_at = min(run.look_at or now, now + run.policy.grace)
-    return replace(run, state=State.CANCELLING, cancel_asked_at=now, look_at=look_at, reason=cmd.reason)
+    lease_check_at = min(run.lease_check_at or now, now + run.policy.grace)
+    return replace(run, state=State.CANCELLING, cancel_asked_at=now, lease_check_at=lease_check_at, reason=cmd.reason)
 
 
 def confirm(run: Run, cmd: Command, now: int) -> Run:
-    """The end was fixed when the cancel was asked for: nothing of the report is kept."""
+    """The end was fixed by the cancel: the report is discarded."""
     return _end(run, State.CANCELLED, now)
 
 
@@ -384,43 +388,48 @@ _TAKEN_OVER = ("payload", "due_at", "max_attempts", "queue", "lane", "keys")
 
 
 def patch(run: Run, cmd: Patch, now: int) -> Run:
-    if cmd.max_attempts is not None and cmd.max_attempts <= run.burnt:
-        raise BadInput(f"Run {run.id} has used {run.burnt} of its tries already.", hint="Allow at least one more, or cancel it.")
-    given = {name: value for name in _TAKEN_OVER if (value := getattr(cmd, name)) is not None}
+    if cmd.max_attempts is not None and cmd.max_attempts <= run.failures:
+        raise BadInput(f"Run {run.id} has already used {run.failures} of its attempts.", hint="Allow at least one more, or cancel it.")
+    changes = {name: value for name in _TAKEN_OVER if (value := getattr(cmd, name)) is not None}
     if cmd.priority is not None or cmd.queue is not None:
-        given |= _ranked(run, cmd)
-    edited = replace(run, **_in_its_lane(run) | given)
+        changes |= _ranked(run, cmd)
+    edited = replace(run, **_in_its_lane(run) | changes)
     if cmd.due_at is not None:
         edited = replace(edited, position=place(max(run.created_at, cmd.due_at) - edited.head_start))
     return edited if run.state is State.WAITING or cmd.due_at is None else replace(edited, state=_ready(edited.due_at, now))
 
 
 def _ranked(run: Run, cmd: Patch) -> dict[str, Any]:
-    """Its rank by the rule of its queue: the one it was made with, unless the queue is another."""
-    ageing = cmd.ageing if cmd.queue not in (None, run.queue) else run.policy.ageing if run.aged is not None else None
+    """Its rank by the rule of its queue: the one it was created with, unless the queue is another."""
+    aging = cmd.aging if cmd.queue not in (None, run.queue) else run.policy.aging if run.aging_priority is not None else None
     priority = run.priority if cmd.priority is None else cmd.priority
-    band, aged = rank(priority, ageing)
-    head_start = 0 if ageing is None else priority * ageing
-    moved = {"policy": replace(run.policy, ageing=ageing), "position": run.position + place(run.head_start - head_start)}
-    return {"band": band, "aged": aged, **moved}
+    priority_key, aging_priority = rank(priority, aging)
+    head_start = 0 if aging is None else priority * aging
+    changes = {"policy": replace(run.policy, aging=aging), "position": run.position + place(run.head_start - head_start)}
+    return {"priority_key": priority_key, "aging_priority": aging_priority, **changes}
 
 
-def rank(priority: int, ageing: int | None) -> tuple[int, int | None]:
-    """The band of a priority; where a queue ages there is only one, and the priority is kept beside it."""
-    if ageing is None:
+def rank(priority: int, aging: int | None) -> tuple[int, int | None]:
+    """The priority key of a priority; in a queue with aging there is only one, and the priority is stored beside it."""
+    if aging is None:
         return -priority, None
-    if abs(priority * ageing) > LONGEST_HEAD_START:
+    if abs(priority * aging) > LONGEST_HEAD_START:
         years = LONGEST_HEAD_START // (365 * 24 * 3600 * 1000)
         raise BadInput(
-            f"In a queue that ages by {ageing:,} ms, priority {priority:,} is worth more than {years} years of waiting.",
+            f"In a queue that ages by {aging:,} ms, priority {priority:,} is worth more than {years} years of waiting.",
             hint="Use a smaller priority, or let the queue age faster.",
         )
     return 0, priority
 
 
 def reorder(run: Run, cmd: Reorder, now: int) -> Run:
-    """In another band its priority is that of the band, and no longer one that ages."""
-    return replace(run, band=cmd.band, position=cmd.position, aged=run.aged if cmd.band == run.band else None)
+    """Under another priority key the run has the priority of that key, without aging."""
+    return replace(
+        run,
+        priority_key=cmd.priority_key,
+        position=cmd.position,
+        aging_priority=run.aging_priority if cmd.priority_key == run.priority_key else None,
+    )
 
 
 _READY = (State.SCHEDULED, State.QUEUED)
@@ -434,7 +443,7 @@ _HELD: dict[type[Command], Move] = {
     Succeed: Move((State.SUCCEEDED,), succeed),
     Fail: Move((*_READY, *_EXHAUSTED), fail),
     Snooze: Move((*_READY, *_EXHAUSTED), snooze),
-    GiveBack: Move((State.QUEUED, *_EXHAUSTED), give_back),
+    Requeue: Move((State.QUEUED, *_EXHAUSTED), requeue),
     Refuse: Move((State.SCHEDULED, *_EXHAUSTED), refuse),
     Lapse: Move((*_READY, *_EXHAUSTED), lapse),
     Expire: Move(_EXHAUSTED, expire),
@@ -442,7 +451,7 @@ _HELD: dict[type[Command], Move] = {
 }
 
 FIRST = (State.WAITING, *_READY)
-"""Where `create` leads: the one move that begins in no state."""
+"""Where `create` leads: the one transition that starts in no state."""
 
 MOVES: dict[State, dict[type[Command], Move]] = {
     State.WAITING: {
@@ -474,7 +483,7 @@ MOVES: dict[State, dict[type[Command], Move]] = {
         Succeed: _CONFIRM,
         Fail: _CONFIRM,
         Snooze: _CONFIRM,
-        GiveBack: _CONFIRM,
+        Requeue: _CONFIRM,
         Refuse: _CONFIRM,
         Lapse: _CONFIRM,
         Expire: _CONFIRM,
@@ -489,17 +498,17 @@ MOVES: dict[State, dict[type[Command], Move]] = {
 
 
 def allowed(state: State) -> list[str]:
-    """The names of the moves that exist from a state."""
+    """The names of the transitions that exist from a state."""
     return [command.name for command in MOVES[state]]
 
 
 def sources(command: str, target: str | None = None) -> list[State]:
     """The states from which a command leads anywhere, or to that state."""
     moves = ((state, move) for state, row in MOVES.items() for kind, move in row.items() if kind.name == command)
-    found = [state for state, move in moves if (target in move.to if target else move.to)]
-    if not found:
+    states = [state for state, move in moves if (target in move.to if target else move.to)]
+    if not states:
         raise KeyError(f"no state allows {command} {target or ''}")
-    return found
+    return states
 
 
 def lease_lost(run: Run) -> LeaseLost:
@@ -538,7 +547,7 @@ _WHAT_IS_ASKED = {
 
 
 def refusal(run: Run, move: str) -> str:
-    """What is said of a run from whose state a move does not exist; a report is the only move that is not named."""
+    """The message about a run whose state does not allow a transition; a report is the only one that is not named."""
     any_more = " any more" if run.state in ENDED else ""
     return f"Run {run.id} {_HOW_IT_IS[run.state]}; it cannot {_WHAT_IS_ASKED.get(move, 'be reported on')}{any_more}."
 
@@ -547,10 +556,10 @@ _EDITED = ("payload", "priority", "due_at", "max_attempts", "queue", "position")
 
 
 def wrong_state(run: Run, cmd: Command) -> WrongState:
-    """The error for a move that does not exist from where the run is."""
+    """The error for a transition that the state of the run does not allow."""
     if isinstance(cmd, Patch | Reorder):
         fields = [name for name in _EDITED if getattr(cmd, name, None) is not None]
-        return Frozen(
+        return NotEditable(
             f"Cannot modify {', '.join(fields)} of run {run.id}: it {_HOW_IT_IS[run.state]}.",
             hint="Only a run that still waits can be edited. Cancel it and create another one.",
         )
@@ -560,7 +569,7 @@ def wrong_state(run: Run, cmd: Command) -> WrongState:
 
 
 def step(run: Run, cmd: Command, now: int) -> Run:
-    """The run after a command, one revision on; raises when the lease is lost or the move does not exist."""
+    """The run after a command, with the next revision; raises when the lease is lost or the transition does not exist."""
     if cmd.token is not None and cmd.token != run.token:
         raise lease_lost(run)
     move = MOVES[run.state].get(type(cmd))

@@ -16,7 +16,7 @@ INDEX_STEP = 2**6
 
 
 class State(StrEnum):
-    """Where a run is in its life."""
+    """The state of a run."""
 
     WAITING = "waiting"
     SCHEDULED = "scheduled"
@@ -32,7 +32,7 @@ class State(StrEnum):
 
 
 class Refusals(Struct, frozen=True, omit_defaults=True):
-    """That a payload does not fit the code of workers: which codes, how often in a row, and since when."""
+    """A payload that does not fit the code of workers: which fingerprints, how often in a row, and since when."""
 
     schemas: tuple[str, ...]  # fingerprints of what they accept
     count: int
@@ -47,36 +47,36 @@ class Failure(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     code: str
     message: str
     detail: str | None = None  # a traceback, or the end of standard error
-    refused: Refusals | None = None  # of a payload that does not fit
+    refused: Refusals | None = None  # for a payload that does not fit
 
 
 class Solver(Struct, frozen=True):
-    """A program that a run brings along: where it is, and the SHA-256 of its bytes in hexadecimal."""
+    """A program that a run names: its URL, and the SHA-256 of its bytes in hexadecimal."""
 
     url: str
     checksum: str
 
 
 class Policy(Struct, frozen=True, omit_defaults=True):
-    """What each attempt is executed with, and what happens when it does not succeed. Durations are milliseconds."""
+    """How attempts are executed, and what happens when one does not succeed. Durations are milliseconds."""
 
     backoff: tuple[int, ...] | None = None  # delays before each retry, the last one repeated; None: the formula
-    backoff_base: int = 5_000  # of the formula, by which five attempts outlast a minute
-    exhausted: Literal["failed", "quarantined"] = "failed"
+    backoff_base: int = 5_000  # of the formula; with it, five attempts outlast a minute
+    on_exhausted: Literal["failed", "quarantined"] = "failed"
     retry_place: Literal["keep", "tail"] = "keep"
-    timeout: int | None = None  # kept by the worker; retryable
-    max_returns: int = 1000  # snoozes and give-backs, which burn no try
-    grace: int = 30_000  # from a cancel's ask until the run ends without its worker's word
+    timeout: int | None = None  # enforced by the worker; retryable
+    max_requeues: int = 1000  # of snoozes and requeues, which count as no failure
+    grace: int = 30_000  # from a cancel until the run ends without a report of its worker
     solver: Solver | None = None
-    ageing: int | None = None  # how long a wait one step of priority is worth, as its queue said when it was made
+    aging: int | None = None  # how much waiting one step of priority is worth, in its queue when it was created
 
 
 SOLVER = "solver"
-"""The tag of workers that run programs which runs bring along; such runs require it by themselves."""
+"""The tag of workers that execute programs named by runs; such runs require it automatically."""
 
 
 class Requires(Struct, frozen=True, omit_defaults=True):
-    """What a worker must have to be offered a run, and what of its cores and memory the run uses up."""
+    """What a worker must have to get a run, and the cores and memory that the run takes from it."""
 
     tags: tuple[str, ...] = ()
     cores: int = 0
@@ -103,7 +103,7 @@ class Needs(Requires, frozen=True, omit_defaults=True):
 
 
 class Rate(Struct, frozen=True, omit_defaults=True):
-    """So many in a period of so many milliseconds, evenly, after at most `burst` at once (None: all of them)."""
+    """A count per period in milliseconds, evenly, after at most `burst` at once (None: all of them)."""
 
     count: int
     period: int
@@ -116,7 +116,7 @@ class Resource(Struct, frozen=True):
     name: str
     capacity: int | None  # None: any number
     rates: tuple[Rate, ...]
-    max_wait: int  # milliseconds after which a run that lacks several resources has them kept for it
+    max_wait: int  # milliseconds after which a run that lacks several resources has them reserved
     created_at: int
     updated_at: int
 
@@ -125,32 +125,32 @@ PauseScope = Literal["system", "queue", "job"]
 
 
 class Pause(Struct, frozen=True):
-    """Something of which nothing is handed out. The fields are the columns of `job_pauses`."""
+    """A pause: no runs of its target are claimed. The fields are the columns of `job_pauses`."""
 
     scope: PauseScope
     name: str  # empty for the whole system
     at: int
     reason: str | None
-    who: str | None
+    actor: str | None
 
 
 class Queue(Struct, frozen=True):
-    """What is set for a queue. The fields are the columns of `job_queues`."""
+    """The settings of a queue. The fields are the columns of `job_queues`."""
 
     name: str
-    ageing: int  # milliseconds of waiting that one step of priority is worth
+    aging: int  # milliseconds of waiting that one step of priority is worth
 
 
 class Slot(Struct, frozen=True):
-    """A direct call's place at a resource. The fields are the columns of `job_slots`."""
+    """A direct call that waits for or holds a slot. The fields are the columns of `job_slots`."""
 
     seq: int
     id: str
-    key: str  # of the gate
+    key: str  # of the limiter
     token: str
     weight: int
     state: Literal["waiting", "held"]
-    who: str | None
+    actor: str | None
     lease: int
     lease_until: int
     created_at: int
@@ -158,19 +158,19 @@ class Slot(Struct, frozen=True):
 
 
 FOREVER = 2**62
-"""Milliseconds for which a run is kept that is never removed: added to any time, they are a number that can still be stored."""
+"""Milliseconds for which a run that is never removed is kept: added to any time, the sum can still be stored."""
 
 Keep = int | Literal["forever"]
-"""How long an ended run is kept: milliseconds, or the word."""
+"""How long an ended run is kept: milliseconds, or "forever"."""
 
 
 def kept(ms: int) -> Keep:
-    """How long something is kept, in words that people read."""
+    """How long something is kept, as text for people."""
     return "forever" if ms >= FOREVER else ms
 
 
 class Options(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a job sets by default and a creation may set itself; None means not said."""
+    """A job's defaults, which a creation may override; None means not set."""
 
     queue: str | None = None
     priority: int | None = None
@@ -178,31 +178,31 @@ class Options(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
     max_runtime: int | None = None  # milliseconds from the claim; 0: no limit. Final, unlike timeout
     backoff: tuple[int, ...] | None = None
     backoff_base: int | None = None  # milliseconds
-    exhausted: Literal["failed", "quarantined"] | None = None
+    on_exhausted: Literal["failed", "quarantined"] | None = None
     retry_place: Literal["keep", "tail"] | None = None
     timeout: int | None = None
-    max_returns: int | None = None
+    max_requeues: int | None = None
     grace: int | None = None
     requires: Requires | None = None
     solver: Solver | None = None
     uses: tuple[Use, ...] | None = None
-    keep: Keep | None = None  # from its end on; None: as long as is set for all
+    keep: Keep | None = None  # from its end; None: the store's setting
 
 
-class Job(Struct, frozen=True):
-    """A definition: what runs are made from."""
+class JobRecord(Struct, frozen=True):
+    """A definition, from which runs are created."""
 
     id: int
     name: str
-    handler: str | None  # None: nobody has defined it yet; runs may wait for it
+    handler: str | None  # None: it is not defined yet; runs may wait for it
     payload: dict[str, Any]
     options: Options
     rev: int
     created_at: int
     updated_at: int
-    owner: str | None = None  # whose code made it through a hub; None: a person, or a program that works on the store itself
-    schema: str | None = None  # the fingerprint of what its last definer takes; None: it has not told
-    takes: dict[str, Any] | None = None  # the JSON Schema itself; only where one definition is asked for
+    owner: str | None = None  # the principal whose code defined it through a hub; None: an operator, or a program on the store itself
+    schema: str | None = None  # the fingerprint of its last definer's signature; None: not given
+    takes: dict[str, Any] | None = None  # the JSON Schema itself; only when a single definition is read
 
 
 class Lane(Struct, frozen=True):
@@ -212,23 +212,26 @@ class Lane(Struct, frozen=True):
     queue: str
     job: str
     requires: Needs
-    used_at: int | None = None  # to the day; 0: it is being removed
-    owner: str | None = None  # whose small token has made it
+    used_at: int | None = None  # rounded to the day; 0: it is being removed
+    owner: str | None = None  # the principal without admin that created it
 
 
 class Key(Struct, frozen=True):
     """A name that at most one run has: while unfinished, for a time, or for ever."""
 
     name: str
-    lasts: Literal["unfinished", "time", "forever"] = "unfinished"
-    period: int | None = None  # milliseconds, with "time"
+    ttl: int | Literal["unfinished", "forever"] = "unfinished"  # milliseconds, or as long as the run has not ended
     scope: str = "key"
     on_duplicate: Literal["return", "compare"] = "return"
-    content: str | None = None  # what "compare" compares, where it is not the run itself that was asked for
+    content: str | None = None  # what "compare" compares, if not the requested run itself
+
+    def until(self, now: int) -> int | None:
+        """When time makes it free; None: never."""
+        return now + self.ttl if isinstance(self.ttl, int) else None
 
 
 class NewRun(Struct, frozen=True):
-    """A run that is asked for. What is None is taken from the job."""
+    """A requested run. Fields that are None are taken from the job."""
 
     job: str
     payload: Any = None
@@ -239,12 +242,12 @@ class NewRun(Struct, frozen=True):
     after_end: Literal["success", "any"] = "success"
     retry_of: str | None = None
     schedule: int | None = None
-    instant: int | None = None  # of the schedule
-    checked: bool = False  # its payload, against the signature of the code that asks; else what the job takes is compared
+    instant: int | None = None  # only for runs of a schedule
+    checked: bool = False  # the payload was checked against the caller's own signature; otherwise the job's schemas are checked
 
 
 class Created(Struct, frozen=True, gc=False):
-    """The answer to a creation: the run's id, and whether this call made it."""
+    """The result of a creation: the run's id, and whether this call created it."""
 
     id: str
     created: bool
@@ -252,7 +255,7 @@ class Created(Struct, frozen=True, gc=False):
 
 
 BeatAnswer = Literal["ok", "stop", "lost", "unknown"]
-"""What a beat says of a run: it is held, its worker is to stop, another has it, or a stranger's transaction hides it for now."""
+"""The answer to a heartbeat: held, to be stopped, lost to another claim, or unknown because another transaction has it locked."""
 
 GroupKind = Literal["parallel", "sequential", "graph"]
 OnFailure = Literal["stop", "continue", "skip"]
@@ -268,18 +271,18 @@ class Member(Struct, frozen=True):
 
 
 class NewGroup(Struct, frozen=True):
-    """A group that is asked for."""
+    """A requested group."""
 
     members: tuple[Member, ...]
     kind: GroupKind = "parallel"
-    on_failure: OnFailure = "stop"  # what becomes of those that wait for one that did not succeed
-    callback: NewRun | None = None  # a run that begins when all members have ended
+    on_failure: OnFailure = "stop"  # what happens to dependents of a member that did not succeed
+    callback: NewRun | None = None  # a run that starts when all members have ended
     name: str | None = None
-    key: Key | None = None  # the same key and content again is the same group
+    key: Key | None = None  # the same key and content again return the same group
 
 
 class Group(Struct, frozen=True):
-    """Runs that start and finish together by rule. The fields are columns of `job_groups`."""
+    """Runs with rules for their order. The fields are columns of `job_groups`."""
 
     id: str
     name: str | None
@@ -293,13 +296,13 @@ class Group(Struct, frozen=True):
     callback: str | None  # the id of the run at its end
     created_at: int
     finished_at: int | None
-    reason: str | None  # why somebody cancelled it
+    reason: str | None  # why it was cancelled
     retry_of: str | None  # the group that this one is the rerun of
     seq: int = 0  # internal key; never shown
 
 
 class Result(Struct, frozen=True):
-    """What became of a run that another one waited for."""
+    """The result of a predecessor."""
 
     id: str
     job: str
@@ -322,50 +325,50 @@ class Run(Struct, frozen=True, gc=False):
     job: str
     queue: str
     lane: int
-    band: int  # minus the priority, or 0 in a queue that ages: a smaller one goes first
+    priority_key: int  # minus the priority, or 0 in a queue that ages: a smaller one goes first
     position: int
     payload: str  # JSON text, a snapshot
-    due_at: int  # when it may begin; a retry or a snooze moves it on
+    due_at: int  # when it may start; a retry or a snooze moves it
     created_at: int
     max_attempts: int
     max_runtime: int | None
     policy: Policy
     attempt: int = 1  # ordinal of the current attempt, returned ones counted
     attempt_id: str | None = None  # None: the run's own id, which the first attempt shares
-    retry_of: str | None = None  # the attempt before
-    burnt: int = 0  # tries used up by attempts that ended badly
-    returns: int = 0
-    token: str | None = None  # kept after the end, so that a repeated report is known
+    retry_of: str | None = None  # the previous attempt
+    failures: int = 0  # attempts that ended badly
+    requeues: int = 0
+    token: str | None = None  # kept after the end, so that a repeated report is recognised
     worker: str | None = None
     slot: int | None = None
     lease: int | None = None  # length, as granted
     claimed_at: int | None = None
     started_at: int | None = None
     lease_until: int | None = None
-    look_at: int | None = None  # when a sweep next looks at this lease
+    lease_check_at: int | None = None  # when a sweep next checks this lease
     cancel_asked_at: int | None = None
     finished_at: int | None = None
     reason: str | None = None
     error: Failure | None = None
     output: str | None = None
     output_hash: str | None = None
-    progress: str | None = None  # JSON text, the handler's last word on how far it is; kept at the end
-    schedule: int | None = None  # what made it; None: somebody asked for it
-    instant: int | None = None  # the schedule's instant that it stands for; it never changes
-    keys: str | None = None  # JSON text: its keys for those uses of its lane that limit by key, and what its lane has rounded
-    parked: str | None = None  # the gate that is full for it; its lane is negative then
-    aged: int | None = None  # its priority, where its queue ages
+    progress: str | None = None  # JSON text, the handler's latest progress; kept at the end
+    schedule: int | None = None  # the schedule that created it; None: a caller did
+    instant: int | None = None  # the schedule's instant that it belongs to; it never changes
+    keys: str | None = None  # JSON text: its keys for uses of its lane that are limited by key, and the amounts that its lane has rounded
+    parked: str | None = None  # the limiter that is full for it; its lane is negative meanwhile
+    aging_priority: int | None = None  # its priority, if its queue has aging
     grouped: int | None = None  # its group's internal key
-    keep: int | None = None  # milliseconds from its end on; None: as long as is set for all
+    keep: int | None = None  # milliseconds from its end; None: the store's setting
 
     @property
     def priority(self) -> int:
-        return -self.band if self.aged is None else self.aged
+        return -self.priority_key if self.aging_priority is None else self.aging_priority
 
     @property
     def head_start(self) -> int:
-        """Milliseconds of waiting that its priority is worth, where its queue ages."""
-        return 0 if self.aged is None else self.aged * (self.policy.ageing or 0)
+        """Milliseconds of waiting that its priority is worth, if its queue has aging."""
+        return 0 if self.aging_priority is None else self.aging_priority * (self.policy.aging or 0)
 
     @property
     def scheduled_for(self) -> int:
@@ -377,13 +380,13 @@ class Run(Struct, frozen=True, gc=False):
 
 
 IN_A_LIST = 4 * 1024
-"""Bytes of a payload, an output or an error that a list still has."""
+"""Bytes up to which a list includes a payload, an output or an error."""
 
 
 class Listed(Run, frozen=True, gc=False):
-    """A run in a list that lacks what is large. Ask for the run itself to have it."""
+    """A run in a list, without its large members. Fetch the run itself to get them."""
 
-    sizes: dict[str, int] = {}  # bytes of what is left out, by its name; in its place is null
+    sizes: dict[str, int] = {}  # bytes of each member left out, by name; its value is null
 
     @classmethod
     def of(cls, run: Run, sizes: dict[str, int]) -> Self:
@@ -408,7 +411,7 @@ class Attempt(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """One change of state, as the journal keeps it."""
+    """One change of state, as the journal has it."""
 
     run: str
     rev: int
@@ -418,15 +421,15 @@ class Entry(Struct, frozen=True):
     attempt: int
     worker: str | None = None
     detail: str | None = None
-    job: str = ""  # with queue and before: only where all runs are read together
+    job: str = ""  # with queue and before: only where the entries of all runs are read
     queue: str = ""
     before: State | None = None
     before_at: int | None = None
-    left: str | None = None  # the queue it was in before, where a patch moved it
+    left: str | None = None  # the previous queue, if a patch moved it
 
 
 class LogLine(Struct, frozen=True):
-    """What a handler wrote."""
+    """A log line of a handler."""
 
     attempt: int
     n: int
@@ -435,7 +438,7 @@ class LogLine(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True, omit_defaults=True):
-    """How far a run is, as its handler told."""
+    """The progress of a run, as its handler reported it."""
 
     fraction: float | None = None  # from 0 to 1
     message: str | None = None
@@ -446,7 +449,7 @@ Overlap = Literal["allow", "skip", "queue", "cancel"]
 
 
 class Schedule(Struct, frozen=True):
-    """A rule that makes runs of a job. The fields are the columns of `job_schedules`."""
+    """A rule that creates runs of a job. The fields are the columns of `job_schedules`."""
 
     id: int
     key: str
@@ -455,15 +458,15 @@ class Schedule(Struct, frozen=True):
     expr: str
     zone: str
     anchor: int  # from which intervals are counted
-    payload: dict[str, Any]  # laid over the job's template
+    payload: dict[str, Any]  # merged over the job's template
     options: Options
-    missed: Missed  # what becomes of instants that nobody was there for
-    most: int  # of them are caught up, the latest ones
+    missed: Missed  # what happens to instants that passed during downtime
+    max_missed: int  # how many of them are caught up, the latest ones
     max_age: int | None  # milliseconds; older ones are skipped
-    overlap: Overlap  # what happens when the run before has not ended
-    jitter: int  # milliseconds, up to which a run comes later than its instant
+    overlap: Overlap  # what happens when the previous run has not ended
+    jitter: int  # milliseconds by which a run may be later than its instant
     enabled: bool
-    said: str | None  # what code said of it last, as a hash; None: a person made it
+    code_hash: str | None  # of its definition by code; None: an operator created it
     next_at: int | None
     last_at: int | None
     last_run: str | None
@@ -472,7 +475,7 @@ class Schedule(Struct, frozen=True):
     rev: int
     created_at: int
     updated_at: int
-    owner: str | None = None  # as of a job
+    owner: str | None = None  # as for a job
 
 
 class Skipped(Struct, frozen=True):
@@ -486,31 +489,31 @@ class Skipped(Struct, frozen=True):
 
 
 class Secret(Struct, frozen=True, omit_defaults=True):
-    """A key that signs; one that another has followed signs beside it until a time."""
+    """A signing key; one that was replaced also signs until a time."""
 
     key: str
     until: int | None = None
 
-    def __repr__(self) -> str:  # it must not get into a log
+    def __repr__(self) -> str:  # it must not be logged
         return f"Secret(..., {self.until})"
 
 
 class Webhook(Struct, frozen=True):
-    """An endpoint that is told of changes. None means any."""
+    """An endpoint that is notified of changes. None means any."""
 
     id: str
     name: str
     url: str
     jobs: tuple[str, ...] | None
     queues: tuple[str, ...] | None
-    states: tuple[State, ...]  # which a run enters
-    delays: tuple[int, ...]  # milliseconds before the second try, the third, and so on
+    states: tuple[State, ...]  # that a run enters
+    delays: tuple[int, ...]  # milliseconds before the second attempt, the third, and so on
     secrets: tuple[Secret, ...]  # the newest first
     enabled: bool
-    reason: str | None  # why it is not
-    failures: int  # in a row
+    reason: str | None  # why it is disabled
+    failures: int  # consecutive failures
     paused_until: int  # nothing is sent before
-    begins: str  # the place in the journal behind which it is told
+    begins: str  # the offset in the journal after which it is notified
     rev: int
     created_at: int
     updated_at: int
@@ -520,18 +523,18 @@ DeliveryStatus = Literal["pending", "delivered", "failed"]
 
 
 class Delivery(Struct, frozen=True):
-    """One change, told to one endpoint."""
+    """One change, sent to one endpoint."""
 
     seq: int
-    id: str  # the same at every try
+    id: str  # the same for every attempt
     webhook: str
     run: str
     rev: int
     type: str
     status: DeliveryStatus
     tries: int
-    next_at: int | None  # when somebody may try; None at the end
-    token: str | None  # of whoever tries just now
+    next_at: int | None  # when the next attempt may be made; None at the end
+    token: str | None  # of the current sender
     answer: int | None  # the status of the last answer
     error: str | None
     created_at: int
@@ -539,19 +542,19 @@ class Delivery(Struct, frozen=True):
 
 
 class WorkerInfo(Struct, frozen=True):
-    """Who asks for work, and what it can and may take. None means any."""
+    """A worker that claims, and what it can and may take. None means any."""
 
     name: str
     queues: tuple[str, ...] | None = None
     jobs: tuple[str, ...] | None = None
     tags: tuple[str, ...] = ()
-    cores: int = 1  # with the memory: what its runs use up, as far as they require any
+    cores: int = 1  # with the memory: the capacity for runs that require any
     memory: int = 0  # MiB
     slots: int = 1
 
 
 class Leases(Struct, frozen=True):
-    """The leases of one length that a worker holds: how many, how many of them are over, since when, and when the next will be."""
+    """The leases of one length that a worker holds: how many, how many of them have expired, since when, and when the next will."""
 
     worker: str
     length: int
@@ -562,33 +565,33 @@ class Leases(Struct, frozen=True):
 
 
 LIFE_TAG = 8
-"""Characters of base64url, 48 random bits: nobody else's tokens begin with them."""
+"""Characters of base64url, 48 random bits: the tokens of no other process begin with them."""
 
 
 class Life(Struct, frozen=True):
-    """One process that goes by a worker's name: how the tokens of its claims begin, and by what its host knows whether it is gone."""
+    """One process under a worker's name: the prefix of its claims' tokens, and how its host can tell whether it is gone."""
 
     tag: str
     process: str
 
 
-class Worker(Struct, frozen=True):
-    """A worker as it was last seen."""
+class WorkerRecord(Struct, frozen=True):
+    """A worker as it last registered."""
 
     info: WorkerInfo
-    about: dict[str, Any]  # what it tells of itself: host, version, and the like
+    about: dict[str, Any]  # what it reports of itself: host, version, and the like
     metrics: dict[str, int | float]
     metrics_at: int | None
     registered_at: int
     seen_at: int
     alive: bool
-    held: int  # runs it holds now
+    held: int  # runs that it holds now
     runs: tuple[str, ...]  # the ids of those it has held for longest
-    stopped_at: int | None = None  # as it should; None: it works, or it was never heard of again
+    stopped_at: int | None = None  # in an orderly way; None: it works, or was lost
 
 
 class Counts(Struct, frozen=True):
-    """How much there was. The fields are columns of `job_minutes` and `job_totals`; times are sums of milliseconds."""
+    """Counts. The fields are columns of `job_minutes` and `job_totals`; times are sums of milliseconds."""
 
     created: int = 0
     started: int = 0  # attempts that a worker has claimed
@@ -597,16 +600,16 @@ class Counts(Struct, frozen=True):
     quarantined: int = 0
     cancelled: int = 0
     skipped: int = 0
-    attempts: int = 0  # attempts that ended, well or badly
-    retried: int = 0  # of them: failed or lost, with another one to come
-    returned: int = 0  # of them: snoozed, given back, or refused by one worker for another
-    lapsed: int = 0  # of them: lost with their worker
+    attempts: int = 0  # attempts that ended, with any outcome
+    retried: int = 0  # of these: failed or lost, with a retry to come
+    returned: int = 0  # of these: snoozed, requeued, or refused by one worker for another
+    lapsed: int = 0  # of these: lost with their worker
     waited: int = 0  # in the queue, until an attempt was claimed
     ran: int = 0  # by attempts that ended
 
 
 class Receipt(Struct, frozen=True, gc=False):
-    """The answer to a report: what the run became."""
+    """The answer to a report: the new state of the run."""
 
     run: str
     state: State
@@ -615,24 +618,24 @@ class Receipt(Struct, frozen=True, gc=False):
 
 Scope = Literal["read", "submit", "work", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "submit", "work", "admin")
-"""What a token may be good for. `admin` implies the others, which imply nothing."""
+"""What a token may permit. `admin` implies the others, which imply nothing."""
 
 
 class Token(Struct, frozen=True):
-    """Who may do what. The fields are the columns of `job_tokens`."""
+    """A credential and its rights. The fields are the columns of `job_tokens`."""
 
     id: str
     name: str
-    hash: str  # SHA-256 of the secret, which nobody keeps but its owner
+    hash: str  # SHA-256 of the secret; the secret itself is not stored
     scopes: tuple[Scope, ...]
     worker: str | None  # the only worker it may act as; None: any
     kind: Literal["token", "session", "invitation"]
     created_at: int
-    lasts: int | None  # milliseconds from its creation; None: for ever. The one that takes its place lasts as long
-    expires_at: int | None  # sooner than that when another has taken its place
+    ttl: int | None  # milliseconds from its creation; None: for ever. Its successor gets the same
+    expires_at: int | None  # earlier than that once a successor has replaced it
     revoked_at: int | None
     used_at: int | None  # in whole minutes
-    principal: str  # to whom belongs what code defines with it; several tokens may have the same
+    principal: str  # the owner of what code defines with it; several tokens may share one
 
     def valid(self, now: int) -> bool:
         """Whether it is neither revoked nor expired."""
@@ -640,17 +643,17 @@ class Token(Struct, frozen=True):
 
 
 class Principal(NamedTuple):
-    """On whose behalf a hub asks. What works on the store itself asks for nobody, and may do everything."""
+    """The principal on whose behalf a hub calls. A program on the store itself has none, and may do everything."""
 
     name: str
-    trusted: bool  # with the scope admin, or where there are no tokens
+    trusted: bool  # with the scope admin, or without any tokens
 
 
 class Audited(Struct, frozen=True):
-    """What somebody did."""
+    """One audited action."""
 
     at: int
-    who: str
+    actor: str
     what: str
     subject: str
 
@@ -674,17 +677,17 @@ class Limits(Struct, frozen=True):
     create: int = 10_000  # runs in one call
     claim: int = 1_000
     report: int = 1_000
-    batch: int = 16 * 1024 * 1024  # of a set that travels as one; a member that is larger goes alone
+    batch: int = 16 * 1024 * 1024  # of a set that is passed as one parameter; a larger member is passed alone
     page: int = 1_000
     predecessors: int = 1_000
     waits: int = 100_000  # between the members of one group
     lanes: int = 10_000
     resources: int = 1_000
-    placeholders: int = 10_000  # jobs that nobody has defined
-    share: int = 10  # percent of each of these that one who may not do everything can have made
+    placeholders: int = 10_000  # jobs that are not defined
+    share: int = 10  # percent of each of these that one principal without admin may create
     uses: int = 16  # of one job
     pauses: int = 10_000
-    queues: int = 10_000  # with settings of their own
+    queues: int = 10_000  # with their own settings
     slots: int = 10_000  # direct calls that wait or hold
     attempts: int = 1_000
     lease: int = 24 * 3600 * 1000
@@ -695,14 +698,14 @@ class Limits(Struct, frozen=True):
     keep_audit: int = 90 * 24 * 3600 * 1000
     tokens: int = 10_000
     webhooks: int = 200
-    deliver_within: int = 7 * 24 * 3600 * 1000  # what could not be told by then is given up
+    deliver_within: int = 7 * 24 * 3600 * 1000  # entries that could not be sent by then are dropped
     keep_deliveries: int = 30 * 24 * 3600 * 1000
-    worker_silence: int = 60_000  # a worker not seen for longer does not count as alive
-    keep_workers: int = 24 * 3600 * 1000  # since they were last seen
+    worker_silence: int = 60_000  # a worker that has been silent for longer does not count as alive
+    keep_workers: int = 24 * 3600 * 1000  # since their last heartbeat
     keep_minutes: int = 14 * 24 * 3600 * 1000
-    minutes: int = 24 * 60  # that can be asked for at once
+    minutes: int = 24 * 60  # that can be requested at once
     about: int = 4 * 1024
-    schemas: int = 2_000  # jobs of which a worker may tell what it accepts
+    schemas: int = 2_000  # jobs for which a worker may register a fingerprint
     schema: int = 16 * 1024  # of a job's arguments
     versions: int = 16  # of a job's schema that are kept
-    metrics: int = 64  # numbers that a worker may tell of itself
+    metrics: int = 64  # measurements that a worker may report

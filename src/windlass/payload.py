@@ -1,4 +1,4 @@
-"""One rule for what is JSON, the same on every store: what is accepted comes back equal, tuples as lists."""
+"""One rule for valid JSON, the same on every store: an accepted value comes back equal, tuples as lists."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _load = msgspec.json.Decoder().decode
 
 
 SHOWN, NAME_SHOWN = 300, 80
-"""Characters of a place, and of one name in it, that an error shows."""
+"""Characters of a path, and of one name in it, that an error shows."""
 
 
 class _Wrong(Exception):
-    """What is wrong with a value. The way to it is put together from the inside out, so it costs nothing where all is well."""
+    """What is wrong with a value. The path to it is built from the inside out, so it costs nothing if the value is valid."""
 
     def __init__(self, what: str, hint: str) -> None:
         self.what, self.hint = what, hint
@@ -52,7 +52,7 @@ def _check_number(number: int | float) -> None:
 
 
 class _Budget:
-    """How much of a value may be looked at: a value can hold the same list twice, and that one another twice, and so on."""
+    """A limit on how much of a value is examined: a value can contain the same list twice, which contains another twice, and so on."""
 
     def __init__(self, nodes: int, what: str) -> None:
         self.nodes, self.what = nodes, what
@@ -63,18 +63,18 @@ class _Budget:
             raise TooLarge(f"{self.what} has too many members.", hint="Keep large data elsewhere and send a reference to it.")
 
 
-def check(value: Any, what: str = "The payload", *, most: int = 2**20) -> None:
-    """Raise BadInput, naming the place, unless every store can keep the value and give it back equal."""
+def check(value: Any, what: str = "The payload", *, limit: int = 2**20) -> None:
+    """Raise BadInput with the path, unless every store can store the value and return it equal."""
     if _plain(value):
         return
     try:
-        _check(value, DEPTH, _Budget(most, what))
+        _check(value, DEPTH, _Budget(limit, what))
     except _Wrong as wrong:
         raise BadInput(f"{what}{wrong.place()} {wrong.what}.", hint=wrong.hint) from None
 
 
 def _plain(value: Any) -> bool:
-    """Whether it is a small flat object without anything that needs a second look, as most payloads are."""
+    """Whether it is a small flat object that needs no further checks, like most payloads."""
     if type(value) is not dict or len(value) > 100:
         return False
     for name, item in value.items():
@@ -122,20 +122,21 @@ def _check_all(members: Iterable[tuple[str | int, Any]], depth: int, budget: _Bu
             raise
 
 
-def dump(value: Any, *, most: int, what: str = "The payload") -> str:
-    """The JSON text of a value that has been checked, refused when it is larger than `most` bytes."""
+def dump(value: Any, *, limit: int, what: str = "The payload") -> str:
+    """The JSON text of a value that has been checked, refused when it is larger than `limit` bytes."""
     text = _dump(value)
-    if len(text) > most:
+    if len(text) > limit:
         raise TooLarge(
-            f"{what} has {len(text):,} bytes; the limit is {most:,}.", hint="Keep large data elsewhere and send a reference to it."
+            f"{what} has {len(text):,} bytes; the limit is {limit:,}.", hint="Keep large data elsewhere and send a reference to it."
         )
     return text.decode()
 
 
-def encode(value: Any, *, most: int, what: str = "The payload") -> str:
-    """The JSON text of a value, refused when it is not JSON or larger than `most` bytes."""
-    check(value, what, most=most)
-    return dump(value, most=most, what=what)
+def encode(value: Any, *, limit: int, what: str = "The payload") -> str:
+    """The JSON text of a value, refused when it is not JSON or larger than `limit` bytes."""
+    if not _plain(value):
+        check(value, what, limit=limit)
+    return dump(value, limit=limit, what=what)
 
 
 def decode(text: str) -> Any:
@@ -143,15 +144,15 @@ def decode(text: str) -> Any:
     return _load(text)
 
 
-def slices(items: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[Sequence[T]]:
-    """The items, of these sizes in bytes, in slices of so many at most; one that is larger goes alone."""
-    if sum(sizes) <= most:  # as nearly always
+def slices(items: Sequence[T], sizes: Sequence[int], limit: int) -> Iterator[Sequence[T]]:
+    """The items, of these sizes in bytes, in slices of at most this total; a larger item is alone in its slice."""
+    if sum(sizes) <= limit:  # the usual case
         yield items
         return
     begin = total = 0
     for index, size in enumerate(sizes):
         total += size
-        if total > most and index > begin:
+        if total > limit and index > begin:
             yield items[begin:index]
             begin, total = index, size
     yield items[begin:]
@@ -171,14 +172,14 @@ def _no_constant(name: str) -> NoReturn:
 _strict = json.JSONDecoder(object_pairs_hook=_no_twice, parse_constant=_no_constant).decode
 
 
-def parse(text: str | bytes, *, most: int, what: str = "The payload") -> Any:
+def parse(text: str | bytes, *, limit: int, what: str = "The payload") -> Any:
     """The value of a JSON text from outside, by the same rule as `encode`; stricter than the standard library."""
     try:
         raw = text.encode() if isinstance(text, str) else text
-        if len(raw) > most:
-            raise TooLarge(f"{what} has more than {most:,} bytes.", hint="Keep large data elsewhere and send a reference to it.")
+        if len(raw) > limit:
+            raise TooLarge(f"{what} has more than {limit:,} bytes.", hint="Keep large data elsewhere and send a reference to it.")
         value = _strict(raw.decode())
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{what} is not JSON: {error}.", hint="Send one JSON value, encoded as UTF-8.") from error
-    check(value, what, most=most)
+    check(value, what, limit=limit)
     return value

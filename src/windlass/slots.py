@@ -1,4 +1,4 @@
-"""Direct calls: wait for the next slot of a resource, keep it while a block runs, give it back. The same over a store and over a hub."""
+"""Direct calls: wait for the next slot of a resource, hold it while a block runs, release it. The same over a store and over a hub."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 
 from windlass import durations
 from windlass.clock import Clock
-from windlass.engine.limiting import SLOT_LEASE
-from windlass.errors import BadInput, LeaseLost, NotInTime, OutcomeUnknown, WindlassError
+from windlass.defaults import SLOT_LEASE
+from windlass.errors import BadInput, LeaseLost, OutcomeUnknown, Timeout, WindlassError
 from windlass.model import Slot
 from windlass.store.base import run_sync
 
@@ -22,8 +22,8 @@ _LOG = logging.getLogger("windlass.slots")
 Duration = float | timedelta
 
 
-class Line(Protocol):
-    """Where direct calls stand in line: an engine, or a hub."""
+class SlotQueue(Protocol):
+    """What direct calls use to reserve slots: an engine, or a hub."""
 
     @property
     def clock(self) -> Clock: ...
@@ -36,43 +36,43 @@ class Line(Protocol):
         lease: int,
         slot_id: str | None = None,
         token: str | None = None,
-        who: str | None = None,
+        actor: str | None = None,
     ) -> Slot: ...
     async def turn(self, slot_id: str, token: str, *, lease: int, wait: float | None = None) -> Slot: ...
     async def renew(self, slot_id: str, token: str, *, lease: int) -> Slot: ...
     async def release(self, slot_id: str, token: str) -> bool: ...
 
 
-class Call(NamedTuple):
-    """What a direct call asks for. Durations are milliseconds."""
+class SlotRequest(NamedTuple):
+    """The request of a direct call. Durations are milliseconds."""
 
     resource: str
     key: str | None
     weight: int
     timeout: int | None
     lease: int
-    who: str | None = None
+    actor: str | None = None
 
 
 def direct_call(
-    resource: str, *, key: str | None, weight: int, timeout: Duration | None, lease: Duration | None, who: str | None = None
-) -> Call:
-    """A direct call in the units that people use: seconds, or a timedelta."""
-    kept = SLOT_LEASE if lease is None else _milliseconds(lease, "lease")
-    return Call(resource, key, weight, None if timeout is None else _milliseconds(timeout, "timeout"), kept, who)
+    resource: str, *, key: str | None, weight: int, timeout: Duration | None, lease: Duration | None, actor: str | None = None
+) -> SlotRequest:
+    """A direct call in user units: seconds, or a timedelta."""
+    milliseconds = SLOT_LEASE if lease is None else _milliseconds(lease, "lease")
+    return SlotRequest(resource, key, weight, None if timeout is None else _milliseconds(timeout, "timeout"), milliseconds, actor)
 
 
-def _milliseconds(said: Duration, what: str) -> int:
+def _milliseconds(duration: Duration, what: str) -> int:
     try:
-        return durations.duration(said.total_seconds() if isinstance(said, timedelta) else said)
-    except ValueError as wanted:
-        raise BadInput(f"{what} is {said!r:.80}, which is not {wanted}.", hint="Write 30, 0.5 or timedelta(minutes=5).") from None
+        return durations.duration(duration.total_seconds() if isinstance(duration, timedelta) else duration)
+    except ValueError as expected:
+        raise BadInput(f"{what} is {duration!r:.80}, which is not {expected}.", hint="Write 30, 0.5 or timedelta(minutes=5).") from None
 
 
 class HeldSlot:
-    """A slot while its block runs. Look at `lost` before anything that must not be done twice at once."""
+    """A slot while its block runs. Check `lost` before anything that must not be done twice at once."""
 
-    def __init__(self, line: Line, call: Call) -> None:
+    def __init__(self, line: SlotQueue, call: SlotRequest) -> None:
         self._line, self._call = line, call
         self.id, self.token = line.clock.new_id(), line.clock.nonce()
         self._gone, self._kept_until = False, 0
@@ -83,38 +83,38 @@ class HeldSlot:
 
     @property
     def lost(self) -> bool:
-        """Whether it could not be kept: somebody else may have its place by now."""
+        """Whether it could not be renewed: another caller may hold it by now."""
         return self._gone or self._line.clock.monotonic() >= self._kept_until
 
     async def take(self) -> None:
-        """Wait for it; NotInTime, and out of the line again, when that takes too long."""
-        resource, key, weight, timeout, lease, who = self._call
+        """Wait for it; Timeout, and no longer waiting in the queue, when that takes too long."""
+        resource, key, weight, timeout, lease, actor = self._call
         in_line = False
         try:
             self._kept_until = self._line.clock.monotonic() + lease
-            slot = await self._line.reserve(resource, key=key, weight=weight, lease=lease, slot_id=self.id, token=self.token, who=who)
+            slot = await self._line.reserve(resource, key=key, weight=weight, lease=lease, slot_id=self.id, token=self.token, actor=actor)
             in_line = True
             if slot.state == "waiting":
                 await self._wait(timeout, lease)
         except BaseException as error:
-            if in_line or isinstance(error, OutcomeUnknown) or not isinstance(error, WindlassError):  # else it was refused
-                await self.let_go()
+            if in_line or isinstance(error, OutcomeUnknown) or not isinstance(error, WindlassError):  # otherwise it was refused
+                await self.release()
             raise
 
     async def _wait(self, timeout: int | None, lease: int) -> None:
         slot = await self._line.turn(self.id, self.token, lease=lease, wait=None if timeout is None else timeout / 1000)
         if slot.state == "waiting":
-            raise NotInTime(
+            raise Timeout(
                 f"No slot of {self.resource!r} was free within {(timeout or 0) / 1000:g} s.",
                 hint=f"Wait for longer, or see who has it: windlass resources show {self.resource}.",
             )
-        await self.renew()  # when its lease began is not known here
+        await self.renew()  # the start of its lease is not known here
         if self.lost:
             raise _lost(self)
 
     async def renew(self) -> float:
-        """Keep it; the seconds after which that is to be done again."""
-        asked, lease = self._line.clock.monotonic(), self._call.lease
+        """Renew it; returns the seconds until the next renewal."""
+        begin, lease = self._line.clock.monotonic(), self._call.lease
         try:
             await self._line.renew(self.id, self.token, lease=lease)
         except LeaseLost:
@@ -123,29 +123,29 @@ class HeldSlot:
             _LOG.warning("Slot %s of %s could not be renewed: %s", self.id, self.resource, error)
             return lease / 15_000
         else:
-            self._kept_until = asked + lease
+            self._kept_until = begin + lease
         return lease / 3_000
 
-    async def let_go(self) -> bool:
-        """Give it back; whether it was kept until now. What cannot be given back is free when its lease ends."""
+    async def release(self) -> bool:
+        """Release it; returns whether it was held until now. A slot that cannot be released is free when its lease expires."""
         lost = self.lost
         try:
             return await self._line.release(self.id, self.token)
         except WindlassError as error:
-            _LOG.warning("Slot %s of %s could not be given back: %s", self.id, self.resource, error)
+            _LOG.warning("Slot %s of %s could not be released: %s", self.id, self.resource, error)
             return not lost
 
 
 def _lost(slot: HeldSlot) -> LeaseLost:
     return LeaseLost(
         f"Slot {slot.id} of {slot.resource!r} was lost before its block ended.",
-        hint="It could not be renewed in time, so somebody else may have used the resource as well. Take a longer lease.",
+        hint="It could not be renewed in time, so another caller may have used the resource as well. Take a longer lease.",
     )
 
 
 @contextlib.contextmanager
-def on_thread(line: Line, call: Call) -> Iterator[HeldSlot]:
-    """Hold a slot for a block of plain code; a thread keeps it meanwhile."""
+def on_thread(line: SlotQueue, call: SlotRequest) -> Iterator[HeldSlot]:
+    """Hold a slot for a block of synchronous code; a thread renews it."""
     slot, over = HeldSlot(line, call), threading.Event()
     run_sync(slot.take())
 
@@ -155,7 +155,7 @@ def on_thread(line: Line, call: Call) -> Iterator[HeldSlot]:
             try:
                 pause = run_sync(slot.renew())
             except Exception:
-                if not over.is_set():  # else whoever had it is done, and may have closed the connection
+                if not over.is_set():  # otherwise the caller is done, and may have closed the connection
                     raise
 
     try:
@@ -163,14 +163,14 @@ def on_thread(line: Line, call: Call) -> Iterator[HeldSlot]:
         yield slot
     finally:
         over.set()
-        kept = run_sync(slot.let_go())
-    if not kept:
+        in_time = run_sync(slot.release())
+    if not in_time:
         raise _lost(slot)
 
 
 @contextlib.asynccontextmanager
-async def in_loop(line: Line, call: Call) -> AsyncIterator[HeldSlot]:
-    """Hold a slot for a block of a coroutine; a task keeps it meanwhile."""
+async def in_loop(line: SlotQueue, call: SlotRequest) -> AsyncIterator[HeldSlot]:
+    """Hold a slot for a block of a coroutine; a task renews it."""
     slot = HeldSlot(line, call)
     await slot.take()
 
@@ -185,6 +185,6 @@ async def in_loop(line: Line, call: Call) -> AsyncIterator[HeldSlot]:
         yield slot
     finally:
         keeping.cancel()
-        kept = await slot.let_go()
-    if not kept:
+        in_time = await slot.release()
+    if not in_time:
         raise _lost(slot)

@@ -1,4 +1,4 @@
-"""Tells receivers of changes: what they are told, how it is signed (Standard Webhooks 1.0), and the loop that sends it."""
+"""Notifies receivers of changes: the body, its signature (Standard Webhooks 1.0), and the loop that sends it."""
 
 from __future__ import annotations
 
@@ -21,46 +21,47 @@ from msgspec.structs import replace
 from windlass.api.values import to_rfc3339
 from windlass.api.views import ENTRY, RUN
 from windlass.clock import Clock
-from windlass.egress import Answer, Egress, Target
+from windlass.egress import Egress, Response, Target
 from windlass.engine import Engine
-from windlass.engine.webhooks import Parcel, signing_key, type_of
-from windlass.errors import AWAY, BadInput, EgressFailed, LeaseLost, NotFound
+from windlass.engine.outbox import ClaimedDelivery, type_of
+from windlass.engine.webhooks import signing_key
+from windlass.errors import TRANSIENT, BadInput, EgressFailed, LeaseLost, NotFound
 from windlass.faults import FAULTS
 from windlass.loops import Bell, Loop
 from windlass.model import Entry, Secret
 from windlass.store.base import journal_topics
-from windlass.store.webhooks import End
+from windlass.store.records.webhooks import End
 
 _LOG = logging.getLogger("windlass.webhooks")
 
 POINTS = ("webhook.before_post", "webhook.after_post", "webhook.after_2xx", "webhook.after_mark")
-"""Where a test can make a process fail, around each try."""
+"""Fault points around each attempt."""
 
-MOST = 20 * 1024
-"""Bytes of a body; what does not fit is left out, and the receiver reads the run."""
+LIMIT = 20 * 1024
+"""Maximum bytes of a body; members that do not fit are left out, and the receiver can fetch the run."""
 TIMEOUT = 15.0
 LEASE = 60_000
-"""Milliseconds for which a delivery belongs to whoever tries it: longer than a try and its mark can take."""
+"""Milliseconds for which a delivery belongs to its sender: longer than an attempt and its record can take."""
 READ, KEPT = 64 * 1024, 500
-"""Bytes of an answer that are read, and characters of it that are kept of a refusal."""
+"""Bytes of an answer that are read, and characters of a refusal that are kept."""
 LOOK_ANYWAY, GATHER = 5.0, 0.01
-"""Seconds after which the sender looks although nothing was heard of the journal, and before a look when something was: what ends together
-needs one look only."""
+"""Seconds after which the sender reads the journal even without a hint, and seconds between a hint and the read: runs that end together
+need one read only."""
 RARELY = 1.0
-"""Seconds between two looks at least where there is no endpoint, or where nothing can be heard."""
+"""Minimum seconds between two reads if there is no endpoint, or if there are no hints."""
 
 
 def body_of(entry: Entry, end: End | None) -> str:
-    """What a receiver is told of a change: the change, and the run as the API tells it, if nothing has happened to it since."""
+    """The body of a delivery: the change, and the run as the API shows it, if it has not changed since."""
     event: dict[str, Any] = {"id": f"{entry.run}.{entry.rev}", **msgspec.to_builtins(ENTRY.show(entry))}
     bare = {name: value for name, value in event.items() if name != "detail"} | {"truncated": True}
     ways = [event, event | {"truncated": True}, bare]
     if end is not None and end.run.rev == entry.rev:
-        ways = [*(event | _told(end, left_out) for left_out in _LEFT_OUT), *ways[1:]]
+        ways = [*(event | _content(end, left_out) for left_out in _LEFT_OUT), *ways[1:]]
     text = b""
     for data in ways:
         text = msgspec.json.encode({"type": type_of(entry), "timestamp": to_rfc3339(entry.at), "data": data})
-        if len(text) <= MOST:
+        if len(text) <= LIMIT:
             break
     return text.decode()
 
@@ -68,7 +69,7 @@ def body_of(entry: Entry, end: End | None) -> str:
 _LEFT_OUT = ((), ("output",), ("payload", "output"))
 
 
-def _told(end: End, left_out: tuple[str, ...]) -> dict[str, Any]:
+def _content(end: End, left_out: tuple[str, ...]) -> dict[str, Any]:
     missing = tuple(name for name in ("payload", "output") if name in end.cut or name in left_out)
     run = replace(end.run, **dict.fromkeys(missing))
     return {"full": replace(RUN.show(run), left_out=missing), **({"truncated": True} if missing else {})}
@@ -81,7 +82,7 @@ def sign(secret: str, message: str, timestamp: int, body: bytes) -> str:
 
 
 def signatures(secrets: tuple[Secret, ...], message: str, timestamp: int, body: bytes, now: int) -> str:
-    """The signatures under every secret that still counts, the newest first."""
+    """The signatures under every secret that is still valid, the newest first."""
     counting = (secret for secret in secrets if secret.until is None or secret.until > now)
     return " ".join(sign(secret.key, message, timestamp, body) for secret in counting)
 
@@ -92,7 +93,7 @@ def _reach(point: str) -> None:
 
 
 class Sender(Loop):
-    """Makes deliveries and sends them, until it is cancelled. Any number of them may run on one store."""
+    """Creates deliveries and sends them, until it is cancelled. Any number of senders may run on one store."""
 
     log, complaint = _LOG, "Webhooks wait for the store"
 
@@ -105,20 +106,20 @@ class Sender(Loop):
 
     @property
     def sending(self) -> int:
-        """How many are under way."""
+        """How many are in flight."""
         return len(self._sending)
 
     def wake(self) -> None:
-        """Look at once: something has changed, or an endpoint is new."""
+        """Check at once: something has changed, or an endpoint is new."""
         self._needed = True
         self._bell.ring()
 
     def check(self, url: str) -> Target:
-        """EgressRefused for an address to which nothing would be sent, as far as that can be told without a look-up."""
+        """EgressRefused for an address to which nothing would be sent, as far as that is known without resolving its name."""
         return self._egress.check(url)
 
     async def run(self) -> None:
-        """Send what there is to send; what is under way when this is cancelled is sent again by whoever comes next."""
+        """Send due deliveries; those in flight when this is cancelled are sent again by the next sender."""
         try:
             while True:
                 await self.pause(await self.tick())
@@ -128,7 +129,7 @@ class Sender(Loop):
             await asyncio.gather(*self._sending, return_exceptions=True)
 
     async def tick(self) -> float:
-        """Make what can be made and begin what can be begun; the seconds to wait before the next look."""
+        """Create and start what is possible; returns the seconds until the next check."""
         self._bell.clear()
         return await self.once(self._look)
 
@@ -140,12 +141,12 @@ class Sender(Loop):
         return 0.0 if await self._begin() or looked else await self._pause()
 
     async def _pause(self) -> float:
-        """What is due already waits for room, and is begun when there is some."""
+        """Due deliveries wait for room, and start when there is some."""
         due_in = await self._engine.next_delivery_in()
         return LOOK_ANYWAY if due_in is None else min(LOOK_ANYWAY, due_in / 1000)
 
     async def _begin(self) -> int:
-        """Begin to send as many as there is room for."""
+        """Start as many deliveries as there is room for."""
         room = self._at_once - self.sending
         if not room:
             return 0
@@ -160,7 +161,7 @@ class Sender(Loop):
         del self._sending[task]
         self.wake()
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("A webhook was not sent.", exc_info=error)  # it is tried again when its lease is over
+            _LOG.error("A webhook was not sent.", exc_info=error)  # it is retried when its lease expires
 
     async def rest(self, seconds: float) -> None:
         if seconds and not self._needed:
@@ -171,25 +172,27 @@ class Sender(Loop):
             await asyncio.sleep(GATHER)
         return None
 
-    async def _send(self, parcel: Parcel) -> None:
-        """One try: post, then write down what became of it."""
+    async def _send(self, parcel: ClaimedDelivery) -> None:
+        """One attempt: post, then record the outcome."""
         delivery, token = parcel.delivery, parcel.delivery.token or ""
         _reach("before_post")
         try:
             answer = await self._post(parcel)
         except (EgressFailed, BadInput) as error:
-            said = error.message
-            return await self._mark(lambda: self._engine.not_delivered(delivery.id, token, said))
+            message = error.message
+            return await self._mark(lambda: self._engine.not_delivered(delivery.id, token, message))
         _reach("after_post")
         if 200 <= answer.status < 300:
             _reach("after_2xx")
             await self._mark(lambda: self._engine.delivered(delivery.id, token, answer.status))
             return _reach("after_mark")
         gone = answer.status == 410
-        said, wish = "It answered 410 Gone." if gone else _refusal(answer), _wish(answer, self._clock.now())
-        return await self._mark(lambda: self._engine.not_delivered(delivery.id, token, said, answer=answer.status, wish=wish, gone=gone))
+        message, retry_after = "It answered 410 Gone." if gone else _refusal(answer), _retry_after(answer, self._clock.now())
+        return await self._mark(
+            lambda: self._engine.not_delivered(delivery.id, token, message, answer=answer.status, retry_after=retry_after, gone=gone)
+        )
 
-    async def _post(self, parcel: Parcel) -> Answer:
+    async def _post(self, parcel: ClaimedDelivery) -> Response:
         now, body = self._clock.now(), parcel.body.encode()
         message, timestamp = parcel.delivery.id, now // 1000
         headers = {
@@ -198,30 +201,30 @@ class Sender(Loop):
             "webhook-timestamp": str(timestamp),
             "webhook-signature": signatures(parcel.webhook.secrets, message, timestamp, body, now),
         }
-        return await self._egress.send("POST", parcel.webhook.url, headers=headers, body=body, timeout=self._timeout, most=READ)
+        return await self._egress.send("POST", parcel.webhook.url, headers=headers, body=body, timeout=self._timeout, limit=READ)
 
     async def _mark(self, mark: Callable[[], Awaitable[None]]) -> None:
-        """Write down what became of a try, for as long as the delivery is ours: else it would be sent once more."""
+        """Record the outcome of an attempt while the delivery is ours: otherwise it would be sent once more."""
         gives_up = self._clock.monotonic() + LEASE
         while True:
             try:
                 return await mark()
             except (LeaseLost, NotFound):
-                return None  # it is somebody else's by now, or its endpoint was removed
-            except AWAY as error:
+                return None  # another sender has it by now, or its endpoint was removed
+            except TRANSIENT as error:
                 if self._clock.monotonic() >= gives_up:
                     raise
                 self.problem = str(error)
                 await self._clock.sleep(0.1 + self._clock.chance())
 
 
-def _refusal(answer: Answer) -> str:
-    said = answer.body[: 4 * KEPT].decode("utf-8", "replace").strip()[:KEPT]
-    return f"It answered {answer.status}: {said}" if said else f"It answered {answer.status}."
+def _refusal(answer: Response) -> str:
+    body = answer.body[: 4 * KEPT].decode("utf-8", "replace").strip()[:KEPT]
+    return f"It answered {answer.status}: {body}" if body else f"It answered {answer.status}."
 
 
-def _wish(answer: Answer, now: int) -> int | None:
-    """How many milliseconds the receiver asks to be left alone, by Retry-After: seconds, or a date."""
+def _retry_after(answer: Response, now: int) -> int | None:
+    """The milliseconds that the receiver asks to wait, by Retry-After: seconds, or a date."""
     text = next((value.strip() for name, value in answer.headers if name == "retry-after"), "")
     if text.isascii() and text.isdigit():
         return int(text[:9]) * 1000

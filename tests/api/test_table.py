@@ -17,14 +17,14 @@ from windlass.api.gives import listed
 from windlass.api.openapi import document, operations
 from windlass.api.rows import GET, ByRow, Param, rows_of, verb
 from windlass.api.verbs import API, NATIVE, OUTSIDE, Verbs
-from windlass.client.transport import Answer
+from windlass.client.transport import HubResponse
 from windlass.client.verbs import RemoteVerbs
 from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.errors import Forbidden, NotFound
 from windlass.hub import Hub, HubApp, HubSettings
 from windlass.hub.description import dialects
-from windlass.hub.dispatch import Dialect, Dispatch
+from windlass.hub.dispatch import Dialect, Dispatcher
 from windlass.hub.requests import HubRequest
 from windlass.store.base import run_sync
 from windlass.store.sqlite import AsyncSqlite
@@ -57,9 +57,9 @@ class Recorded:
         self.sent: list[tuple[str, str, Any]] = []
         self._body = body
 
-    async def send(self, method: str, path: str, *, query: Mapping[str, str | int] | None = None, **more: Any) -> Answer:
+    async def send(self, method: str, path: str, *, query: Mapping[str, str | int] | None = None, **more: Any) -> HubResponse:
         self.sent.append((method, path, query))
-        return Answer(200, {}, self._body)
+        return HubResponse(200, {}, self._body)
 
     def stream(self, path: str, **more: Any) -> AsyncIterator[bytes]:
         raise NotImplementedError
@@ -106,7 +106,7 @@ def test_a_new_verb_is_answered_by_a_hub(tmp_path: Path) -> None:
         clock = ManualClock()
         store = AsyncSqlite(tmp_path / "hub.db", clock)
         app = HubApp(Hub(Engine(store, clock), clock, HubSettings(open=True)))
-        app._app = Dispatch(app.hub.gate, (*dialects(), Dialect("/api/v2", ROWS, {"colours": colours})))
+        app._app = Dispatcher(app.hub.authenticator, (*dialects(), Dialect("/api/v2", ROWS, {"colours": colours})))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1") as http:
             assert (await http.get("/api/v2/walls/hall/colours?shade=dark")).json() == {"colours": ["dark hall"]}
             refused = (await http.get("/api/v2/walls/hall/colours?shadow=dark")).json()
@@ -132,7 +132,9 @@ def test_a_dialect_has_errors_and_credentials_of_its_own(tmp_path: Path) -> None
         clock = ManualClock()
         store = AsyncSqlite(tmp_path / "hub.db", clock)
         app = HubApp(Hub(Engine(store, clock), clock))
-        app._app = Dispatch(app.hub.gate, (*dialects(), Dialect("/old", ROWS, {"colours": colours}, refuse, admit, strict=False)))
+        app._app = Dispatcher(
+            app.hub.authenticator, (*dialects(), Dialect("/old", ROWS, {"colours": colours}, refuse, admit, strict=False))
+        )
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1") as http:
             refused = await http.get("/old/walls/hall/colours?anything=1")
             assert (refused.status_code, refused.text) == (418, "No. Say the word.")

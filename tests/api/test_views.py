@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from windlass.answers import Occupants
 from windlass.api import views
 from windlass.api.codec import View
 from windlass.api.values import from_rfc3339, to_rfc3339
-from windlass.engine.controls import Occupants
 from windlass.errors import BadInput
-from windlass.gates import gate_key
+from windlass.limiters import limiter_key
 from windlass.model import FOREVER, Listed, Run, Slot
 
 VIEWS = {view.form.__name__: view for view in vars(views).values() if isinstance(view, View)}
@@ -78,7 +78,7 @@ def test_secrets_leases_and_tokens_are_in_no_view() -> None:
 
 
 def test_a_run_is_told_with_what_is_worked_out() -> None:
-    run = replace(filled(Run, full=False), band=-7, keep=FOREVER, instant=AT + 1, due_at=AT)
+    run = replace(filled(Run, full=False), priority_key=-7, keep=FOREVER, instant=AT + 1, due_at=AT)
     view = views.RUN.show(run)
     assert (view.priority, view.keep, view.attempt_id) == (7, "forever", run.id)
     assert view.scheduled_for == to_rfc3339(AT + 1)
@@ -90,7 +90,7 @@ def test_a_run_is_told_with_what_is_worked_out() -> None:
 
 
 def test_a_slot_is_told_by_its_resource_and_its_key() -> None:
-    slot = replace(filled(Slot, full=True), key=gate_key("gpu", "a"))
+    slot = replace(filled(Slot, full=True), key=limiter_key("gpu", "a"))
     view = views.SLOT.show(slot)
     assert (view.resource, view.key) == ("gpu", "a")
     assert views.SLOT.read(view).key == slot.key

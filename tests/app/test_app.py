@@ -68,12 +68,12 @@ async def _awaited(answer: Any) -> Any:
 
 
 @pytest.fixture(params=corners(KINDS))
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def address(request: pytest.FixtureRequest) -> str:
     match request.param:
         case "memory":
             return ":memory:"
         case "file":
-            return str(tmp_path / "windlass.db")
+            return str(request.getfixturevalue("tmp_path") / "windlass.db")
         case _:
             return str(request.getfixturevalue("emptied_postgres"))
 
@@ -206,10 +206,10 @@ def test_options_of_the_run_come_before_those_of_the_job(w: World) -> None:
     run = w.get(w(job.enqueue(1)))
     assert (run.queue, run.priority, run.max_attempts, run.max_runtime) == ("calm", 1, 5, 60_000)
     assert (run.policy.timeout, run.policy.backoff, run.policy.grace) == (10_000, (1_000, 2_000), 3_000)
-    other = job.options(queue="busy", timeout=0.5).options(priority=7, exhausted="quarantined", retry_place="tail")
+    other = job.options(queue="busy", timeout=0.5).options(priority=7, on_exhausted="quarantined", retry_place="tail")
     run = w.get(w(other.enqueue(1)))
     assert (run.queue, run.priority, run.max_attempts, run.policy.timeout) == ("busy", 7, 5, 500)
-    assert (run.policy.exhausted, run.policy.retry_place) == ("quarantined", "tail")
+    assert (run.policy.on_exhausted, run.policy.retry_place) == ("quarantined", "tail")
     assert w.get(w(job.enqueue(1))).queue == "calm"  # the job itself is as it was
 
 
@@ -231,7 +231,7 @@ def test_a_key_makes_one_run(w: World) -> None:
     w.work()
     assert w(again.wait(10)) == 3
     assert w(job.options(key="k").enqueue(1)).created  # ended, so it is free again
-    lasting = job.options(key=Key("for ever", lasts="forever"))
+    lasting = job.options(key=Key("for ever", ttl="forever"))
     assert w(lasting.enqueue(1)).created
     w.work()
     assert not w(lasting.enqueue(1)).created
@@ -259,7 +259,7 @@ def test_a_run_waits_for_others(w: World) -> None:
         {"at": datetime(2030, 1, 1, tzinfo=UTC).replace(tzinfo=None)}, {"at": "2030-01-01T00:00:00Z"},
         {"at": date(2030, 1, 1)}, {"at": datetime(9999, 1, 1, tzinfo=UTC)},
         {"delay": 1, "at": datetime(2030, 1, 1, tzinfo=UTC)}, {"priority": "high"}, {"max_attempts": 0}, {"queue": ""},
-        {"key": ""}, {"key": 5}, {"after_end": "never", "after": "x"}, {"exhausted": "lost"}, {"after": "no id!"},
+        {"key": ""}, {"key": 5}, {"after_end": "never", "after": "x"}, {"on_exhausted": "lost"}, {"after": "no id!"},
     ],
     ids=str,
 )  # fmt: skip
@@ -667,7 +667,7 @@ def test_a_long_log_is_read_whole(memory: World) -> None:
 
 
 def test_a_pruned_run_says_so(memory: World) -> None:
-    handle = memory(memory.job(add).options(key=Key("k", lasts="forever")).enqueue(1))
+    handle = memory(memory.job(add).options(key=Key("k", ttl="forever")).enqueue(1))
     memory.work()
     memory.app.clock.advance(Limits().keep_succeeded + 1)
     memory(memory.app.engine.prune())

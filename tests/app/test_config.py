@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from windlass import config
 from windlass.clock import ManualClock
-from windlass.config import DEFAULTS, FIELDS, SLOTS, Settings, duration, load, located, look, open_store, shown, spelled
+from windlass.config import PASSED_DOWN, load, lookup
+from windlass.config.addresses import located, shown
+from windlass.config.opening import migrate_store, open_store
+from windlass.config.settings import DEFAULTS, SETTINGS, SLOTS, Settings
+from windlass.durations import duration, spelled
 from windlass.engine import Engine
 from windlass.errors import BadInput, StoreError, StoreUnreachable
 from windlass.store.base import run_sync
@@ -41,7 +44,7 @@ def test_what_nobody_said_is_none_and_a_default_only_when_asked_for(tmp_path: Pa
 def test_arguments_come_before_variables_before_the_file(tmp_path: Path) -> None:
     path = _write(tmp_path, 'slots = 2\nname = "file"\nqueues = ["a", "b"]\nlease = "1m"')
     environment = {"WINDLASS_SLOTS": "3", "WINDLASS_NAME": "variable", "HOME": "/"}
-    found = look({"slots": 4, "name": None}, environment=environment, folder=str(tmp_path))
+    found = lookup({"slots": 4, "name": None}, environment=environment, folder=str(tmp_path))
     assert {name: said.value for name, said in found.items()} == {"slots": 4, "name": "variable", "queues": ("a", "b"), "lease": 60_000}
     assert found["slots"].source == "the argument slots"
     assert found["name"].source == "WINDLASS_NAME"
@@ -104,10 +107,10 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
         "solver_memory": "1024", "pooled": "1", "listen_store": "postgresql://h/d", "pool_size": "5",
         "solver_processes": "100", "solver_file_size": "1024", "keep_succeeded": "3600", "keep_others": "forever",
     }  # fmt: skip
-    assert lines.keys() == texts.keys() == FIELDS.keys() == set(Settings.__struct_fields__)
+    assert lines.keys() == texts.keys() == SETTINGS.keys() == set(Settings.__struct_fields__)
     _write(tmp_path, "\n".join(f"{name} = {value}" for name, value in lines.items()))
     from_file = load(environment={}, folder=str(tmp_path))
-    assert None not in [getattr(from_file, name) for name in FIELDS]
+    assert None not in [getattr(from_file, name) for name in SETTINGS]
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "windlass.toml").touch()
     variables = {f"WINDLASS_{name.upper()}": text for name, text in texts.items()}
@@ -178,7 +181,7 @@ def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:
 
 def test_variables_of_other_uses_are_known(tmp_path: Path) -> None:
     environment = {"WINDLASS_FAULTS": "x", "WINDLASS_DEBUG": "1", "WINDLASS_CONFIG": "", "SLOTS": "?"}
-    environment |= dict.fromkeys(config.PASSED_DOWN, "x")
+    environment |= dict.fromkeys(PASSED_DOWN, "x")
     assert load(environment=environment, folder=str(tmp_path)) == Settings()
 
 
@@ -294,7 +297,7 @@ def test_a_store_for_an_event_loop(tmp_path: Path) -> None:
 
 def test_a_store_on_postgresql(postgres_url: str) -> None:
     clock = ManualClock()
-    assert config.migrate_store(postgres_url, clock)[0] == 0
+    assert migrate_store(postgres_url, clock)[0] == 0
     store = open_store(postgres_url, clock, blocking=True)
     run_sync(Engine(store, clock).define("mail"))
     run_sync(store.close())
@@ -317,7 +320,7 @@ def test_what_an_address_says_of_its_use_comes_before_the_settings(
     store: Any = open_store(postgres_url + parameters, ManualClock(), blocking=True, settings=settings)
     assert (store._pooled, store._size, store._listening is not None) == (pooled, size, listens)
     run_sync(store.close())
-    assert config.migrate_store(postgres_url + parameters, ManualClock(), settings=settings)[0] > 0
+    assert migrate_store(postgres_url + parameters, ManualClock(), settings=settings)[0] > 0
 
 
 @pytest.mark.parametrize(

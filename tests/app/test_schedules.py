@@ -15,8 +15,8 @@ from tests.harness import KINDS
 from tests.worker.test_worker import at
 from windlass import AsyncJob, Context, Job, State
 from windlass.clock import ManualClock
-from windlass.engine.schedules import edited
 from windlass.errors import BadInput, DuplicateKey, NotFound
+from windlass.firing import edited
 from windlass.model import Run, Schedule
 
 MINUTE = 60_000
@@ -87,7 +87,7 @@ def test_a_function_becomes_a_job_with_a_schedule(w: Shop, function: Any) -> Non
     w.work()
     found = w.stored(job.name)
     assert (found.job, found.kind, found.expr, found.zone) == (job.name, "cron", "0 3 * * *", "Europe/Paris")
-    assert found.said is not None
+    assert found.code_hash is not None
     assert not edited(found)
 
 
@@ -101,11 +101,18 @@ def test_a_job_keeps_what_it_is_and_may_have_several_schedules(w: Shop) -> None:
 
 
 def test_every_word_reaches_the_store(w: Shop) -> None:
-    words: dict[str, Any] = {"missed": "all", "most": 7, "max_age": timedelta(hours=2), "overlap": "queue", "jitter": 1.5, "enabled": False}
+    words: dict[str, Any] = {
+        "missed": "all",
+        "max_missed": 7,
+        "max_age": timedelta(hours=2),
+        "overlap": "queue",
+        "jitter": 1.5,
+        "enabled": False,
+    }
     w.app.every(timedelta(minutes=15), key="k", payload={"to": "bob"}, zone="Asia/Tokyo", **words)(w.job(plain))
     w.work()
     found = w.stored("k")
-    assert (found.missed, found.most, found.max_age, found.overlap, found.jitter) == ("all", 7, 120 * MINUTE, "queue", 1_500)
+    assert (found.missed, found.max_missed, found.max_age, found.overlap, found.jitter) == ("all", 7, 120 * MINUTE, "queue", 1_500)
     assert (found.enabled, found.next_at, found.zone, found.payload) == (False, None, "Asia/Tokyo", {"to": "bob"})
 
 
@@ -293,7 +300,7 @@ def test_schedule_stores_at_once_and_the_same_key_updates(w: Shop) -> None:
     job = w.job(plain)
     made = w(w.app.schedule(job, cron="0 3 * * *", key="nightly", zone="Europe/Paris", payload={"to": "bob"}))
     assert made == w.stored("nightly")
-    assert (made.said, made.job) == (None, "plain")
+    assert (made.code_hash, made.job) == (None, "plain")
     again = w(w.app.schedule(job, every="15m", key="nightly"))
     assert (again.id, again.kind, again.zone, again.payload) == (made.id, "interval", "UTC", {})
 

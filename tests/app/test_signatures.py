@@ -170,7 +170,7 @@ VALUES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
 
 
 def _stored(value: Any) -> str:
-    return json.encode(value, most=Limits().payload)
+    return json.encode(value, limit=Limits().payload)
 
 
 def _taking(kind: Any, *, default: bool) -> Callable[..., Any]:

@@ -287,13 +287,13 @@ def test_logs_and_progress_are_kept(queue: InMemory) -> None:
 @pytest.mark.parametrize(("job", "scheduled"), [(endless, False), (hopeless, True)], ids=lambda item: getattr(item, "name", str(item)))
 def test_what_never_ends_is_stopped_with_an_explanation(queue: InMemory, job: Job[[], None], scheduled: bool) -> None:
     job.enqueue()
-    with pytest.raises(LimitReached, match=rf"(?s)stopped after 20 executions; still enqueued: 1 of {job.name}.*most="):
-        queue.drain(scheduled=scheduled, most=20)
+    with pytest.raises(LimitReached, match=rf"(?s)stopped after 20 executions; still enqueued: 1 of {job.name}.*limit="):
+        queue.drain(scheduled=scheduled, limit=20)
 
 
 def test_as_many_as_allowed_is_not_too_many(queue: InMemory) -> None:
     app.enqueue_many(mail.new("x") for _ in range(5))
-    assert len(queue.drain(most=5)) == 5
+    assert len(queue.drain(limit=5)) == 5
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, pytest.fail.Exception])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import long
+
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "tests" / "type_tests").glob("[a-z]*.py"))
 MARK = "# type: ignore["
@@ -48,6 +50,7 @@ def refused_by_pyright(tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
     return refused
 
 
+@long  # the same lines by a second checker, which takes as long as a hundred other tests
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_pyright_refuses_what_is_marked_and_nothing_else(file: Path, refused_by_pyright: dict[str, dict[int, str]]) -> None:
     refused, marked = refused_by_pyright[file.name], _marked(file)

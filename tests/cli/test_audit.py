@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 from tests.cli.test_cli import World
 from tests.served import ServedHub
 from windlass.cli import codes
-from windlass.cli.parser import make_parser
-from windlass.cli.shell import who
+from windlass.cli.context import actor
+from windlass.cli.rows import CommandRow, all_rows
 from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.model import Member, NewGroup, NewRun, WorkerInfo
@@ -61,7 +60,7 @@ def lane(w: World) -> str:
 
 
 def placeholder(w: World) -> str:
-    run_sync(w.engine.records.define_placeholders(["it"], None, 10, 10, w.clock.now()))
+    run_sync(w.engine.records.jobs.add_placeholders(["it"], None, 10, 10, w.clock.now()))
     return "it"
 
 
@@ -107,7 +106,7 @@ ACTS = {
     "groups rerun": Act("{}", ("rerun", "group {}"), ended_group),
     "pause": Act("--all", ("pause", "system")),
     "resume": Act("--queue {}", ("resume", "queue {}"), paused),
-    "queues set": Act("{} --ageing 60s", ("set", "queue {}")),
+    "queues set": Act("{} --aging 60s", ("set", "queue {}")),
     "retention set": Act("--others 90d", ("set", "retention")),
     "resources set": Act("{} --capacity 2", ("set", "resource {}")),
     "resources drop": Act("{}", ("remove", "resource {}"), resource),
@@ -134,7 +133,7 @@ READS = (
     "runs", "show", "logs", "why", "jobs", "jobs show", "groups list", "groups show", "pauses", "queues", "queues list", "retention",
     "retention show", "resources", "resources list", "resources show", "lanes", "slots", "schedules list", "schedules preview",
     "schedules skips", "workers", "stats", "doctor", "tokens list", "webhooks list", "webhooks deliveries", "audit", "config",
-    "faults", "backup",
+    "faults", "completion", "backup",
 )  # fmt: skip
 
 NEED_NO_ENTRY = {
@@ -149,19 +148,17 @@ NEED_NO_ENTRY = {
 }
 
 
-def commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[str]:
+def commands(row: CommandRow, path: str) -> Iterator[str]:
     """Every command that can be called, as it is written."""
-    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not any(action.required for action in below):
-        yield " ".join(words)
-    for action in below:
-        for name, child in action.choices.items():
-            yield from commands(child, (*words, name))
+    if row.function is not None:
+        yield path
+    for name, inner in row.commands.rows.items() if row.commands is not None else ():
+        yield from commands(inner, f"{path} {name}")
 
 
 def test_every_command_leaves_an_entry_or_says_why_it_needs_none() -> None:
     assert ACTS.keys() & NEED_NO_ENTRY.keys() == set()
-    assert ACTS.keys() | NEED_NO_ENTRY.keys() == set(commands(make_parser()))
+    assert ACTS.keys() | NEED_NO_ENTRY.keys() == {command for _, row in all_rows() for command in commands(row, row.name)}
 
 
 @pytest.fixture(params=["file", "postgres"])
@@ -177,7 +174,7 @@ def w(
 
 
 def entries(w: World) -> list[tuple[str, str, str]]:
-    return [(entry.who, entry.what, entry.subject) for entry in run_sync(w.engine.audit(count=1_000)).entries]
+    return [(entry.actor, entry.what, entry.subject) for entry in run_sync(w.engine.audit(count=1_000)).entries]
 
 
 def called(w: World, command: str, act: Act, *door: str) -> tuple[tuple[str, str], list[tuple[str, str, str]]]:
@@ -193,7 +190,7 @@ def test_what_is_done_on_the_store_leaves_the_same_entry_as_over_a_hub(w: World)
     served = ServedHub(w.address)
     for command, act in ACTS.items():
         if act.hub:
-            for door, name in (("--store", w.address), who()), (("--hub", served.url), "anonymous"):
+            for door, name in (("--store", w.address), actor()), (("--hub", served.url), "anonymous"):
                 (what, subject), left = called(w, command, act, *door)
                 assert left == [(name, what, subject)], f"windlass {command} {door[0]}"
     served.stop()
@@ -220,4 +217,4 @@ def test_what_is_asked_of_the_store_alone_leaves_an_entry_too(w: World) -> None:
     for command, act in ACTS.items():
         if not act.hub:
             (what, subject), left = called(w, command, act, "--store", w.address)
-            assert left == [(who(), what, subject)], f"windlass {command}"
+            assert left == [(actor(), what, subject)], f"windlass {command}"

@@ -19,16 +19,18 @@ from typing import Any
 
 import pytest
 
+from tests.cli.forks import read_terminal
 from windlass import cli
-from windlass.cli import codes, runs, shell, work
+from windlass.cli import codes, context, runs, work
+from windlass.cli.context import CommandContext, actor
 from windlass.cli.output import as_json, clean, line
 from windlass.cli.parser import make_parser
 from windlass.cli.reload import SUPERVISED, changed, stamps
-from windlass.cli.shell import Shell
 from windlass.cli.targets import BadModule, find_target
 from windlass.cli.views import ago, span
 from windlass.clock import SystemClock
-from windlass.config import SLOTS, open_store
+from windlass.config.opening import open_store
+from windlass.config.settings import SLOTS
 from windlass.engine import Engine
 from windlass.errors import BadInput, WindlassError
 from windlass.machine import Fail, Succeed
@@ -39,9 +41,9 @@ from windlass.store.records import Held, fault_points
 ROOT = Path(__file__).parents[2]
 EVIL = "[red]a[/red]\x1b[2J\x1b]0;b\x07\x9b31m\u202e\x7f"
 COMMANDS = (
-    "migrate", "work", "up", "hub", "enqueue", "runs", "jobs", "show", "logs", "why", "cancel", "move", "rerun", "groups", "pause",
-    "resume", "pauses", "queues", "retention", "resources", "lanes", "slot", "slots", "workers", "stats", "doctor", "schedules",
-    "webhooks", "tokens", "audit", "backup", "restore", "config", "faults",
+    "migrate", "backup", "restore", "work", "up", "hub", "enqueue", "runs", "show", "logs", "why", "cancel", "move", "rerun", "jobs",
+    "groups", "pause", "resume", "pauses", "queues", "resources", "lanes", "retention", "slots", "slot", "workers", "stats", "doctor",
+    "schedules", "webhooks", "tokens", "audit", "config", "faults", "completion",
 )  # fmt: skip
 
 
@@ -125,7 +127,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Printed]:
 def _meanwhile(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
     """Each time the command waits, the next of these happens instead of time passing."""
     remaining = iter(steps)
-    monkeypatch.setattr(Shell, "pause", lambda _shell, _seconds: next(remaining)())
+    monkeypatch.setattr(CommandContext, "pause", lambda _context, _seconds: next(remaining)())
 
 
 def _both(*steps: Callable[[], None]) -> None:
@@ -441,7 +443,7 @@ def test_cancel(w: World) -> None:
     assert "rerun" in w("cancel", run_id, exits=codes.CONFLICT).notes
     shown = w.json("show", run_id)
     assert shown["reason"] == "ordered twice"
-    assert shown["history"][-1]["detail"]["by"] == shell.who()
+    assert shown["history"][-1]["detail"]["by"] == actor()
     w.create()
     run = w.started()
     assert "asked to stop" in w("cancel", run.id)
@@ -479,6 +481,7 @@ def test_what_does_not_exist_is_not_found(w: World, command: str) -> None:
 
 
 def test_config_shows_values_and_sources(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "PATIENCE", 0.0)  # there is no such server
     monkeypatch.setenv("WINDLASS_STORE", "postgresql://ann:secret@db/shop")
     Path("windlass.toml").write_text('queues = ["a", "b"]\nlease = "90s"', encoding="utf-8")
     rows = {row.split()[0]: row.split()[1:] for row in w("config").splitlines()}
@@ -662,60 +665,34 @@ def test_a_narrow_encoding_ends_nothing(w: World) -> None:
     assert "\\xc4nne" in done.stdout
 
 
-def _on_a_terminal(*words: str, columns: int = 80, **environment: str) -> str:
-    """What a command draws on a terminal of this width."""
-    here, there = pty.openpty()
-    termios.tcsetwinsize(there, (24, columns))
-    known = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES", "FORCE_COLOR")}
-    with subprocess.Popen(
-        [sys.executable, "-m", "windlass", *words],
-        stdin=there,
-        stdout=there,
-        stderr=there,
-        env=known | {"TERM": "xterm-256color"} | environment,
-    ) as child:
-        os.close(there)
-        drawn = b"".join(iter(lambda: _read(here), b""))
-        assert child.wait(60) == 0, drawn
-    os.close(here)
-    return drawn.decode().replace("\r\n", "\n")
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 65_536)
-    except OSError:  # how Linux says that the other end is closed
-        return b""
-
-
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def test_eighty_columns_are_enough_and_nothing_hostile_acts(w: World) -> None:
+def test_eighty_columns_are_enough_and_nothing_hostile_acts(w: World, on_a_terminal: Callable[..., str]) -> None:
     run_id = _evil_world(w)
     w.create("a_job_with_a_name_that_is_far_too_long_for_a_narrow_table", options=Options(queue="a-queue-of-some-length"))
     for words in (["runs"], ["jobs"], ["show", run_id], ["config"]):
-        plain = STYLE.sub("", _on_a_terminal(*words))
+        plain = STYLE.sub("", on_a_terminal(*words))
         assert "\x1b" not in plain, words
         assert max(map(len, plain.splitlines())) <= 80, words
-    rows = STYLE.sub("", _on_a_terminal("runs")).splitlines()
+    rows = STYLE.sub("", on_a_terminal("runs")).splitlines()
     assert run_id in rows[2]
     assert rows[0].split() == ["id", "state", "job", "tries", "when"]
     assert "a_job_with…" in rows[1] or "…" in rows[1]
     assert rows[2].rstrip().endswith(("now", "ago"))
 
 
-def test_colours_are_for_terminals_that_want_them(w: World) -> None:
+def test_colours_are_for_terminals_that_want_them(w: World, on_a_terminal: Callable[..., str]) -> None:
     w.create()
     run_sync(w.engine.cancel(w.create()))
     coloured = re.compile(r"\x1b\[[0-9;]*3[0-9]")
-    assert coloured.search(_on_a_terminal("runs"))
-    assert not coloured.search(_on_a_terminal("runs", NO_COLOR="1"))
+    assert coloured.search(on_a_terminal("runs"))
+    assert not coloured.search(on_a_terminal("runs", NO_COLOR="1"))
     assert "\x1b" not in _windlass("runs").stdout
 
 
-def test_progress_of_a_backup_is_drawn_on_a_terminal_only(w: World) -> None:
-    assert "Copying" in _on_a_terminal("backup", "one.db")
+def test_progress_of_a_backup_is_drawn_on_a_terminal_only(w: World, on_a_terminal: Callable[..., str]) -> None:
+    assert "Copying" in on_a_terminal("backup", "one.db")
     assert _windlass("backup", "two.db").stderr == ""
 
 
@@ -732,7 +709,7 @@ def test_watching_on_a_terminal_until_somebody_ends_it(w: World, end: str, code:
             drawn += os.read(here, 65_536)
         if end == "ctrl-c":
             child.send_signal(signal.SIGINT)
-            while more := _read(here):
+            while more := read_terminal(here):
                 drawn += more
         os.close(here)
         assert child.wait(60) == code
@@ -763,7 +740,7 @@ def test_on_postgresql(
 
 
 def test_a_server_that_is_away(call: Callable[..., Printed], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shell, "PATIENCE", 0.0)
+    monkeypatch.setattr(context, "PATIENCE", 0.0)
     notes = call("runs", "--store", f"postgresql://ann:secret@/shop?host={tmp_path}", exits=codes.UNREACHABLE).notes
     assert "secret" not in notes
 
@@ -886,14 +863,14 @@ def test_a_process_that_wants_to_be_replaced_is(w: World, monkeypatch: pytest.Mo
     _shop("shop_replaced")
     replaced: list[list[str]] = []
     monkeypatch.setattr(work, "run_worker", lambda *_, **__: True)
-    monkeypatch.setattr(work, "say_log", lambda _level: None)
+    monkeypatch.setattr(work, "start_logging", lambda _level: None)
     monkeypatch.setattr(os, "execv", lambda _program, words: replaced.append(words))
     w("work", "shop_replaced:app", "--slots", "2")
     assert replaced == [[sys.executable, "-m", "windlass", "work", "shop_replaced:app", "--slots", "2"]]
 
 
 def test_only_an_app_can_be_worked_for(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "say_log", lambda _level: None)
+    monkeypatch.setattr(work, "start_logging", lambda _level: None)
     _shop("shop_three")
     assert "Job, not an App" in w("work", "shop_three:mail", exits=codes.USAGE).notes
 
@@ -939,7 +916,7 @@ while True:
 PARENT = """
 import sys
 from windlass.cli import reload
-reload.LOOK_EVERY = 0.02
+reload.POLL_EVERY = 0.02
 sys.exit(reload.Supervisor([sys.executable, "child.py"], ["."], lambda text: print("note", text, flush=True)).run())
 """
 
@@ -998,7 +975,7 @@ def test_asked_to_stop_while_nothing_runs(supervised: subprocess.Popen[str]) -> 
 IMPATIENT = """
 import os, random, signal, threading
 from windlass.cli import reload
-reload.LOOK_EVERY = 0
+reload.POLL_EVERY = 0
 for _ in range(50):
     stop = threading.Timer(random.random() / 100, os.kill, (os.getpid(), signal.SIGINT))
     assert reload.Supervisor(["false"], [], lambda text: stop.start()).run() == 1
@@ -1062,13 +1039,11 @@ def _alike(text: str) -> str:
     return text.strip()
 
 
-def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path, forks: dict[str, str]) -> None:
     (tmp_path / "shop.py").write_text(_blocks("python")[0], encoding="utf-8")
     (tmp_path / "windlass.toml").write_text(_blocks("toml")[0], encoding="utf-8")
-    (tmp_path / "windlass").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m windlass "$@"\n', encoding="utf-8")
-    (tmp_path / "windlass").chmod(0o755)
     script = "\n".join(f"echo '--- {number}'\n{command}" for number, (command, _) in enumerate(_commands()))
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "WINDLASS_LOG_LEVEL": "warning"}
+    environment = os.environ | forks | {"WINDLASS_LOG_LEVEL": "warning"}
     done = subprocess.run(
         ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, timeout=240, check=False
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -16,13 +15,14 @@ from tests.served import ServedHub
 from tests.workers import until
 from windlass import cli
 from windlass.api.views import FAILURE, REASON
-from windlass.cli import about, hub, slots, stores, work
+from windlass.cli import about, completion, hub, slots, stores, work
+from windlass.cli.context import CommandContext, actor
 from windlass.cli.parser import make_parser
-from windlass.cli.shell import Shell, who
+from windlass.cli.rows import CommandRow, all_rows
 from windlass.clock import SystemClock
-from windlass.config import open_store
+from windlass.config.opening import open_store
+from windlass.durations import SHORTEST_KEEP
 from windlass.engine import Engine, Reason
-from windlass.engine.checks import SHORTEST_KEEP
 from windlass.machine import Fail, Succeed
 from windlass.model import Failure, Member, NewGroup, NewRun, Options, Refusals, Use, WorkerInfo
 from windlass.store.base import run_sync
@@ -86,8 +86,8 @@ WRITES = (
     "groups rerun {ended_group}",
     "pause --queue new-{side} --reason no",
     "resume --queue paused-{side}",
-    "queues set new-{side} --ageing 60s",
-    "queues set aged-{side} --ageing none",
+    "queues set new-{side} --aging 60s",
+    "queues set aging_priority-{side} --aging none",
     "retention set --others 30d",
     "resources set new-{side} --capacity 2 --rate 10/1m",
     "resources drop dropped-{side}",
@@ -110,7 +110,7 @@ WRITES = (
     "tokens revoke {revoked}",
 )
 
-WITHOUT_VERB: dict[Callable[[Shell], int], str] = {
+WITHOUT_VERB: dict[Callable[[CommandContext], int], str] = {
     stores.migrate: "the store's own",
     stores.backup: "the store's own",
     stores.restore: "the store's own",
@@ -120,6 +120,7 @@ WITHOUT_VERB: dict[Callable[[Shell], int], str] = {
     slots.slot: "prints what its command prints",
     about.show_config: "of this process",
     about.list_faults: "of this process",
+    completion.completion: "of this process",
 }
 
 
@@ -199,11 +200,11 @@ class Scene:
 
     def _controls(self) -> None:
         run_sync(self.engine.pause("queue", "paused", reason="no", by="ann"))
-        run_sync(self.engine.reserve("gpu", key="ann", who="ann"))
-        run_sync(self.engine.set_queue("grouped", ageing=60_000))
+        run_sync(self.engine.reserve("gpu", key="ann", actor="ann"))
+        run_sync(self.engine.set_queue("grouped", aging=60_000))
         for side in SIDES:
             run_sync(self.engine.pause("queue", f"paused-{side}"))
-            run_sync(self.engine.set_queue(f"aged-{side}", ageing=1_000))
+            run_sync(self.engine.set_queue(f"aging_priority-{side}", aging=1_000))
             run_sync(self.engine.set_resource(f"dropped-{side}", capacity=1))
             run_sync(self.engine.cancel(self._create(options=Options(queue=f"lane-{side}"))))
         lanes = {lane.queue: str(lane.id) for lane in run_sync(self.engine.all_lanes())}
@@ -233,7 +234,7 @@ class Scene:
             self.write[side]["removed_webhook"] = run_sync(add("https://example.com/", name=f"removed-{side}", enabled=False)).id
 
     def _tokens(self) -> None:
-        self.secret = run_sync(self.engine.create_token(who(), ("admin",)))[1]
+        self.secret = run_sync(self.engine.create_token(actor(), ("admin",)))[1]
         for side in SIDES:
             for name in ("token", "revoked"):
                 self.write[side][name] = run_sync(self.engine.create_token(f"{name}-{side}", ("read",)))[0].id
@@ -336,18 +337,16 @@ def test_a_command_that_changes_something_prints_the_same_form(words: str, scene
     _check_instants(near.documents)
 
 
-def _commands(parser: argparse.ArgumentParser) -> Iterator[Callable[[Shell], int]]:
-    if command := parser.get_default("run"):
-        yield command
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for inner in action.choices.values():
-                yield from _commands(inner)
+def _functions(row: CommandRow) -> Iterator[Callable[[CommandContext], int]]:
+    if row.function is not None:
+        yield row.function
+    for inner in row.commands.rows.values() if row.commands is not None else ():
+        yield from _functions(inner)
 
 
 def test_every_command_that_has_a_verb_is_compared() -> None:
     compared = {make_parser().parse_args(re.sub("{.*?}", "1", words).split()).run for words in (*READS, *WRITES)}
-    assert compared | WITHOUT_VERB.keys() == set(_commands(make_parser()))
+    assert compared | WITHOUT_VERB.keys() == {function for _, row in all_rows() for function in _functions(row)}
     assert not compared & WITHOUT_VERB.keys()
 
 
@@ -368,6 +367,6 @@ def test_instants_inside_a_failure_and_a_reason_are_shown_and_read_back() -> Non
     view = FAILURE.show(failure)
     assert view.refused.since == "2027-01-15T08:00:00.000Z"
     assert FAILURE.read(view) == failure
-    reason = Reason("paused", "It is paused.", {"at": 1_800_000_000_000, "lease_until": None, "who": "ann", "count": 3})
-    assert REASON.show(reason).data == {"at": "2027-01-15T08:00:00.000Z", "lease_until": None, "who": "ann", "count": 3}
+    reason = Reason("paused", "It is paused.", {"at": 1_800_000_000_000, "lease_until": None, "actor": "ann", "count": 3})
+    assert REASON.show(reason).data == {"at": "2027-01-15T08:00:00.000Z", "lease_until": None, "actor": "ann", "count": 3}
     assert REASON.read(REASON.show(reason)) == reason

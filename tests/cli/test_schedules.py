@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tests.cli.test_cli import EVIL, STYLE, World, _on_a_terminal
+from tests.cli.test_cli import EVIL, STYLE, World
 from windlass import App
 from windlass.api.values import from_rfc3339
 from windlass.cli import codes
@@ -77,12 +77,14 @@ def nightly(w: Shop) -> Shop:
 
 
 def test_add_stores_what_is_said(w: Shop) -> None:
-    words = "schedules add nightly report --zone Europe/Paris --missed all --most 7 --max-age 2h --overlap skip --jitter 30s --disabled"
+    words = (
+        "schedules add nightly report --zone Europe/Paris --missed all --max-missed 7 --max-age 2h --overlap skip --jitter 30s --disabled"
+    )
     made = w.json(*words.split(), "--cron", "0 3 * * *", "--payload", '{"month": "May"}')
     found = w.schedule()
     assert (found.job, found.kind, found.expr, found.zone) == ("report", "cron", "0 3 * * *", "Europe/Paris")
-    assert (found.missed, found.most, found.max_age, found.overlap, found.jitter) == ("all", 7, 2 * HOUR, "skip", 30_000)
-    assert (found.payload, found.enabled, found.next_at, found.said) == ({"month": "May"}, False, None, None)
+    assert (found.missed, found.max_missed, found.max_age, found.overlap, found.jitter) == ("all", 7, 2 * HOUR, "skip", 30_000)
+    assert (found.payload, found.enabled, found.next_at, found.code_hash) == ({"month": "May"}, False, None, None)
     assert made == w.listed()["nightly"]
     assert (made["in_words"], made["by_code"], made["edited"]) == ("At 03:00 every day (Europe/Paris)", False, False)
 
@@ -90,7 +92,7 @@ def test_add_stores_what_is_said(w: Shop) -> None:
 def test_what_is_not_said_is_as_in_the_library(w: Shop) -> None:
     w("schedules", "add", "nightly", "report", "--cron", "0 3 * * *")
     by_engine = run_sync(w.engine.schedule("other", "report", cron="0 3 * * *"))
-    fields = ("kind", "expr", "zone", "payload", "options", "missed", "most", "max_age", "overlap", "jitter", "enabled")
+    fields = ("kind", "expr", "zone", "payload", "options", "missed", "max_missed", "max_age", "overlap", "jitter", "enabled")
     assert [getattr(w.schedule(), name) for name in fields] == [getattr(by_engine, name) for name in fields]
 
 
@@ -137,11 +139,11 @@ def test_a_job_that_nobody_has_defined_is_spoken_of(w: Shop) -> None:
 
 
 def test_set_changes_what_is_said_and_leaves_the_rest(nightly: Shop) -> None:
-    words = ["--missed", "skip", "--most", "3", "--max-age", "1h", "--overlap", "queue", "--jitter", "5s", "--payload", '{"a": 1}']
+    words = ["--missed", "skip", "--max-missed", "3", "--max-age", "1h", "--overlap", "queue", "--jitter", "5s", "--payload", '{"a": 1}']
     before = nightly.schedule()
     nightly("schedules", "set", "nightly", *words)
     after = nightly.schedule()
-    assert (after.missed, after.most, after.max_age, after.overlap, after.jitter) == ("skip", 3, HOUR, "queue", 5_000)
+    assert (after.missed, after.max_missed, after.max_age, after.overlap, after.jitter) == ("skip", 3, HOUR, "queue", 5_000)
     assert (after.payload, after.expr, after.zone, after.next_at) == ({"a": 1}, before.expr, before.zone, before.next_at)
     nightly("schedules", "set", "nightly", "--max-age", "none")
     assert (nightly.schedule().max_age, nightly.schedule().overlap) == (None, "queue")
@@ -174,7 +176,7 @@ def test_enable_and_disable(nightly: Shop) -> None:
         (["--at", "tomorrow"], "no instant"),
         (["--every", "1h", "--payload", "[1]"], "JSON object"),
         (["--every", "1h", "--payload", "{"], "payload"),
-        (["--every", "1h", "--most", "0"], "most"),
+        (["--every", "1h", "--max-missed", "0"], "max_missed"),
         (["--every", "1h", "--max-age", "old"], "--max-age"),
         (["--every", "1h", "--missed", "some"], "--missed"),
         (["--every", "1h", "--cron", "@daily"], "not allowed with"),
@@ -261,7 +263,7 @@ def _as_if_last_seen(w: Shop, *, days: int) -> None:
     """The schedule stands where it stood so long ago."""
     seen, day = w.schedule(), 24 * HOUR
     assert seen.next_at is not None
-    assert run_sync(w.engine.records.edit_schedule(replace(seen, next_at=seen.next_at - days * day), seen, w.clock.now()))
+    assert run_sync(w.engine.records.schedules.edit(replace(seen, next_at=seen.next_at - days * day), seen, w.clock.now()))
 
 
 def test_trigger_makes_a_run_now_and_touches_no_instant(nightly: Shop) -> None:
@@ -339,7 +341,7 @@ DOWN = ("--count", "3", "--from", "2027-01-02T08:00Z", "--down", "2026-12-24T18:
         (["--missed", "skip"], 9, 0),
         (["--missed", "latest"], 8, 1),
         (["--missed", "all"], 0, 9),
-        (["--missed", "all", "--most", "4"], 5, 4),
+        (["--missed", "all", "--max-missed", "4"], 5, 4),
         (["--missed", "all", "--max-age", "55h"], 6, 3),
     ],
 )
@@ -378,7 +380,7 @@ def test_preview_of_a_downtime_says_what_overlap_makes_of_it(nightly: Shop, over
 
 
 def test_what_the_preview_of_a_downtime_says_is_what_happens(w: Shop) -> None:
-    w("schedules", "add", "nightly", "mail", "--cron", "0 3 * * *", "--missed", "all", "--most", "4")
+    w("schedules", "add", "nightly", "mail", "--cron", "0 3 * * *", "--missed", "all", "--max-missed", "4")
     _as_if_last_seen(w, days=20)
     seen = w.schedule()
     assert seen.next_at is not None
@@ -436,20 +438,20 @@ def test_hostile_text_is_shown_and_does_nothing(w: Shop, words: str) -> None:
     assert "[red]k[/red]" in printed or words.split()[0] in ("trigger", "skips")
 
 
-def test_eighty_columns_are_enough(w: Shop) -> None:
+def test_eighty_columns_are_enough(w: Shop, on_a_terminal: Callable[..., str]) -> None:
     _hostile(w)
     w("schedules", "add", "poll", "mail", "--every", "15m")
-    plain = STYLE.sub("", _on_a_terminal("schedules", "list"))
+    plain = STYLE.sub("", on_a_terminal("schedules", "list"))
     assert "\x1b" not in plain
     assert max(map(len, plain.splitlines())) <= 80
     assert re.search(r"^poll +mail +every 1.* in 1\dm.* 0 +0 +enabled *$", plain, re.M)
-    drawn = STYLE.sub("", _on_a_terminal("schedules", "preview", "poll", "--count", "2"))
+    drawn = STYLE.sub("", on_a_terminal("schedules", "preview", "poll", "--count", "2"))
     assert max(map(len, drawn.splitlines())) <= 80
 
 
 def test_a_zone_that_this_machine_does_not_know_hides_nothing(nightly: Shop) -> None:
     """The store may have been written where the tz database is newer."""
-    run_sync(nightly.engine.records.edit_schedule(_elsewhere(nightly.schedule()), nightly.schedule(), nightly.clock.now()))
+    run_sync(nightly.engine.records.schedules.edit(_elsewhere(nightly.schedule()), nightly.schedule(), nightly.clock.now()))
     assert "Europe/Nowhere" in nightly.rows()["nightly"]
     assert nightly.listed()["nightly"]["in_words"] == "0 3 * * * (Europe/Nowhere)"
     assert "on this machine" in nightly("schedules", "preview", "nightly", exits=codes.USAGE).notes

@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.test_cli import World
 from windlass.cli import codes
+from windlass.cli.context import actor
 from windlass.cli.parser import make_parser
-from windlass.cli.shell import who
 from windlass.engine.access import HOUR
 from windlass.model import Token
 from windlass.store.base import run_sync
@@ -51,7 +51,7 @@ def test_create_prints_the_secret_and_nothing_else(w: Door) -> None:
     printed = w("tokens", "create", "shop", "--scopes", "submit, read", "--expires", "90d", "--worker", "w7")
     token = w.find(printed.strip())
     assert token is not None
-    assert (token.name, token.scopes, token.worker, token.lasts) == ("shop", ("read", "submit"), "w7", 90 * DAY)
+    assert (token.name, token.scopes, token.worker, token.ttl) == ("shop", ("read", "submit"), "w7", 90 * DAY)
     assert token.id in printed.notes
     assert "not shown again" in printed.notes
     assert printed.strip() not in printed.notes
@@ -101,7 +101,7 @@ def test_list_says_how_each_is(w: Door) -> None:
 def test_without_tokens_the_list_says_so(w: Door) -> None:
     assert w("tokens", "list").notes == "No tokens.\n"
     assert w.json("tokens", "list") == {"tokens": [], "cursor": None}
-    assert w("audit").notes == "Nobody has done anything.\n"
+    assert w("audit").notes == "The audit is empty.\n"
 
 
 def test_rotate_prints_a_new_secret_and_keeps_the_old_one_for_a_while(w: Door) -> None:
@@ -133,10 +133,10 @@ def test_what_people_do_is_in_the_audit(w: Door) -> None:
     w("tokens", "rotate", token.id)
     w("tokens", "revoke", token.id)
     entries = w.json("audit")["entries"]
-    assert [(entry["who"], entry["what"], entry["subject"]) for entry in entries] == [
-        (who(), "revoke", f"token {token.id}"),
-        (who(), "rotate", f"token {token.id}"),
-        (who(), "create", "token shop"),
+    assert [(entry["actor"], entry["what"], entry["subject"]) for entry in entries] == [
+        (actor(), "revoke", f"token {token.id}"),
+        (actor(), "rotate", f"token {token.id}"),
+        (actor(), "create", "token shop"),
     ]
     page = w("audit", "--limit", "2")
     assert [row.split()[3] for row in page.splitlines()[1:]] == ["revoke", "rotate"]

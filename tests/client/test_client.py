@@ -23,10 +23,10 @@ from windlass import App
 from windlass.api.problems import Problem, problem_of
 from windlass.api.views import RUN, SCHEDULE
 from windlass.client import AsyncClient, AsyncTransport, BlockingTransport, Client, RemotePort
-from windlass.client.events import Parser, Told
+from windlass.client.events import Parser, StreamEvent
 from windlass.client.problems import error_of
 from windlass.clock import SystemClock
-from windlass.config import open_store
+from windlass.config.opening import open_store
 from windlass.engine import Engine, Outcome, Page
 from windlass.errors import (
     BadInput,
@@ -143,7 +143,7 @@ async def _story(verbs: Any, port: Any, leap: Callable[[int], None]) -> list[Any
     await ask(verbs.cancel(third.id))
     await ask(verbs.rerun(runs[0].id))
     await ask(verbs.rerun(runs[1].id))
-    await ask(verbs.schedule("nightly", "mail", cron="0 3 * * *", zone="Europe/Paris", payload={"to": "all"}, missed="all", most=5))
+    await ask(verbs.schedule("nightly", "mail", cron="0 3 * * *", zone="Europe/Paris", payload={"to": "all"}, missed="all", max_missed=5))
     await ask(verbs.schedule("poll/1", "mail", every="15m", overlap="skip", jitter=10, enabled=False, by_code=True))
     await ask(verbs.schedule("bad", "mail", cron="nonsense"))
     await ask(verbs.schedule("bad", "mail"))
@@ -541,6 +541,16 @@ def test_N7_certificates_are_verified_and_nothing_is_ever_sent_in_the_clear_inst
         Client("https://127.0.0.1", ca_file=str(tmp_path / "none.pem"))
 
 
+def test_only_an_address_with_tls_reads_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: Any, **__: Any) -> None:
+        raise OSError("certificates were read")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", read)
+    Client("http://127.0.0.1:9").close()
+    with pytest.raises(BadInput, match="certificates were read"):
+        Client("https://127.0.0.1:9")
+
+
 def test_N7_a_certificate_for_another_host_is_refused(hub: ServedHub, tmp_path: Path) -> None:
     key, certificate = _certificate(tmp_path, "DNS:hub.example.com")
     door = _Encrypted(key, certificate, hub.port)
@@ -582,9 +592,13 @@ def test_a_stream_is_read_the_same_however_it_is_cut() -> None:
         ': hello\r\n\r\nid: 1\nevent: status\ndata: {"state":\ndata: "queued"}\n\n'
         'id: 2\rdata: "\u2028 is no end of a line"\r\rid: 3\nretry: 10\n\ndata: 4\n\nevent: left over\n'
     ).encode()
-    whole = [Told("status", {"state": "queued"}, "1"), Told("message", "\u2028 is no end of a line", "2"), Told("message", 4, "3")]
+    whole = [
+        StreamEvent("status", {"state": "queued"}, "1"),
+        StreamEvent("message", "\u2028 is no end of a line", "2"),
+        StreamEvent("message", 4, "3"),
+    ]
     for size in range(1, len(text)):
-        parser, told = Parser(), list[Told]()
+        parser, told = Parser(), list[StreamEvent]()
         for at in range(0, len(text), size):
             told += parser.feed(text[at : at + size])
         assert told == whole
@@ -596,7 +610,7 @@ def test_an_event_counts_as_seen_only_when_it_is_whole() -> None:
     parser = Parser("1")
     assert list(parser.feed(b'id: 2\nevent: run\ndata: {"a": 1}\n')) == []
     assert parser.last_id == "1"
-    assert list(parser.feed(b"\n")) == [Told("run", {"a": 1}, "2")]
+    assert list(parser.feed(b"\n")) == [StreamEvent("run", {"a": 1}, "2")]
     assert list(parser.feed(b":\nid: 3\n\n")) == []  # nothing happened, and the place is further on
     assert parser.last_id == "3"
 
@@ -612,7 +626,7 @@ def _finish(client: Client, hub: ServedHub, run_id: str) -> None:
 
 def test_the_events_of_a_run_end_with_it(client: Client, hub: ServedHub) -> None:
     (made,) = client.create([NewRun("mail")])
-    told: list[Told] = []
+    told: list[StreamEvent] = []
     watching = threading.Thread(target=lambda: told.extend(client.events(made.id)))
     watching.start()
     until(lambda: told)

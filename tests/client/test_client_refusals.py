@@ -11,7 +11,7 @@ import pytest
 from windlass.api.problems import Problem
 from windlass.client.events import follow
 from windlass.client.port import RemotePort
-from windlass.client.transport import Answer, Refused
+from windlass.client.transport import HubResponse, Refused
 from windlass.clock import ManualClock
 from windlass.engine import Outcome
 from windlass.errors import HubUnreachable, StoreBusy, StoreUnreachable, TooLarge, TooSlow
@@ -19,13 +19,13 @@ from windlass.machine import Succeed
 from windlass.model import Receipt
 from windlass.store.base import run_sync
 
-MOST = 2_000
+LIMIT = 2_000
 
 
 class Between:
     """A proxy that lets only small requests pass to a hub that takes every report; or one that always says the same."""
 
-    def __init__(self, always: Answer | None = None, status: int = 413) -> None:
+    def __init__(self, always: HubResponse | None = None, status: int = 413) -> None:
         self.always, self.status, self.calls = always, status, 0
 
     async def send(
@@ -37,19 +37,19 @@ class Between:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Answer:
+    ) -> HubResponse:
         self.calls += 1
         if self.always is not None:
             return self.always
-        if len(body or b"") > MOST:
-            return Answer(self.status, {}, b"<html>no</html>")
+        if len(body or b"") > LIMIT:
+            return HubResponse(self.status, {}, b"<html>no</html>")
         runs = [outcome["run"] for outcome in msgspec.json.decode(body or b"")["outcomes"]]
-        return Answer(200, {}, msgspec.json.encode({"receipts": [{"run": run, "state": "succeeded"} for run in runs]}))
+        return HubResponse(200, {}, msgspec.json.encode({"receipts": [{"run": run, "state": "succeeded"} for run in runs]}))
 
     async def stream(self, path: str, **_: Any) -> AsyncIterator[bytes]:
         for part in (b"",):
             if self.always is None:
-                raise Refused(Answer(204, {}, b""))
+                raise Refused(HubResponse(204, {}, b""))
             yield part
 
     async def pause(self, seconds: float) -> None: ...
@@ -81,7 +81,7 @@ def test_a_parcel_that_is_refused_is_sent_in_halves_and_only_what_nobody_takes_i
 )
 def test_a_hub_in_trouble_is_one_that_will_be_back(code: str, status: int, kind: type[Exception]) -> None:
     problem = Problem(f"urn:windlass:error:{code}", code, status, "It cannot.", code, "Try again.")
-    port = RemotePort(Between(Answer(status, {}, msgspec.json.encode(problem))), ManualClock())
+    port = RemotePort(Between(HubResponse(status, {}, msgspec.json.encode(problem))), ManualClock())
     with pytest.raises(kind):
         run_sync(port.report_many([outcome(1, 1)]))
 

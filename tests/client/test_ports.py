@@ -14,7 +14,7 @@ from tests.served import LeapingClock, ServedHub
 from tests.tiers import corners
 from windlass.client import AsyncTransport, BlockingTransport, RemotePort
 from windlass.clock import ManualClock
-from windlass.config import open_store
+from windlass.config.opening import open_store
 from windlass.engine import Engine
 from windlass.testing.ports import CASES, Case, Ports, conform
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 KUMOFIRE: dict[str, Any] = {"max_attempts": 3, "backoff": (1_000, 2_000, 4_000)}
 SO1: dict[str, Any] = {"max_attempts": 1}
 GUARDS: dict[str, Any] = {"max_attempts": 4, "backoff": (10_000, 20_000, 40_000), "retry_place": "tail"}
-FORGE: dict[str, Any] = {"max_attempts": 3, "backoff": (0,), "exhausted": "quarantined", "max_runtime": 300_000}
+FORGE: dict[str, Any] = {"max_attempts": 3, "backoff": (0,), "on_exhausted": "quarantined", "max_runtime": 300_000}
 ZEROG: dict[str, Any] = {"max_attempts": 3, "backoff_base": 500}
 FORGE_LEASE = 60_000
 
@@ -78,9 +78,9 @@ def _cancelling(h: Harness) -> Run:
     return h(h.engine.cancel(running(h).id))
 
 
-def _reported(report: Report, exhausted: str = "failed") -> Callable[[Harness], Run]:
+def _reported(report: Report, on_exhausted: str = "failed") -> Callable[[Harness], Run]:
     def bring(h: Harness) -> Run:
-        h.define("last", max_attempts=1, exhausted=exhausted)
+        h.define("last", max_attempts=1, on_exhausted=on_exhausted)
         h.create("last")
         run = h.started()
         h.report(run, replace(report, token=run.token))
@@ -105,7 +105,7 @@ IN_STATE: dict[State, Callable[[Harness], Run]] = {
     State.CANCELLING: _cancelling,
     State.SUCCEEDED: _reported(Succeed(output='"done"')),
     State.FAILED: _reported(Fail(error=BOOM)),
-    State.QUARANTINED: _reported(Fail(error=BOOM), exhausted="quarantined"),
+    State.QUARANTINED: _reported(Fail(error=BOOM), on_exhausted="quarantined"),
     State.CANCELLED: _cancelled,
     State.SKIPPED: lambda h: h(h.engine.skip(h.create(), reason="no longer wanted")),
 }

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tests.conformance import FORGE, FORGE_LEASE, IN_STATE, SHARED, at_once, begun, crowd, late, unchanged
 from tests.harness import Harness, token
+from tests.tiers import long
 from windlass.errors import LeaseLost, WindlassError, WrongState
 from windlass.machine import Fail, Succeed
 from windlass.model import Failure, NewRun, Options, Run, State
@@ -55,14 +56,15 @@ def test_F2_claim_gives_only_the_types_that_are_asked_for(h: Harness) -> None:
     assert [run.id for run in h.claim(10)] == [render, mail]
 
 
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=long)])
 @pytest.mark.parametrize("jobs", [50, 20])
 @pytest.mark.parametrize("kind", SHARED)
 def test_F3_fifty_concurrent_claims_take_distinct_jobs_one_owner_each(
-    kind: str, jobs: int, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, jobs: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with crowd(kind, tmp_path, request, 50) as workers:
         h = workers[0]
-        for _ in range(3):
+        for _ in range(rounds):
             ids = {made.id for made in h(h.engine.create([NewRun("mail") for _ in range(jobs)]))}
             answers = at_once(workers, ["claim"], *[lambda h, n=n: h.claim(worker=f"w{n}") for n in range(50)])
             owners = {run.id: f"w{n}" for n, answer in enumerate(answers) if isinstance(answer, list) for run in answer}
@@ -196,7 +198,7 @@ def test_F12_an_attempt_is_counted_once_so_a_limit_of_three_gives_three_tries(h:
         assert begun(run) == n
         after = State.QUEUED if n < 3 else State.QUARANTINED
         assert h.fail(run, OOM).state is after
-        assert (begun(h.get(run_id)), h.get(run_id).burnt) == (n, n)
+        assert (begun(h.get(run_id)), h.get(run_id).failures) == (n, n)
     assert len(h(h.engine.attempts(run_id))) == 3
     assert h.claim() == []
 
@@ -262,7 +264,7 @@ def test_F14_a_job_without_heartbeat_and_without_attempts_left_is_quarantined(h:
     assert h.get(run_id).state is State.RUNNING
     h.sweep(after=1)
     run = h.get(run_id)
-    assert (run.state, run.finished_at, begun(run), run.burnt) == (State.QUARANTINED, h.clock.now(), 3, 3)
+    assert (run.state, run.finished_at, begun(run), run.failures) == (State.QUARANTINED, h.clock.now(), 3, 3)
     assert run.error is not None
     assert run.error.code == "worker_lost"
     with unchanged(h), pytest.raises(WrongState):
@@ -298,7 +300,7 @@ def test_F15_the_runtime_is_that_of_one_attempt(h: Harness) -> None:
         for _ in range(20):
             h.sweep(after=10_000)
             assert heartbeat(h, run) == "ok"
-        assert h.get(run_id).burnt == n - 1
+        assert h.get(run_id).failures == n - 1
         h.fail(run, OOM)
 
 

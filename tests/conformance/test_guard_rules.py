@@ -16,13 +16,11 @@ import pytest
 from tests.conformance import IN_STATE, restarted, unchanged
 from tests.harness import BOOM, LEASE, Harness
 from tests.workers import Gate, ended, working
-from windlass import App, Context, State, payload
+from windlass import App, Context, State, defaults, payload
 from windlass.cron import upcoming
-from windlass.engine.core import DEFAULT_ATTEMPTS
-from windlass.errors import BadInput, Frozen, LeaseLost, WrongState
+from windlass.errors import BadInput, LeaseLost, NotEditable, WrongState
 from windlass.firing import rule_of
-from windlass.gates import Candidate, Choice, Need
-from windlass.gates import Gate as Limit
+from windlass.limiters import Candidate, Limiter, Need, Selector
 from windlass.machine import ENDED, LIVE, MOVES, Cancel, Claim, Fail, Lapse, Patch, Reorder, backoff, step
 from windlass.model import Member, NewGroup, NewRun, Options, Policy, Resource, Run, Use
 from windlass.store.base import run_sync
@@ -40,8 +38,8 @@ def a_run(state: State = State.QUEUED, **fields: Any) -> Run:
 
 def chosen(*candidates: Candidate, capacity: int, held: int = 0, count: int = 10) -> list[int]:
     """Which of these runs a claim may take of one resource."""
-    choice = Choice(NOW)
-    choice.gates["ollama"] = Limit("ollama", Resource("ollama", capacity, (), 60_000, 0, 0), held, {}, NOW)
+    choice = Selector(NOW)
+    choice.limiters["ollama"] = Limiter("ollama", Resource("ollama", capacity, (), 60_000, 0, 0), held, {}, NOW)
     choice.offer(candidates, count)
     return [candidate.seq for candidate in choice.runs]
 
@@ -77,7 +75,7 @@ class TestINV001:
         with working(app):
             handle = story.enqueue(topic="old")
             gate.reached()
-            with pytest.raises(Frozen):
+            with pytest.raises(NotEditable):
                 run_sync(app.verbs.patch(handle.id, payload={"topic": "new"}))
             gate.open()
             ended(handle)
@@ -85,7 +83,7 @@ class TestINV001:
 
     def test_error_the_refusal_says_what_cannot_be_modified(self, h: Harness) -> None:
         run = IN_STATE[State.RUNNING](h)
-        with unchanged(h), pytest.raises(Frozen, match="Cannot modify payload"):
+        with unchanged(h), pytest.raises(NotEditable, match="Cannot modify payload"):
             h(h.engine.patch(run.id, payload={"key": "new_value"}))
 
 
@@ -112,7 +110,7 @@ class TestINV002:
     def test_error_no_field_of_the_record_can_be_edited(self, h: Harness) -> None:
         run = IN_STATE[State.SUCCEEDED](h)
         for field in ("started_at", "worker", "output", "attempt"):
-            with unchanged(h), pytest.raises(Frozen, match=f"Cannot modify {field}"):
+            with unchanged(h), pytest.raises(NotEditable, match=f"Cannot modify {field}"):
                 h(h.engine.patch(run.id, **dict[str, Any]({field: 1})))
 
 
@@ -135,7 +133,7 @@ class TestINV003:
             gate.reached()
             gate.open()
             assert [ended(handle).state for handle in handles] == [State.SUCCEEDED] * 3
-        assert gate.most == 1
+        assert gate.limit == 1
 
     def test_error_a_second_claim_gets_nothing(self, h: Harness) -> None:
         h.create(), h.create()
@@ -149,8 +147,8 @@ class TestINV004:
 
     def test_unit_the_machine_orders_by_band_and_position(self) -> None:
         urgent = step(a_run(), Patch(priority=7), NOW)
-        assert (urgent.band, urgent.priority) == (-7, 7)
-        assert step(a_run(), Reorder(band=-7, position=3), NOW).position == 3
+        assert (urgent.priority_key, urgent.priority) == (-7, 7)
+        assert step(a_run(), Reorder(priority_key=-7, position=3), NOW).position == 3
 
     def test_integration_runs_go_out_in_order_also_after_a_restart(
         self, h: Harness, tmp_path: Path, request: pytest.FixtureRequest
@@ -162,7 +160,7 @@ class TestINV004:
 
     def test_error_what_runs_has_no_place_to_be_moved_to(self, h: Harness) -> None:
         run = IN_STATE[State.RUNNING](h)
-        with unchanged(h), pytest.raises(Frozen, match="position"):
+        with unchanged(h), pytest.raises(NotEditable, match="position"):
             h(h.engine.move(run.id, to="top"))
 
 
@@ -318,7 +316,7 @@ class TestDEC005:
 
     def test_unit_a_move_changes_position_and_nothing_else(self) -> None:
         before = a_run()
-        after = step(before, Reorder(band=0, position=41), NOW)
+        after = step(before, Reorder(priority_key=0, position=41), NOW)
         assert (after.position, after.rev, after.payload) == (41, before.rev + 1, before.payload)
 
     def test_integration_inserting_at_n_moves_the_others_by_one(self, h: Harness) -> None:
@@ -352,7 +350,7 @@ class TestDEC007:
     """Three attempts by themselves, then only by hand."""
 
     def test_unit_delays_grow(self) -> None:
-        delays = [backoff(a_run(burnt=burnt), chance=0.0) for burnt in range(DEFAULT_ATTEMPTS - 1)]
+        delays = [backoff(a_run(failures=failures), chance=0.0) for failures in range(defaults.ATTEMPTS - 1)]
         assert delays == sorted(set(delays))
 
     def test_integration_three_failures_then_a_rerun_by_hand(self, h: Harness) -> None:
@@ -476,7 +474,7 @@ class TestDEC011:
         with working(app, name="a", slots=4), working(app, name="b", slots=4):
             handles = [job.enqueue() for _ in range(10) for job in (one, another)]
             assert {ended(handle).state for handle in handles} == {State.SUCCEEDED}
-        assert gate.most == 1
+        assert gate.limit == 1
 
     def test_error_while_one_runs_nobody_else_gets_any(self, h: Harness) -> None:
         h(h.engine.set_resource("global", capacity=1))

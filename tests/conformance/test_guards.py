@@ -19,7 +19,7 @@ from tests.tiers import long
 from windlass import payload
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Outcome
-from windlass.errors import Cancelled, Frozen, StoreBusy, WrongState
+from windlass.errors import Cancelled, NotEditable, StoreBusy, WrongState
 from windlass.faults import FAULTS, VARIABLE
 from windlass.machine import ENDED, LIVE, Snooze, Succeed
 from windlass.model import NewRun, Options, Run, State, Use, place
@@ -42,7 +42,7 @@ def test_G1_the_payload_of_what_waits_can_be_changed(h: Harness, state: State) -
 def test_G1_the_payload_is_frozen_once_handed_out(h: Harness) -> None:
     for state in HANDED_OUT:
         run = IN_STATE[state](h)
-        with unchanged(h), pytest.raises(Frozen, match="Cannot modify payload"):
+        with unchanged(h), pytest.raises(NotEditable, match="Cannot modify payload"):
             h(h.engine.patch(run.id, payload={"topic": "new"}))
         assert h.get(run.id).state is state
 
@@ -50,7 +50,7 @@ def test_G1_the_payload_is_frozen_once_handed_out(h: Harness) -> None:
 def test_G1_a_change_that_was_begun_before_the_claim_does_not_reach_what_is_running(h: Harness) -> None:
     run_id = h.create(payload={"topic": "old"})
     slow = late(h, "patch", h.started)
-    with pytest.raises(Frozen, match="Cannot modify payload"):
+    with pytest.raises(NotEditable, match="Cannot modify payload"):
         slow(slow.engine.patch(run_id, payload={"topic": "new"}))
     assert payload.decode(h.get(run_id).payload) == {"topic": "old"}
     assert h.moves(run_id) == ["create", "claim", "start"]
@@ -68,9 +68,9 @@ def test_G2_priority_and_place_can_be_changed_while_it_waits(h: Harness) -> None
 def test_G2_priority_and_place_are_frozen_once_handed_out(h: Harness) -> None:
     for state in HANDED_OUT:
         run = IN_STATE[state](h)
-        with unchanged(h), pytest.raises(Frozen, match="Cannot modify priority"):
+        with unchanged(h), pytest.raises(NotEditable, match="Cannot modify priority"):
             h(h.engine.patch(run.id, priority=5))
-        with unchanged(h), pytest.raises(Frozen, match="Cannot modify due_at"):
+        with unchanged(h), pytest.raises(NotEditable, match="Cannot modify due_at"):
             h(h.engine.patch(run.id, due_at=h.clock.now()))
         assert h.get(run.id).state is state
 
@@ -82,7 +82,7 @@ def test_G3_any_other_field_is_refused_by_its_name(h: Harness) -> None:
     run_id = h.create()
     for field in (*sorted(set(Run.__struct_fields__) - MUTABLE), "status", "params"):
         edit: dict[str, Any] = {"priority": 1, field: State.SUCCEEDED if field == "state" else 1}
-        with unchanged(h), pytest.raises(Frozen, match=f"Cannot modify {field}"):
+        with unchanged(h), pytest.raises(NotEditable, match=f"Cannot modify {field}"):
             h(h.engine.patch(run_id, **edit))
 
 
@@ -213,7 +213,7 @@ def test_G10_the_number_of_retries_follows_from_the_chain(h: Harness) -> None:
         chain.append(attempts[at].outcome)
         at = attempts[at].retry_of
     assert chain == ["lapsed", "returned", "failed"]
-    assert run.burnt == len(chain) - chain.count("returned") == 2
+    assert run.failures == len(chain) - chain.count("returned") == 2
     assert run.attempt == len(chain) + 1
     h.fail(run)
     h.sweep(after=40_000)
@@ -233,7 +233,7 @@ def test_G11_failures_are_retried_after_growing_delays_until_the_limit(h: Harnes
     assert delays == [10_000, 20_000, 40_000]
     h.sweep(after=24 * 3_600_000)
     assert h.claim() == []
-    assert (h.get(run_id).state, h.get(run_id).burnt, h.get(run_id).error) == (State.FAILED, 4, BOOM)
+    assert (h.get(run_id).state, h.get(run_id).failures, h.get(run_id).error) == (State.FAILED, 4, BOOM)
 
 
 def test_G11_a_retry_goes_to_the_tail(h: Harness) -> None:
@@ -435,7 +435,7 @@ def test_G37_limits_by_tag_exist_beside_one_global_slot(h: Harness) -> None:
 
 
 def test_G38_a_flood_of_urgent_runs_does_not_starve_a_queue_that_ages(h: Harness) -> None:
-    h(h.engine.set_queue("default", ageing=60_000))
+    h(h.engine.set_queue("default", aging=60_000))
     patient = h.create(options=Options(priority=0))
     waited = 0
     while patient not in [run.id for run in h.claim(1)]:

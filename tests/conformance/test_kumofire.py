@@ -19,7 +19,7 @@ from windlass.clock import ManualClock
 from windlass.engine import Status
 from windlass.errors import Cancelled, LeaseLost, SchemaMismatch, StoreBusy, WindlassError, WrongState
 from windlass.faults import FAULTS
-from windlass.machine import Fail, GiveBack, Snooze, Succeed
+from windlass.machine import Fail, Requeue, Snooze, Succeed
 from windlass.model import Created, Failure, Key, NewRun, Run, State
 from windlass.store import sql
 from windlass.store.base import Store, run_sync
@@ -27,7 +27,7 @@ from windlass.store.postgres import BlockingPostgres
 from windlass.store.sqlite import BlockingSqlite
 
 BEFORE = (State.WAITING, State.SCHEDULED, State.QUEUED)
-FOR_EVER = Key("order-7", lasts="forever")
+FOR_EVER = Key("order-7", ttl="forever")
 WAITING_FOR_LOCKS = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
@@ -138,7 +138,7 @@ def test_K14_a_handler_that_returns_ends_the_run_and_clears_the_last_error(h: Ha
     h.succeed(run)
     status = h(h.engine.status(run_id))
     assert (status.state, status.finished_at, status.error) == (State.SUCCEEDED, h.clock.now(), None)
-    assert status.failures == run.burnt == 1
+    assert status.failures == run.failures == 1
 
 
 def test_K15_a_handler_that_throws_with_attempts_left_is_scheduled_again(h: Harness) -> None:
@@ -242,7 +242,7 @@ def test_K21_an_outcome_stays_recorded_when_the_answer_to_it_is_lost(h: Harness)
     assert h.fail(run).state is State.SCHEDULED
     FAULTS.arm("")
     after = h.get(run_id)
-    assert (after.burnt, after.error, after.token, after.lease_until, after.look_at) == (1, BOOM, None, None, None)
+    assert (after.failures, after.error, after.token, after.lease_until, after.lease_check_at) == (1, BOOM, None, None, None)
     assert h.moves(run_id).count("fail") == 1
     h.sweep(after=1_000)
     run = h.started("w2")
@@ -250,7 +250,7 @@ def test_K21_an_outcome_stays_recorded_when_the_answer_to_it_is_lost(h: Harness)
     assert h.succeed(run).state is State.SUCCEEDED
     FAULTS.arm("")
     assert h.moves(run_id)[-2:] == ["start", "succeed"]
-    assert (h.get(run_id).lease_until, h.get(run_id).look_at) == (None, None)
+    assert (h.get(run_id).lease_until, h.get(run_id).lease_check_at) == (None, None)
 
 
 def test_K21_without_a_stored_outcome_the_lock_holds_until_its_time_and_then_the_next_one_gets_it(h: Harness) -> None:
@@ -284,18 +284,16 @@ def test_K25_the_same_key_gives_the_same_run_for_ever_whatever_is_asked_for(h: H
     assert h.claim(10) == []
 
 
-@pytest.mark.parametrize("lasts", ["unfinished", "forever"])
+@pytest.mark.parametrize("ttl", ["unfinished", "forever"])
 @pytest.mark.parametrize("kind", SHARED)
-def test_K26_creators_that_race_for_a_key_all_get_the_one_run(
-    kind: str, lasts: Any, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_K26_creators_that_race_for_a_key_all_get_the_one_run(kind: str, ttl: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     def ask(name: str) -> Callable[[Harness], Created]:
-        return lambda h: h(h.engine.create([NewRun("mail", key=Key(name, lasts=lasts))]))[0]
+        return lambda h: h(h.engine.create([NewRun("mail", key=Key(name, ttl=ttl))]))[0]
 
     with crowd(kind, tmp_path, request, 4) as creators:
         for number in range(10):
             # A key that is free, and then one that is free again because its run has ended.
-            name = "again" if lasts == "unfinished" else f"order-{number}"
+            name = "again" if ttl == "unfinished" else f"order-{number}"
             answers = at_once(creators, ["take_keys"], *[ask(name)] * 4)
             made = [answer for answer in answers if isinstance(answer, Created)]
             assert len(made) == 4, answers
@@ -417,7 +415,7 @@ MARKS: dict[str, tuple[tuple[State, ...], Callable[[Harness, Run, str], object]]
     "succeed": (STOPPABLE, lambda h, run, held: h.report(run, Succeed(token=held, output="1"))),
     "fail": (STOPPABLE, lambda h, run, held: h.report(run, Fail(token=held, error=Failure("other", "error")))),
     "snooze": (STOPPABLE, lambda h, run, held: h.report(run, Snooze(token=held, delay=5))),
-    "give_back": (STOPPABLE, lambda h, run, held: h.report(run, GiveBack(token=held))),
+    "requeue": (STOPPABLE, lambda h, run, held: h.report(run, Requeue(token=held))),
     "cancel": ((*BEFORE, *STOPPABLE), lambda h, run, held: h(h.engine.cancel(run.id))),
     "skip": (BEFORE, lambda h, run, held: h(h.engine.skip(run.id, reason="late"))),
     "patch": (BEFORE, lambda h, run, held: h(h.engine.patch(run.id, priority=9))),
@@ -453,7 +451,7 @@ def test_K30_a_mark_that_is_sent_again_is_counted_once(h: Harness) -> None:
     with unchanged(h):
         assert h.fail(first).repeated
         h(h.engine.start(run_id, token(second)))
-    assert h.get(run_id).burnt == 1
+    assert h.get(run_id).failures == 1
     assert begun(h.get(run_id)) == 2
 
 
@@ -481,7 +479,7 @@ def test_K38_status_and_history_are_read_by_the_id(h: Harness) -> None:
 
 
 def test_K39_what_the_handler_returns_is_kept_in_the_run(h: Harness) -> None:
-    output = payload.encode({"sent": 3, "to": ["ann", "bö"]}, most=1_000)
+    output = payload.encode({"sent": 3, "to": ["ann", "bö"]}, limit=1_000)
     run_id = h.create()
     h.succeed(h.started(), output)
     assert h.get(run_id).output == output

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.conformance import IN_STATE, SO1, late, running, unchanged
 from tests.harness import BOOM, LEASE, Harness, token
 from windlass.errors import Cancelled, LeaseLost, WindlassError, WrongState
-from windlass.machine import ENDED, LIVE, Fail, GiveBack, Report, Snooze, Succeed
+from windlass.machine import ENDED, LIVE, Fail, Report, Requeue, Snooze, Succeed
 from windlass.model import Failure, NewRun, Run, State
 from windlass.store.records import Held
 
@@ -94,7 +94,7 @@ TRANSITIONS: dict[str, Callable[[Harness, Run], object]] = {
     "succeed": lambda h, run: h.report(run, Succeed(token=run.token or h.clock.nonce(), output='"other"')),
     "fail": lambda h, run: h.report(run, Fail(token=run.token or h.clock.nonce(), error=Failure("other", "error"))),
     "snooze": lambda h, run: h.report(run, Snooze(token=run.token or h.clock.nonce(), delay=1)),
-    "give back": lambda h, run: h.report(run, GiveBack(token=run.token or h.clock.nonce())),
+    "give back": lambda h, run: h.report(run, Requeue(token=run.token or h.clock.nonce())),
     "cancel": lambda h, run: h(h.engine.cancel(run.id)),
     "skip": lambda h, run: h(h.engine.skip(run.id, reason="late")),
     "patch": lambda h, run: h(h.engine.patch(run.id, payload={})),
@@ -118,7 +118,7 @@ def test_L7_nothing_leaves_an_end_and_the_record_stays_byte_identical(h: Harness
     assert h.get(run.id) == run
 
 
-@pytest.mark.parametrize("report", [Fail(error=BOOM), Fail(error=BOOM, delay=0), Snooze(delay=0), Snooze(delay=9), GiveBack()])
+@pytest.mark.parametrize("report", [Fail(error=BOOM), Fail(error=BOOM, delay=0), Snooze(delay=0), Snooze(delay=9), Requeue()])
 def test_L8_what_has_run_never_is_pending_again_the_next_attempt_is_another_one(h: Harness, report: Report) -> None:
     run = running(h)
     h.report(run, replace(report, token=run.token))
@@ -168,7 +168,7 @@ def test_L9_a_retry_is_a_new_job_and_the_old_one_stays_failed(h: Harness) -> Non
     failed = h.get(old.id)
     again = h.get(h(h.engine.rerun(old.id)).id)
     assert again.id != old.id
-    assert (again.state, again.retry_of, again.payload, again.burnt) == (State.QUEUED, failed.current_attempt, failed.payload, 0)
+    assert (again.state, again.retry_of, again.payload, again.failures) == (State.QUEUED, failed.current_attempt, failed.payload, 0)
     h.succeed(h.started())
     assert h.get(again.id).state is State.SUCCEEDED
     assert h.get(old.id) == failed

@@ -16,7 +16,7 @@ from windlass.store.base import run_sync
 from windlass.store.records import Held
 from windlass.worker import Worker
 
-FORGE: dict[str, Any] = {"max_attempts": 3, "backoff": (0,), "exhausted": "quarantined", "max_runtime": 300}
+FORGE: dict[str, Any] = {"max_attempts": 3, "backoff": (0,), "on_exhausted": "quarantined", "max_runtime": 300}
 
 
 def solving(app: App, calls: list[int], good: int | None = None, **options: Any) -> Job[[], str]:
@@ -95,7 +95,7 @@ def test_F5_the_worker_starts_it_and_its_heartbeats_keep_the_lease(app: App, kin
         assert kind == "async" or run.record.state is State.RUNNING
         gate.open()
         done = ended(run)
-    assert (done.state, done.burnt, done.token) == (State.SUCCEEDED, 0, token)
+    assert (done.state, done.failures, done.token) == (State.SUCCEEDED, 0, token)
     assert moves(app, run)[-1] == "succeed"
 
 
@@ -127,13 +127,13 @@ def test_F12_a_limit_of_three_gives_three_tries(app: App) -> None:
     run = solving(app, calls).enqueue()
     with working(app):
         last = ended(run)
-    assert (last.state, begun(last), last.burnt, calls) == (State.QUARANTINED, 3, 3, [1, 2, 3])
+    assert (last.state, begun(last), last.failures, calls) == (State.QUARANTINED, 3, 3, [1, 2, 3])
     assert [attempt.error and attempt.error.message for attempt in run.attempts()] == ["exit code 1", "exit code 2", "exit code 3"]
 
 
 def _without_a_pulse(worker: Worker) -> None:
     """Its beats do not get through, and it does not notice."""
-    setattr(worker.heart, "_beat", lambda due, now: None)  # noqa: B010 - mypy refuses the assignment
+    setattr(worker.heartbeat, "_beat", lambda due, now: None)  # noqa: B010 - mypy refuses the assignment
     setattr(worker, "_keep_fencing", _nothing)  # noqa: B010
 
 
@@ -151,7 +151,7 @@ def test_F13_a_job_without_heartbeat_is_pending_again_and_its_old_worker_is_refu
             taken = in_state(run, State.RUNNING, attempt=2)
             old.ask()
             first.open()
-            until(lambda: not old.worker.held())  # its report was answered
+            until(lambda: not old.worker.in_flight.renewable())  # its report was answered
             assert (run.refresh().state, run.record.token, run.record.worker) == (State.RUNNING, taken.token, "new")
             second.open()
             done = ended(run)
@@ -164,7 +164,7 @@ def test_F13_a_worker_that_cannot_beat_stops_its_handler_before_its_lease_is_ove
     why: list[str | None] = []
 
     def mute(worker: Worker) -> None:
-        setattr(worker.heart, "_beat", lambda due, now: None)  # noqa: B010
+        setattr(worker.heartbeat, "_beat", lambda due, now: None)  # noqa: B010
 
     @app.job(name="solve", **FORGE)
     def solve(ctx: Context) -> str:
@@ -179,20 +179,20 @@ def test_F13_a_worker_that_cannot_beat_stops_its_handler_before_its_lease_is_ove
         done = ended(run)
     # Given back while it was still held, or lapsed if that came too late; then it is had again, by a handler that does not wait.
     assert (why, done.output, begun(done)) == (["lost"], '"attempt 2"', 2)
-    ends = [entry.move for entry in run_sync(app.verbs.history(run.id)) if entry.move in ("lapse", "give_back", "succeed")]
-    assert ends in (["give_back", "succeed"], ["lapse", "succeed"])
+    ends = [entry.move for entry in run_sync(app.verbs.history(run.id)) if entry.move in ("lapse", "requeue", "succeed")]
+    assert ends in (["requeue", "succeed"], ["lapse", "succeed"])
 
 
 def test_F13_the_handler_has_stopped_shortly_before_the_end_of_a_lease_that_no_beat_renewed(app: App) -> None:
     lease, left, workers = 8_000, list[int](), list[Worker]()
 
     def mute(worker: Worker) -> None:
-        setattr(worker.heart, "_beat", lambda due, now: None)  # noqa: B010
+        setattr(worker.heartbeat, "_beat", lambda due, now: None)  # noqa: B010
         workers.append(worker)
 
     @app.job(name="solve", max_attempts=1)
     async def solve() -> None:
-        (execution,) = workers[0].held()
+        (execution,) = workers[0].in_flight.renewable()
         try:
             await asyncio.sleep(DEADLINE)
         finally:
@@ -227,7 +227,7 @@ def test_F13_a_paused_program_wakes_up_to_find_its_job_taken(shared: App) -> Non
             assert (run.refresh().worker, run.record.attempt, run.record.output) == ("new", 2, None)
             gate.open()
             done = ended(run)
-    assert (done.output, done.worker, done.burnt) == ('"attempt 2"', "new", 1)
+    assert (done.output, done.worker, done.failures) == ('"attempt 2"', "new", 1)
 
 
 def test_F14_a_lost_job_with_no_attempt_left_is_quarantined(app: App) -> None:
@@ -265,7 +265,7 @@ def test_F15_a_job_beyond_its_max_runtime_is_quarantined_although_it_beats(app: 
     with working(app, lease=0.6) as at_work:
         last = ended(run)
         assert last.error is not None
-        assert (last.state, last.error.code, last.burnt) == (State.QUARANTINED, "max_runtime_exceeded", 1)
+        assert (last.state, last.error.code, last.failures) == (State.QUARANTINED, "max_runtime_exceeded", 1)
         assert last.max_attempts == 3
         assert kind != "deaf" or gate.inside == 1
         if kind == "deaf":
@@ -289,7 +289,7 @@ def test_F15_the_worker_sees_to_it_itself(still: App) -> None:
     with working(still):
         last = ended(run)  # the time of the store stands still
     assert last.error is not None
-    assert (last.state, last.error.code, last.burnt) == (State.QUARANTINED, "max_runtime_exceeded", 1)
+    assert (last.state, last.error.code, last.failures) == (State.QUARANTINED, "max_runtime_exceeded", 1)
 
 
 def test_F15_so_do_the_others_when_it_does_not(still: App) -> None:

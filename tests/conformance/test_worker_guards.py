@@ -55,14 +55,14 @@ def as_written(app: App) -> Iterator[tuple[str, str, State]]:
 def most_at_once(app: App) -> int:
     """How many runs the journal has seen handed out at the same time, at most."""
     live: set[str] = set()
-    most = 0
+    limit = 0
     for run, move, state in as_written(app):
         if move == "claim":
             live.add(run)
         elif state in (*ENDED, State.QUEUED, State.SCHEDULED):
             live.discard(run)
-        most = max(most, len(live))
-    return most
+        limit = max(limit, len(live))
+    return limit
 
 
 def load(app: App, job: Job[[], None], producers: int, each: int) -> list[Handle[None]]:
@@ -107,7 +107,7 @@ def test_G4_a_worker_with_a_running_job_gets_no_second_one(app: App, kind: str) 
         gate.open()
         for other in others:
             ended(other)
-    assert (gate.most, most_at_once(app)) == (1, 1)
+    assert (gate.limit, most_at_once(app)) == (1, 1)
 
 
 def test_G4_unless_parallel_is_configured(app: App) -> None:
@@ -158,7 +158,7 @@ def test_G10_the_retry_count_is_the_length_of_the_chain(app: App) -> None:
         failed = ended(run)
     links = chain(run.attempts())
     assert (links[-1], len(links) - 1, len(calls)) == (run.id, 4, 5)
-    assert failed.burnt == 5
+    assert failed.failures == 5
 
 
 def test_G11_failures_are_retried_until_the_limit_with_growing_delays(still: App) -> None:
@@ -176,13 +176,13 @@ def test_G11_failures_are_retried_until_the_limit_with_growing_delays(still: App
 
 
 def test_G25_never_more_than_one_runs_under_load(app: App) -> None:
-    live, most = 0, 0
+    live, limit = 0, 0
 
     @app.job(name="backup", backoff=(0,))
     async def backup(ctx: Context) -> None:
-        nonlocal live, most
+        nonlocal live, limit
         live += 1
-        most = max(most, live)
+        limit = max(limit, live)
         await asyncio.sleep(0.002)
         live -= 1
         if ctx.attempt == 1 and ctx.run[-1] in "01234":
@@ -195,7 +195,7 @@ def test_G25_never_more_than_one_runs_under_load(app: App) -> None:
         runs = load(app, backup, producers=3, each=15)
         for run in runs:
             assert ended(run).state is State.SUCCEEDED
-    assert (most, most_at_once(app)) == (1, 1)
+    assert (limit, most_at_once(app)) == (1, 1)
 
 
 @pytest.mark.parametrize("slots", ["1", "4"])
@@ -214,13 +214,13 @@ def test_G29_at_sigterm_nothing_new_is_dispatched_and_the_running_job_finishes_a
         assert child.wait() == 0
     shared.close()
     done = run.refresh()
-    assert (done.state, done.output, done.burnt, done.returns) == (State.SUCCEEDED, '"finished"', 0, 0)
+    assert (done.state, done.output, done.failures, done.requeues) == (State.SUCCEEDED, '"finished"', 0, 0)
     for other in later_ones:
         assert (other.refresh().state, begun(other.record)) == (State.QUEUED, 0)
         assert moves(shared, other) == ["create"]
 
 
-def test_G29_a_job_that_does_not_finish_within_the_grace_is_given_back_and_runs_after_the_restart(shared: App) -> None:
+def test_G29_a_job_that_does_not_finish_within_the_grace_is_requeued_and_runs_after_the_restart(shared: App) -> None:
     @shared.job(name="stuck")
     def stuck(ctx: Context) -> str:
         return f"attempt {ctx.attempt}"
@@ -230,8 +230,8 @@ def test_G29_a_job_that_does_not_finish_within_the_grace_is_given_back_and_runs_
         assert child.says() == ["began", run.id, "1"]
         child.signal(signal.SIGTERM)
         assert child.wait() == 0
-    given_back = run.refresh()
-    assert (given_back.state, given_back.burnt, given_back.returns) == (State.QUEUED, 0, 1)
+    requeued = run.refresh()
+    assert (requeued.state, requeued.failures, requeued.requeues) == (State.QUEUED, 0, 1)
     with working(shared):
         assert run.wait(DEADLINE) == "attempt 2"
 

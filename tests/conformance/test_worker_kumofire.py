@@ -76,7 +76,7 @@ def test_K14_a_handler_that_returns_ends_the_run_and_clears_the_last_error(app: 
     run = mailing(app, calls, lambda attempt: attempt == 1, backoff=(0,)).enqueue()
     with working(app):
         done = ended(run)
-    assert (done.state, done.error, done.burnt, done.output) == (State.SUCCEEDED, None, 1, '"sent"')
+    assert (done.state, done.error, done.failures, done.output) == (State.SUCCEEDED, None, 1, '"sent"')
     assert done.finished_at is not None
     assert calls == [(run.id, 1), (run.id, 2)]
 
@@ -88,7 +88,7 @@ def test_K15_a_handler_that_throws_with_attempts_left_is_scheduled_again(still: 
     with working(still):
         failed = in_state(run, State.SCHEDULED, attempt=2)
         assert failed.error is not None
-        assert (failed.burnt, failed.due_at, failed.error.message) == (1, still.clock.now() + 1_000, "no answer 1")
+        assert (failed.failures, failed.due_at, failed.error.message) == (1, still.clock.now() + 1_000, "no answer 1")
         later(still, 999)
         message(still)
         other = mail.enqueue()
@@ -105,10 +105,10 @@ def test_K16_delays_are_one_then_two_seconds_and_the_third_failure_is_the_last(s
     with working(still):
         for failures, delay in ((1, 1_000), (2, 2_000)):
             failed = in_state(run, State.SCHEDULED, attempt=failures + 1)
-            assert (failed.burnt, failed.due_at) == (failures, still.clock.now() + delay)
+            assert (failed.failures, failed.due_at) == (failures, still.clock.now() + delay)
             later(still, delay)
         last = ended(run)
-    assert (last.state, last.burnt) == (State.FAILED, 3)
+    assert (last.state, last.failures) == (State.FAILED, 3)
     assert calls == [(run.id, 1), (run.id, 2), (run.id, 3)]
 
 
@@ -118,7 +118,7 @@ def test_K17_a_handler_that_throws_with_no_attempt_left_fails_the_run(app: App) 
     with working(app):
         failed = ended(run)
     assert failed.error is not None
-    assert (failed.state, failed.burnt, failed.error.message) == (State.FAILED, 1, "no answer 1")
+    assert (failed.state, failed.failures, failed.error.message) == (State.FAILED, 1, "no answer 1")
     assert (failed.finished_at is not None, calls) == (True, [(run.id, 1)])
 
 
@@ -188,10 +188,10 @@ def test_K23_a_run_without_a_handler_fails_without_a_retry_and_the_error_names_i
     run_sync(app.verbs.define("unknown", options=Options(max_attempts=5, backoff=(0,))))
     run = app.enqueue("unknown")
     with working(app, on_unknown="fail"):
-        failed = until(lambda: run.record if run.refresh().burnt else None)
+        failed = until(lambda: run.record if run.refresh().failures else None)
         assert mail.enqueue().wait(DEADLINE) == "sent"
     assert failed.error is not None
-    assert (failed.state, failed.burnt, failed.finished_at is not None) == (State.FAILED, 1, True)
+    assert (failed.state, failed.failures, failed.finished_at is not None) == (State.FAILED, 1, True)
     assert "'unknown'" in failed.error.message
     assert run.refresh() == failed
 

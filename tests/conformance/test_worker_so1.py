@@ -170,7 +170,7 @@ def test_L6_the_success_of_a_handler_that_does_not_listen_changes_nothing_either
     with working(app) as at_work:
         gate.reached()
         run.cancel()
-        until(lambda: [execution.why for execution in at_work.worker.held()] == ["cancel"])
+        until(lambda: [execution.why for execution in at_work.worker.in_flight.renewable()] == ["cancel"])
         assert run.refresh().state is State.CANCELLING
         gate.open()
         cancelled = ended(run)

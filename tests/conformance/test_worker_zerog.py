@@ -14,7 +14,9 @@ import pytest
 from tests.conformance import begun
 from tests.workers import DEADLINE, Gate, Working, ended, in_state, later, moves, program, several, until, working
 from windlass import App, Context, Job, State
+from windlass.engine import Engine
 from windlass.errors import BadInput, NotFound, StoreBroken, WrongState
+from windlass.model import Run
 from windlass.store.base import run_sync
 from windlass.worker import Worker
 
@@ -162,7 +164,7 @@ def _dies_before_it_reports(worker: Worker) -> None:
         def __getattr__(self, verb: str) -> Any:
             return broken if verb == "report_many" else getattr(port, verb)
 
-    port, worker.port = worker.port, Port()
+    port, worker.runtime.port = worker.runtime.port, Port()
 
 
 def test_Z5_a_worker_that_ends_before_it_completes_has_its_job_executed_again(app: App) -> None:
@@ -230,7 +232,7 @@ def test_Z6_a_job_that_completes_after_its_cancel_is_not_done(app: App, kind: Ki
     with working(app) as at_work:
         gate.reached()
         run.cancel()
-        until(lambda: [execution.why for execution in at_work.worker.held()] == ["cancel"])
+        until(lambda: [execution.why for execution in at_work.worker.in_flight.renewable()] == ["cancel"])
         gate.open()
         cancelled = ended(run)
     assert (cancelled.state, cancelled.output) == (State.CANCELLED, None)
@@ -259,7 +261,7 @@ def test_Z7_the_delay_before_each_retry_is_half_to_all_of_its_bound(still: App) 
             delay = failed.due_at - still.clock.now()
             assert _upper(n) // 2 <= delay <= _upper(n), n
             later(still, delay)
-        assert ended(run).burnt == 9
+        assert ended(run).failures == 9
 
 
 def test_Z7_the_delay_of_the_job_itself_is_honoured(still: App) -> None:
@@ -322,13 +324,23 @@ def test_Z9_a_draining_stop_claims_nothing_more_finishes_and_closes(app: App, ki
     until(lambda: _open_connections(app) <= before)
 
 
-def test_Z9_with_room_for_more_it_still_claims_nothing_after_the_stop(app: App) -> None:
-    gate = Gate()
+def test_Z9_with_room_for_more_it_still_claims_nothing_after_the_stop(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, under_way, claim = Gate(), list[object](), Engine.claim
+
+    async def noted(engine: Engine, *args: Any, **details: Any) -> list[Run]:
+        under_way.append(engine)
+        try:
+            return await claim(engine, *args, **details)
+        finally:
+            under_way.pop()
+
+    monkeypatch.setattr(Engine, "claim", noted)
     job = patient(app, "async", gate)
     run = job.enqueue()
     with working(app, slots=5) as at_work:
         gate.reached()
         stopped = at_work.ask()
+        until(lambda: not under_way)  # what was asked for before the stop may still be given
         late = [job.enqueue() for _ in range(3)]
         gate.open()
         stopped.result(DEADLINE)
@@ -346,7 +358,7 @@ def test_Z10_a_stop_without_drain_aborts_and_records_the_error_of_the_handler(ap
         failed = run.refresh()
     assert failed.error is not None
     assert (failed.state, failed.error.code, failed.error.message) == (State.FAILED, "Undone", "stopped by abort")
-    assert (failed.burnt, len(run.attempts())) == (1, 1)
+    assert (failed.failures, len(run.attempts())) == (1, 1)
 
 
 def test_Z10_a_handler_that_says_nothing_itself_is_recorded_as_aborted(app: App) -> None:
@@ -374,7 +386,7 @@ def test_Z10_only_a_job_that_asks_for_it_is_not_tried_again(still: App, kind: Ki
         at_work.stop(drain=False)
     again = run.refresh()
     assert again.error is not None
-    assert (again.state, again.burnt, again.error.code) == (State.SCHEDULED, 1, "Undone")
+    assert (again.state, again.failures, again.error.code) == (State.SCHEDULED, 1, "Undone")
 
 
 @each_kind
@@ -384,7 +396,7 @@ def test_Z11_a_failure_thrown_after_the_stop_is_final(app: App, kind: Kind) -> N
     with working(app) as at_work:
         gate.reached()
         stopped = at_work.ask(drain=False)
-        until(lambda: [execution.why for execution in at_work.worker.held()] == ["abort"])
+        until(lambda: [execution.why for execution in at_work.worker.in_flight.renewable()] == ["abort"])
         gate.open()
         stopped.result(DEADLINE)
     failed = run.refresh()
@@ -406,7 +418,7 @@ def test_Z12_a_stop_returns_although_a_handler_hangs(app: App, kind: Kind, drain
         gate.open()
         at_work.join()
     # Drained, it is given back; aborted, it has failed and is tried again. What the handler says later is not heard.
-    assert (left.state, left.burnt) == ((State.QUEUED, 0) if drain else (State.SCHEDULED, 1))
+    assert (left.state, left.failures) == ((State.QUEUED, 0) if drain else (State.SCHEDULED, 1))
     assert (left.attempt, left.token, left.lease_until) == (2, None, None)
     assert run.refresh() == left
 
@@ -419,7 +431,7 @@ def test_Z12_so_does_a_program_that_is_asked_to_end(shared: App, job: str) -> No
         assert child.says() == ["began", run.id, "1"]
         child.signal(signal.SIGTERM)
         assert child.wait() == 0
-    assert (run.refresh().state, run.record.burnt, run.record.returns) == (State.QUEUED, 0, 1)
+    assert (run.refresh().state, run.record.failures, run.record.requeues) == (State.QUEUED, 0, 1)
 
 
 def test_Z16_invalid_input_is_refused_and_nothing_is_stored(app: App) -> None:
@@ -465,7 +477,7 @@ def test_Z16_output_that_violates_its_type_is_a_failure(still: App, kind: Kind) 
     with working(still):
         again = in_state(run, State.SCHEDULED, attempt=2)
         assert again.error is not None
-        assert (again.error.code, again.output, again.burnt) == ("bad_output", None, 1)
+        assert (again.error.code, again.output, again.failures) == ("bad_output", None, 1)
         later(still, 1_000)
         failed = ended(run)
     assert failed.error is not None
@@ -480,9 +492,9 @@ def test_Z17_a_job_without_a_definition_fails_at_once(app: App) -> None:
     run_sync(app.verbs.define("unknown"))
     run = app.enqueue("unknown")
     with working(app, on_unknown="fail"):
-        failed = until(lambda: run.record if run.refresh().burnt else None)
+        failed = until(lambda: run.record if run.refresh().failures else None)
     assert failed.error is not None
-    assert (failed.state, failed.burnt) == (State.FAILED, 1)
+    assert (failed.state, failed.failures) == (State.FAILED, 1)
     assert "'unknown'" in failed.error.message
 
 
@@ -528,7 +540,7 @@ def test_Z21_concurrency_n_runs_n_handlers_in_parallel_and_no_more(app: App, kin
         gate.open()
         for run in runs:
             ended(run)
-    assert gate.most == 3
+    assert gate.limit == 3
     assert sorted(gate.came) == sorted(run.id for run in runs)
 
 
@@ -538,12 +550,12 @@ def test_Z21_a_worker_told_twice_to_run_runs_once(app: App) -> None:
     runs = [job.enqueue() for _ in range(4)]
     with working(app, times=2) as at_work:
         gate.reached()
-        assert sum(thread.name == "windlass-beats" for thread in threading.enumerate()) == 1
+        assert sum(thread.name == "windlass-heartbeat" for thread in threading.enumerate()) == 1
         gate.open()
         for run in runs:
             ended(run)
         _ends(at_work)
-    assert gate.most == 1
+    assert gate.limit == 1
     assert gate.came == [run.id for run in runs]
     until(lambda: threading.active_count() <= beats)
 

@@ -161,13 +161,13 @@ def test_Z7_the_delay_before_each_retry_is_half_to_all_of_its_bound(h: Harness) 
             spread.add(delay / _upper(n))
         h.sweep(after=60_000)
     assert min(spread) < 0.55 < 0.95 < max(spread)
-    assert {h.get(run_id).burnt for run_id in ids} == {19}
+    assert {h.get(run_id).failures for run_id in ids} == {19}
 
 
 def test_Z7_the_bounds_hold_for_every_number_of_failures_and_every_chance(h: Harness) -> None:
     run = h.get(h.create())
     for n in range(1, 1_001):
-        failed = replace(run, burnt=n - 1)
+        failed = replace(run, failures=n - 1)
         assert backoff(failed, 0.0) == _upper(n) // 2
         assert _upper(n) // 2 < backoff(failed, 0.5) < backoff(failed, 0.999_999_999) <= _upper(n)
 

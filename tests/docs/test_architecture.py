@@ -36,5 +36,5 @@ def test_a_file_on_the_map_is_there(file: str) -> None:
 def test_every_room_is_on_the_map() -> None:
     package = ROOT / "src" / "windlass"
     rooms = {path.stem for path in package.iterdir() if not path.name.startswith("_") and (path.is_dir() or path.suffix == ".py")}
-    listed = set(re.findall(r"`(\w+)`", PAGE.split("## The way of a run")[0]))
+    listed = set(re.findall(r"`(\w+)`", PAGE.split("## The path of a run")[0]))
     assert rooms - listed == {"durations"}  # a few lines for spans of time

@@ -167,7 +167,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
 
 
 def _nothing_is_held(program: Program) -> None:
-    """The worker has drained: nothing is in its hands, and what was interrupted has burnt no try."""
+    """The worker has drained: nothing is in its hands, and what was interrupted has failures no try."""
     runs = program.runs()
     assert runs
     assert [run.id for run in runs if run.state in LIVE] == []

@@ -7,13 +7,13 @@ from threading import Thread
 
 from tests.kill_child import open_store
 from windlass.clock import ManualClock
-from windlass.engine import Engine, stats
+from windlass.engine import Engine, rollup
 from windlass.errors import StoreBusy
 from windlass.store.base import run_sync
 
 
 def count(kind: str, where: str) -> None:
-    stats.PAGE = 7  # so that all of them have something to do
+    rollup.PAGE = 7  # so that all of them have something to do
     clock = ManualClock()
     store = open_store(kind, where, clock)
     engine = Engine(store, clock)

@@ -14,13 +14,14 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
+from tests.grounds import set_ground
 from tests.harness import Harness, open_store
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
 from windlass.engine.access import HOUR, INVITATION, MINUTE, SESSION, TICKET, hash_of
 from windlass.errors import BadInput, LimitReached, NotFound, OutcomeUnknown, StoreBusy, Unauthorized, WrongState
 from windlass.faults import FAULTS
-from windlass.model import SCOPES, Limits, Token
+from windlass.model import SCOPES, Limits, NewRun, Options, Token, Use
 from windlass.store.base import run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
@@ -152,7 +153,7 @@ def test_a_revoked_token_finds_nothing_at_once(h: Harness) -> None:
     assert found(h, kept) == other
     h.clock.advance(5)
     assert h(h.engine.revoke_token(token.id)) == revoked  # the first time stays
-    h(h.engine.records.revoke_token(token.id, h.clock.now()))  # also when both found it good
+    h(h.engine.records.access.revoke_token(token.id, h.clock.now()))  # also when both found it good
     assert h(h.engine.get_token(token.id)).revoked_at == revoked.revoked_at
 
 
@@ -205,20 +206,20 @@ def test_what_has_ended_is_not_rotated(h: Harness) -> None:
 
 def test_a_token_revoked_while_it_is_rotated_has_no_successor(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     token, _ = made(h)
-    rotate = h.engine.records.rotate_token
+    rotate = h.engine.records.access.rotate_token
 
     async def late(*arguments: Any) -> None:
         await h.another().engine.revoke_token(token.id)
         await rotate(*arguments)
 
-    monkeypatch.setattr(h.engine.records, "rotate_token", late)
+    monkeypatch.setattr(h.engine.records.access, "rotate_token", late)
     with pytest.raises(WrongState):
         h(h.engine.rotate_token(token.id))
     assert [token.id for token in h(h.engine.tokens())] == [token.id]
 
 
 def test_there_is_a_limit_to_tokens_and_reaching_it_changes_nothing(h: Harness) -> None:
-    h.engine.limits = Limits(tokens=2)
+    set_ground(h.engine, limits=Limits(tokens=2))
     token, secret = made(h)
     made(h)
     with pytest.raises(LimitReached, match="2 tokens"):
@@ -542,7 +543,7 @@ def test_an_act_leaves_an_entry_with_who_did_it(h: Harness) -> None:
     h.clock.advance(1)
     h(h.engine.by("eve", "revoke", f"token {token.id}").revoke_token(token.id))
     page = h(h.engine.audit())
-    assert [(entry.who, entry.what, entry.subject) for entry in page.entries] == [
+    assert [(entry.actor, entry.what, entry.subject) for entry in page.entries] == [
         ("eve", "revoke", f"token {token.id}"),
         ("root", "create", "token ann"),
     ]
@@ -558,6 +559,13 @@ def test_an_act_that_fails_leaves_no_entry(h: Harness) -> None:
         h(h.engine.by("root", "create", "token").create_token("ann", ["read"]))
     FAULTS.arm("")
     assert h(h.engine.audit()).entries == []
+
+
+def test_what_a_creation_provides_for_its_runs_is_part_of_one_entry(h: Harness) -> None:
+    """A resource and a lane that have no row yet are written before the runs, by batches that are no act of their own."""
+    run = NewRun("mail", options=Options(uses=(Use("gpu"),)))
+    h(h.engine.by("ann", "create", "a run").create([run]))
+    assert [(entry.actor, entry.what) for entry in h(h.engine.audit()).entries] == [("ann", "create")]
 
 
 def test_the_audit_is_read_in_pages_newest_first(h: Harness) -> None:
@@ -587,6 +595,6 @@ def test_old_entries_are_forgotten_in_slices(h: Harness) -> None:
     h(h.engine.prune())
     assert len(h(h.engine.audit()).entries) == 4
     h.clock.advance(1)
-    assert h(h.engine.records.drop_audit(h.clock.now() - Limits().keep_audit, 2)) == 2
+    assert h(h.engine.records.access.drop_audit(h.clock.now() - Limits().keep_audit, 2)) == 2
     h(h.engine.prune())
     assert [entry.subject for entry in h(h.engine.audit()).entries] == ["token 3"]

@@ -18,13 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance import dump, running, unchanged
+from tests.grounds import set_ground
 from tests.harness import Harness, token
 from tests.tiers import long
 from windlass import payload
 from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.errors import BadInput, WindlassError
-from windlass.machine import Fail, GiveBack, Snooze, Succeed
+from windlass.machine import Fail, Requeue, Snooze, Succeed
 from windlass.model import Failure, Key, Limits, NewRun, Options, Requires, Run, WorkerInfo
 from windlass.store.base import run_sync
 from windlass.store.postgres import BlockingPostgres
@@ -149,21 +150,21 @@ def test_a_refused_payload_leaves_no_lane_no_job_and_no_key(h: Harness) -> None:
 
 
 def test_a_payload_that_is_too_large_is_refused(h: Harness) -> None:
-    most = h.engine.limits.payload
+    limit = h.engine.limits.payload
     shared: list[Any] = []
     for _ in range(60):
         shared = [shared, shared]
     cases: dict[str, Case] = {
-        "text": lambda: h.create(payload="x" * most),
-        "in bytes, not characters": lambda: h.create(payload="ü" * (most // 2)),
-        "many members": lambda: h.create(payload=[0] * most),
+        "text": lambda: h.create(payload="x" * limit),
+        "in bytes, not characters": lambda: h.create(payload="ü" * (limit // 2)),
+        "many members": lambda: h.create(payload=[0] * limit),
         "the same list twice, sixty times": lambda: h.create(payload=shared),
-        "in a new queue": lambda: h.create(payload="x" * most, options=Options(queue="new")),
-        "undefined": lambda: h(h.engine.create([NewRun("ghost", "x" * most)], undefined="wait")),
-        "template": lambda: h.define("new", payload={"text": "x" * most}),
+        "in a new queue": lambda: h.create(payload="x" * limit, options=Options(queue="new")),
+        "undefined": lambda: h(h.engine.create([NewRun("ghost", "x" * limit)], undefined="wait")),
+        "template": lambda: h.define("new", payload={"text": "x" * limit}),
     }
     assert_refused(h, cases, "too_large")
-    assert h.get(h.create(payload="x" * (most - 2))).payload == '"' + "x" * (most - 2) + '"'
+    assert h.get(h.create(payload="x" * (limit - 2))).payload == '"' + "x" * (limit - 2) + '"'
 
 
 def test_a_payload_that_gets_too_large_over_its_template_is_refused(h: Harness) -> None:
@@ -191,7 +192,7 @@ def test_bad_durations_are_refused(h: Harness) -> None:
     cases |= each_field(fields, BAD_DURATIONS, partial(h.define, "new"))
     cases |= each(BAD_DURATIONS, lambda value: h.define("new", backoff=(1, value)), "backoff")
     cases |= each((5, "5", [5], {5}), lambda value: h.define("new", backoff=value), "backoff")
-    cases |= each((0, *BAD_DURATIONS), lambda value: h.create(key=Key("k", lasts="time", period=value)), "period")
+    cases |= each((0, *BAD_DURATIONS), lambda value: h.create(key=Key("k", ttl=value)), "ttl")
     cases |= each((0, *BAD_DURATIONS), lambda value: h.claim(lease=value), "claim")
     cases |= each((0, *BAD_DURATIONS), lambda value: h(h.engine.beat([Held(run.seq, token(run))], lease=value)), "beat")
     cases |= each(BAD_DURATIONS, lambda value: h.fail(run, delay=value), "fail")
@@ -202,7 +203,7 @@ def test_bad_durations_are_refused(h: Harness) -> None:
 def test_bad_limits_are_refused(h: Harness) -> None:
     run_id = h.create()
     huge = (2**31, 2**63, -(2**31), 1.5, True, "3")
-    cases = each_field(("max_attempts", "max_returns", "priority"), huge, lambda **options: h.create(options=Options(**options)))
+    cases = each_field(("max_attempts", "max_requeues", "priority"), huge, lambda **options: h.create(options=Options(**options)))
     cases |= each((0, -1), lambda value: h.create(options=Options(max_attempts=value)), "max_attempts")
     cases |= each_field(("max_attempts", "priority"), huge, lambda **edit: h(h.engine.patch(run_id, **edit)))
     needs = ("cores", "memory")
@@ -215,8 +216,9 @@ def test_bad_limits_are_refused(h: Harness) -> None:
 def test_bad_words_are_refused(h: Harness) -> None:
     before = h.create()
     words: tuple[Any, ...] = ("bogus", "", 5, True)
-    cases = each_field(("exhausted", "retry_place"), words, lambda **options: h.create(options=Options(**options)))
-    cases |= each_field(("lasts", "on_duplicate"), words, lambda **how: h.create(key=Key("k", **how)))
+    cases = each_field(("on_exhausted", "retry_place"), words, lambda **options: h.create(options=Options(**options)))
+    cases |= each_field(("on_duplicate",), words, lambda **how: h.create(key=Key("k", **how)))
+    cases |= each(("bogus", "", "time", True, 0, 1.5, None), lambda value: h.create(key=Key("k", ttl=value)), "ttl")
     cases |= each(words, lambda value: h.create(after=(before,), after_end=value), "after_end")
     assert_refused(h, cases)
 
@@ -266,9 +268,7 @@ def test_a_worker_says_what_it_takes_in_tuples(h: Harness) -> None:
 def test_bad_keys_are_refused(h: Harness) -> None:
     cases = each(("", "x" * 256, "a\nb", "a\0b", "\ud800", None, 5), lambda name: h.create(key=Key(name)), "name")
     cases |= {
-        "time without a period": lambda: h.create(key=Key("k", lasts="time")),
-        "a period without time": lambda: h.create(key=Key("k", period=5)),
-        "a period for ever": lambda: h.create(key=Key("k", lasts="forever", period=5)),
+        "a time to live that is none": lambda: h.create(key=Key("k", ttl="time")),  # type: ignore[arg-type]
         "the engine's own scope": lambda: h.create(key=Key("k", scope="claim")),
     }
     assert_refused(h, cases)
@@ -303,7 +303,7 @@ def test_bad_ids_are_refused(h: Harness) -> None:
         "after": lambda run_id: h.create(after=(run_id,)),
         "start's token": lambda held: h(h.engine.start(run.id, held)),
         "log's token": lambda held: h(h.engine.log(run.id, held, [(1, "x")])),
-        "report's token": lambda held: h(h.engine.report(run.id, GiveBack(token=held))),
+        "report's token": lambda held: h(h.engine.report(run.id, Requeue(token=held))),
         "beat's token": lambda held: h(h.engine.beat([Held(run.seq, held)])),
     }
     cases: dict[str, Case] = {}
@@ -478,7 +478,7 @@ def test_bad_log_lines_are_refused(h: Harness) -> None:
 
 
 def test_lines_are_cut_and_dropped_at_their_limits(h: Harness) -> None:
-    h.engine.limits = Limits(line=10, lines=5)
+    set_ground(h.engine, limits=Limits(line=10, lines=5))
     run = running(h)
     h(h.engine.log(run.id, token(run), [(1, "0123456789abc"), (2, "ü" * 9), (3, "a\0b\ud800c")]))
     h(h.engine.log(run.id, token(run), [(n, f"line {n}") for n in range(4, 9)]))
@@ -488,7 +488,7 @@ def test_lines_are_cut_and_dropped_at_their_limits(h: Harness) -> None:
 
 
 def test_an_attempt_logs_no_more_than_its_limit_of_bytes(h: Harness) -> None:
-    h.engine.limits = Limits(line=100, lines=100, log=1_000)
+    set_ground(h.engine, limits=Limits(line=100, lines=100, log=1_000))
     run = running(h)
 
     def kept() -> dict[int, str]:
@@ -513,7 +513,7 @@ def test_an_attempt_logs_no_more_than_its_limit_of_bytes(h: Harness) -> None:
 
 @pytest.mark.parametrize("order", [range(100, 0, -1), [*range(50, 101), *range(1, 51)], [*range(2, 101, 2), *range(1, 101, 2)]])
 def test_no_order_of_lines_makes_more_room_for_them(h: Harness, order: Sequence[int]) -> None:
-    h.engine.limits = Limits(line=100, lines=100, log=1_000)
+    set_ground(h.engine, limits=Limits(line=100, lines=100, log=1_000))
     run = running(h)
     for n in order:
         h(h.engine.log(run.id, token(run), [(n, "\u00fc" * 50)]))
@@ -530,7 +530,7 @@ def test_a_line_that_comes_late_is_kept(h: Harness) -> None:
 
 
 def test_a_resent_line_takes_no_room_from_a_new_one(h: Harness) -> None:
-    h.engine.limits = Limits(lines=5)
+    set_ground(h.engine, limits=Limits(lines=5))
     run = running(h)
     h(h.engine.log(run.id, token(run), [(n, f"line {n}") for n in (1, 2, 3)]))
     h(h.engine.log(run.id, token(run), [(n, f"line {n}") for n in (2, 3, 4, 5, 6)]))
@@ -542,14 +542,14 @@ def test_an_output_that_cannot_be_kept_is_refused(h: Harness) -> None:
     cases = each((b'"x"', 5, {"a": 1}, '"a\0b"', '"\ud800"'), lambda output: h.succeed(run, output))
     cases |= each((5, "x" * 129, "a\0", "\ud800", b"x"), lambda digest: h.report(run, Succeed(token=run.token, output_hash=digest)), "hash")
     assert_refused(h, cases)
-    most = h.engine.limits.output
+    limit = h.engine.limits.output
     large: dict[str, Case] = {
-        "characters": lambda: h.succeed(run, '"' + "x" * most + '"'),
-        "bytes": lambda: h.succeed(run, '"' + "ü" * (most // 2) + '"'),
+        "characters": lambda: h.succeed(run, '"' + "x" * limit + '"'),
+        "bytes": lambda: h.succeed(run, '"' + "ü" * (limit // 2) + '"'),
     }
     assert_refused(h, large, "too_large")
-    h.succeed(run, '"' + "x" * (most - 2) + '"')
-    assert len(h.get(run.id).output or "") == most
+    h.succeed(run, '"' + "x" * (limit - 2) + '"')
+    assert len(h.get(run.id).output or "") == limit
 
 
 def test_a_huge_error_is_cut_and_a_bad_one_refused(h: Harness) -> None:
@@ -593,7 +593,7 @@ NOT_JSON_TEXTS: tuple[str | bytes, ...] = (
 @pytest.mark.parametrize("text", NOT_JSON_TEXTS, ids=range(len(NOT_JSON_TEXTS)))
 def test_a_text_that_is_not_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(BadInput) as refused:
-        payload.parse(text, most=1_000_000)
+        payload.parse(text, limit=1_000_000)
     assert refused.value.hint.endswith(".")
     assert len(str(refused.value)) < 1_000
 
@@ -603,7 +603,7 @@ def test_a_text_that_is_not_json_is_refused(text: str | bytes) -> None:
 )
 def test_a_text_that_is_too_large_is_refused(text: str | bytes) -> None:
     with pytest.raises(BadInput) as refused:
-        payload.parse(text, most=100)
+        payload.parse(text, limit=100)
     assert refused.value.code == "too_large"
 
 
@@ -665,9 +665,9 @@ def test_what_is_accepted_comes_back_equal(h: Harness, values: list[Any]) -> Non
 @given(value=ANYTHING)
 def test_encode_and_parse_agree_on_what_is_json(value: Any) -> None:
     with _accepted() as encoded:
-        assert _same(payload.decode(payload.encode(value, most=10_000)), value)
+        assert _same(payload.decode(payload.encode(value, limit=10_000)), value)
     with _accepted() as parsed:
-        assert _same(payload.parse(json.dumps(value, ensure_ascii=False), most=10_000), value)
+        assert _same(payload.parse(json.dumps(value, ensure_ascii=False), limit=10_000), value)
     assert encoded == parsed
 
 
@@ -677,9 +677,9 @@ def test_encode_and_parse_agree_on_what_is_json(value: Any) -> None:
 )
 def test_what_parse_accepts_encode_accepts_too(text: str | bytes) -> None:
     with _accepted() as accepted:
-        value = payload.parse(text, most=10_000)
+        value = payload.parse(text, limit=10_000)
     if accepted[0]:
-        assert _same(payload.decode(payload.encode(value, most=10_000)), value)
+        assert _same(payload.decode(payload.encode(value, limit=10_000)), value)
         assert json.loads(text) == value
 
 

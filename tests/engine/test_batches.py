@@ -23,7 +23,7 @@ from tests.workers import DEADLINE, ended, until, working
 from windlass import App, State
 from windlass.engine import Engine, Outcome
 from windlass.errors import BadInput, StoreBroken, StoreError, WindlassError
-from windlass.hub.joining import Joined
+from windlass.hub.batching import Coalescer
 from windlass.machine import Fail, Report, Succeed
 from windlass.model import Failure, Limits, Member, NewGroup, NewRun, Options, Receipt, Run, Use, WorkerInfo
 from windlass.payload import slices
@@ -62,7 +62,7 @@ class Watched:
 
 def watch(engine: Any) -> Watched:
     watched = Watched(engine.records.store)
-    engine.records.store = watched
+    engine.records.batches.store = watched
     return watched
 
 
@@ -210,7 +210,7 @@ def test_a_worker_reports_in_batches_of_so_many_bytes(app: App) -> None:
 
     handles = app.enqueue_many([waits.new(LARGER if n == 5 else KIB) for n in range(30)])
     with working(app, slots=30, prepare=prepare) as at_work:
-        until(lambda: len(at_work.worker._busy) == 30)
+        until(lambda: len(at_work.worker.in_flight.busy) == 30)
         free.set()
         assert {ended(handle).state for handle in handles} == {State.SUCCEEDED}
     sizes = [[len(outcome.report.output) for outcome in outcomes] for outcomes, _ in ports.loop.asked["report_many"]]
@@ -222,14 +222,14 @@ def test_what_the_store_refuses_of_one_run_ends_that_one_alone(app: App) -> None
     """Its result is not taken: it fails for that. Its error is not taken either: it is left to its lease."""
 
     def prepare(worker: Worker) -> None:
-        watch(worker.port)
+        watch(worker.runtime.port)
 
     with working(app, slots=8, prepare=prepare) as at_work:
         bad, stuck = app.enqueue("says", {"text": POISON}), app.enqueue("breaks", {"text": POISON})
         good = [app.enqueue("says", {"text": "fine"}) for _ in range(20)]
         assert {ended(handle).state for handle in good} == {State.SUCCEEDED}
         run = ended(bad)
-        until(lambda: not at_work.worker._held)
+        until(lambda: not at_work.worker.in_flight.held)
         assert at_work.alive
         again = app.enqueue("says", {"text": "still there"})
         assert ended(again).output == '"still there"'
@@ -246,8 +246,8 @@ def test_requests_that_come_together_are_joined_up_to_so_many_bytes() -> None:
         return list(items)
 
     async def main() -> list[list[int]]:
-        joined = Joined(verb, 1_000, 10)
-        return await asyncio.gather(*(joined.ask([n], 1, bytes) for n, bytes in enumerate([4, 4, 4, 50, 1, 1])))
+        joined = Coalescer(verb, 1_000, 10)
+        return await asyncio.gather(*(joined.submit([n], 1, bytes) for n, bytes in enumerate([4, 4, 4, 50, 1, 1])))
 
     assert asyncio.run(main()) == [[0], [1], [2], [3], [4], [5]]
     assert max(calls) <= 2
@@ -259,12 +259,12 @@ def test_requests_that_come_together_are_joined_up_to_so_many_bytes() -> None:
 
 @FULL_SIZE
 def test_results_of_more_than_a_quarter_of_a_gigabyte_at_once(emptied_postgres: str) -> None:
-    gate = threading.Barrier(280)
+    limiter = threading.Barrier(280)
     with App(emptied_postgres) as app:
 
         @app.job(name="large", max_attempts=1)
         def large() -> str:
-            gate.wait(DEADLINE * 5)
+            limiter.wait(DEADLINE * 5)
             return "x" * (1024 * 1024 - 2)
 
         handles = app.enqueue_many([large.new() for _ in range(280)])

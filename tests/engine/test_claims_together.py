@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.harness import Harness
 from tests.tiers import long
 from windlass.clock import ManualClock
-from windlass.engine import Ask, Engine
+from windlass.engine import ClaimRequest, Engine
 from windlass.errors import BadInput, OutcomeUnknown, StoreUnreachable, WindlassError
 from windlass.machine import Succeed
 from windlass.model import NewRun, Options, Requires, Run, Use, WorkerInfo
@@ -31,8 +31,8 @@ def ids(answer: list[Run] | WindlassError) -> list[str]:
     return [run.id for run in answer]
 
 
-def together(h: Harness, *asks: Ask) -> list[list[str]]:
-    return [ids(answer) for answer in h(h.engine.claim_many(asks))]
+def together(h: Harness, *requests: ClaimRequest) -> list[list[str]]:
+    return [ids(answer) for answer in h(h.engine.claim_many(requests))]
 
 
 # What each gets
@@ -71,9 +71,9 @@ def test_those_who_can_do_different_things_are_served_together(h: Harness) -> No
 def test_what_occupies_something_is_claimed_with_the_rest(h: Harness) -> None:
     h.define("gpu", uses=(Use("card"),), queue="cards")
     cards, mails = [h.create("gpu") for _ in range(2)], [h.create() for _ in range(2)]
-    asks = [h.engine.asking(many(name), count=2) for name in ("a", "b")]
-    asks.append(h.engine.asking(many("c", queues=("default",)), count=2))
-    answers = together(h, *asks)
+    requests = [h.engine.asking(many(name), count=2) for name in ("a", "b")]
+    requests.append(h.engine.asking(many("c", queues=("default",)), count=2))
+    answers = together(h, *requests)
     got = [run_id for answer in answers for run_id in answer]
     assert sorted(got) == sorted([cards[0], *mails])  # the card is there once
 
@@ -92,8 +92,12 @@ def test_claims_of_one_worker_with_one_slot_are_one(h: Harness) -> None:
 
 def test_a_claim_asked_twice_in_one_call_is_one_claim(h: Harness) -> None:
     made = [h.create() for _ in range(4)]
-    asks = [h.engine.asking(many("w"), count=2, nonce=NONCE), h.engine.asking(many("v")), h.engine.asking(many("w"), count=2, nonce=NONCE)]
-    assert together(h, *asks) == [made[:2], [made[2]], made[:2]]
+    requests = [
+        h.engine.asking(many("w"), count=2, nonce=NONCE),
+        h.engine.asking(many("v")),
+        h.engine.asking(many("w"), count=2, nonce=NONCE),
+    ]
+    assert together(h, *requests) == [made[:2], [made[2]], made[:2]]
     again = [h.engine.asking(many("w"), count=2, nonce=NONCE), h.engine.asking(many("v"))]
     assert together(h, *again) == [made[:2], [made[3]]]
 
@@ -158,7 +162,7 @@ def may_take(worker: WorkerInfo, run: Run, lanes: dict[int, Any]) -> bool:
 
 
 def place(run: Run) -> tuple[int, int, int]:
-    return run.band, run.position, run.seq
+    return run.priority_key, run.position, run.seq
 
 
 @long
@@ -180,8 +184,8 @@ def test_nobody_is_passed_by(made: list[NewRun], asked: list[tuple[WorkerInfo, i
     for (worker, count), answer in zip(asked, answers, strict=True):
         assert isinstance(answer, list)
         assert answer == sorted(answer, key=place)
-        assert all(may_take(worker, run, engine.lanes.by_id) and run.worker == worker.name for run in answer)
-        open_to_it = [run for run in left if may_take(worker, run, engine.lanes.by_id)]
+        assert all(may_take(worker, run, engine.parts.ground.lanes.by_id) and run.worker == worker.name for run in answer)
+        open_to_it = [run for run in left if may_take(worker, run, engine.parts.ground.lanes.by_id)]
         assert all(place(run) < place(other) for run in answer for other in open_to_it), "somebody was passed by"
         busy = worker.slots == 1 and worker.name in singles
         singles |= {worker.name} if worker.slots == 1 else set()
@@ -223,9 +227,9 @@ def test_who_was_served_before_the_store_went_away_keeps_what_it_got(h: Harness)
     mail, _, _, page = h.create(), h.create("page"), h.create("page"), h.create("page")
     store = Troubled(h.store)
     engine = Harness(store, h.clock).engine
-    asks = [engine.asking(many("a", queues=("default",))), engine.asking(many("b", queues=("pages",)))]
+    requests = [engine.asking(many("a", queues=("default",))), engine.asking(many("b", queues=("pages",)))]
     store.steal = lambda: h.claim(2, worker="thief", queues=("pages",))  # both that can be seen, so that one has to look again
-    first, second = h(engine.claim_many(asks))
+    first, second = h(engine.claim_many(requests))
     assert ids(first) == [mail]
     assert isinstance(second, StoreUnreachable)
     assert h.get(page).state == "queued"
@@ -242,8 +246,8 @@ def test_each_gets_what_was_committed_although_the_answer_was_lost(h: Harness) -
 def test_a_claim_asked_twice_whose_answer_was_lost_is_answered_once_for_each(h: Harness) -> None:
     run_id, _ = h.create(), h.create()
     h.engine = Harness(Troubled(h.store, loses=True), h.clock).engine
-    asks = [h.engine.asking(many("a"), nonce=NONCE) for _ in range(2)]
-    assert together(h, *asks) == [[run_id], [run_id]]
+    requests = [h.engine.asking(many("a"), nonce=NONCE) for _ in range(2)]
+    assert together(h, *requests) == [[run_id], [run_id]]
 
 
 def test_a_claim_that_finds_nothing_looks_once(h: Harness) -> None:

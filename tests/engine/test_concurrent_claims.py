@@ -12,7 +12,7 @@ from tests.harness import Harness
 from tests.tiers import long
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
-from windlass.hub.joining import Joining
+from windlass.hub.batching import Batcher
 from windlass.model import NewRun, WorkerInfo
 from windlass.store.base import Row, Statement, Store, run_sync
 from windlass.store.postgres import BlockingPostgres
@@ -85,7 +85,7 @@ def in_one_process(path: Path, runs: int, claims: int) -> tuple[list[list[str]],
         engine = Engine(watched, SystemClock())
         await engine.define("mail")
         await engine.create([NewRun("mail") for _ in range(runs)])
-        joining = Joining(engine)
+        joining = Batcher(engine)
         answers = await asyncio.gather(*(joining.claim(engine.asking(WorkerInfo(f"w{n}", slots=8))) for n in range(claims)))
         await engine.close()
         return [[run.id for run in answer] for answer in answers], watched.claims

@@ -23,13 +23,13 @@ from windlass.app.resources import rate_of, rate_text
 from windlass.cli import codes
 from windlass.client import AsyncClient, BlockingTransport, Client, RemotePort
 from windlass.clock import SystemClock
-from windlass.config import open_store
+from windlass.config.opening import open_store
 from windlass.engine import Engine
 from windlass.errors import BadInput, Forbidden, LimitReached, NotFound, WindlassError, WrongState
-from windlass.gates import gate_key
+from windlass.limiters import limiter_key
 from windlass.model import Limits, NewRun, Options, PauseScope, WorkerInfo
 from windlass.store.base import run_sync
-from windlass.worker import loop
+from windlass.worker import claims
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ SCOPES: list[tuple[PauseScope, str]] = [("job", "send"), ("queue", "post"), ("sy
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that waits looks again when it is told to, and at no other time."""
-    monkeypatch.setattr(loop, "LONGEST_WAIT", float(AGES))
+    monkeypatch.setattr(claims, "LONGEST_WAIT", float(AGES))
     monkeypatch.setattr(RemotePort, "longest_wait", float(AGES))
 
 
@@ -204,14 +204,14 @@ def test_a_pause_over_http_names_who_did_it_and_is_in_the_audit(tmp_path: Path) 
     with served(tmp_path) as (hub, engine):
         _, secret = run_sync(engine.create_token("ops", ["admin"]))
         with Client(hub.url, token=secret) as client:
-            assert client.pause("queue", "mail", by="somebody else").who == "ops"
+            assert client.pause("queue", "mail", by="somebody else").actor == "ops"
             client.resume("queue", "mail")
-            client.set_queue("mail", ageing=60_000)
+            client.set_queue("mail", aging=60_000)
             client.set_resource("ollama", capacity=1)
             client.add_resource("ollama", capacity=7)  # changes nothing, so it is no act
             client.add_resource("gpu", capacity=2)
             client.drop_resource("ollama")
-        audit = [(entry.who, entry.what, entry.subject) for entry in run_sync(engine.audit()).entries[::-1]]
+        audit = [(entry.actor, entry.what, entry.subject) for entry in run_sync(engine.audit()).entries[::-1]]
         assert audit[-6:] == [
             ("ops", "pause", "queue mail"),
             ("ops", "resume", "queue mail"),
@@ -264,7 +264,7 @@ def test_code_makes_a_resource_once_and_people_change_it(place: Place, caplog: p
     run_sync(app.verbs.set_resource("api", capacity=1))
     with caplog.at_level(logging.WARNING, "windlass.app"):
         assert _resource(start(capacity=3, rates=["100/minute"]), "api") == (1, ())
-    assert "set otherwise than the code says" in caplog.text
+    assert "has other settings than in the code" in caplog.text
     caplog.clear()
     assert _resource(start(capacity=1), "api") == (1, ())
     assert _resource(start(capacity=4, set=True), "api") == (4, ())
@@ -287,7 +287,7 @@ def test_a_token_that_may_only_submit_uses_what_is_there(tmp_path: Path, monkeyp
             app.resource("ollama", capacity=1)
             app.resource("gpu", capacity=1)
             with app.slot("ollama", timeout=0):
-                assert run_sync(engine.slots())[0].who == "shop"
+                assert run_sync(engine.slots())[0].actor == "shop"
             with pytest.raises(NotFound), app.slot("gpu"):
                 pass
 
@@ -328,7 +328,7 @@ def test_what_every_job_of_an_app_uses_is_said_once(place: Place) -> None:
             gate.open()
             for run in runs:
                 ended(run)
-        assert gate.most == 1  # one at a time, anywhere
+        assert gate.limit == 1  # one at a time, anywhere
         assert run_sync(app.verbs.get_resource("global")).jobs == ("one", "own", "two")
         assert run_sync(app.verbs.get_resource("gpu")).jobs == ("two",)
 
@@ -362,7 +362,7 @@ def test_workers_of_two_hubs_share_a_capacity_and_a_change_is_in_effect_at_once(
         gate.open()
         for run in runs:
             ended(run)
-    assert gate.most == 3
+    assert gate.limit == 3
 
 
 @everywhere
@@ -379,7 +379,7 @@ def test_a_limit_per_key_holds_for_each_key(place: Place) -> None:
         assert sorted(gate.reached(2)) == ["41", "42"]
         (reason,) = until(runs[1].why)
         assert (reason.code, reason.data["key"]) == ("full", "41")
-        assert [holder.run for holder in run_sync(app.verbs.occupants(gate_key("customer", "41"))).runs] == [runs[0].id]
+        assert [holder.run for holder in run_sync(app.verbs.occupants(limiter_key("customer", "41"))).runs] == [runs[0].id]
         gate.open()
         for run in runs:
             ended(run)
@@ -435,11 +435,11 @@ def test_what_is_no_rate_is_refused(text: Any) -> None:
 @at_both_ends
 def test_a_queue_that_ages_is_set_and_taken_back(place: Place) -> None:
     engine = place.app.verbs
-    queue = run_sync(engine.set_queue("mail", ageing=60_000))
+    queue = run_sync(engine.set_queue("mail", aging=60_000))
     assert queue is not None
     assert run_sync(engine.queues()) == [queue]
-    assert (queue.name, queue.ageing) == ("mail", 60_000)
-    assert run_sync(engine.set_queue("mail", ageing=None)) is None
+    assert (queue.name, queue.aging) == ("mail", 60_000)
+    assert run_sync(engine.set_queue("mail", aging=None)) is None
     assert run_sync(engine.queues()) == []
 
 
@@ -452,8 +452,8 @@ WRONG: list[tuple[str, Callable[[Any], Any], type[WindlassError]]] = [
     ("something else", lambda engine: engine.pause("worker", "w1"), BadInput),
     ("a long name", lambda engine: engine.resume("job", "x" * 200), BadInput),
     ("a control character", lambda engine: engine.pause("queue", "a\nb"), BadInput),
-    ("a step of nothing", lambda engine: engine.set_queue("mail", ageing=0), BadInput),
-    ("no queue", lambda engine: engine.set_queue("", ageing=1), BadInput),
+    ("a step of nothing", lambda engine: engine.set_queue("mail", aging=0), BadInput),
+    ("no queue", lambda engine: engine.set_queue("", aging=1), BadInput),
     ("less than nothing", lambda engine: engine.set_resource("gpu", capacity=-1), BadInput),
     ("a rate of nothing", lambda engine: engine.set_resource("gpu", rates=(Rate(0, 1_000),)), BadInput),
     ("nine rates", lambda engine: engine.set_resource("gpu", rates=(Rate(1, 1_000),) * 9), BadInput),
@@ -497,9 +497,9 @@ def test_an_app_says_what_it_means(tmp_path: Path) -> None:
 def test_what_can_be_set_is_bounded(tmp_path: Path) -> None:
     with served(tmp_path, pauses=1, queues=1, resources=1) as (_, engine):
         run_sync(engine.pause("queue", "a"))
-        run_sync(engine.set_queue("a", ageing=1))
+        run_sync(engine.set_queue("a", aging=1))
         run_sync(engine.set_resource("a", capacity=1))
-        for verb in (engine.pause("queue", "b"), engine.set_queue("b", ageing=1), engine.set_resource("b", capacity=1)):
+        for verb in (engine.pause("queue", "b"), engine.set_queue("b", aging=1), engine.set_resource("b", capacity=1)):
             with pytest.raises(LimitReached):
                 run_sync(verb)
 
@@ -509,10 +509,10 @@ def test_what_can_be_set_is_bounded(tmp_path: Path) -> None:
 def test_names_with_any_character_go_through_the_hub(place: Place, name: str) -> None:
     engine = place.app.verbs
     run_sync(engine.set_resource(name, capacity=1))
-    run_sync(engine.set_queue(name, ageing=5))
+    run_sync(engine.set_queue(name, aging=5))
     run_sync(engine.pause("queue", name))
     with place.app.slot(name, key=name, timeout=0):
-        assert [slot.key for slot in run_sync(engine.occupants(gate_key(name, name))).slots] == [gate_key(name, name)]
+        assert [slot.key for slot in run_sync(engine.occupants(limiter_key(name, name))).slots] == [limiter_key(name, name)]
     assert run_sync(engine.get_resource(name)).resource.name == name
     assert [queue.name for queue in run_sync(engine.queues())] == [name]
     assert run_sync(engine.resume("queue", name))
@@ -539,9 +539,9 @@ async def _story(verbs: Any, leap: Callable[[int], None]) -> list[Any]:
     await ask(verbs.pauses())
     await ask(verbs.resume("queue", "mail"))
     await ask(verbs.resume("queue", "mail"))
-    await ask(verbs.set_queue("mail", ageing=1_000))
+    await ask(verbs.set_queue("mail", aging=1_000))
     await ask(verbs.queues())
-    await ask(verbs.set_queue("mail", ageing=None))
+    await ask(verbs.set_queue("mail", aging=None))
     await ask(verbs.set_resource("gpu", capacity=2, rates=(Rate(5, 1_000, 3),), max_wait=5))
     await ask(verbs.add_resource("gpu", capacity=9))
     await ask(verbs.add_resource("ollama", capacity=1))
@@ -583,7 +583,7 @@ def test_M2_the_hub_answers_as_the_embedded_engine_does(tmp_path: Path) -> None:
     answers = run_sync(_story(port, clock.leap))
     run_sync(port.close())
     hub.stop()
-    assert [str(answer).replace("who='anonymous'", "who=None") for answer in answers] == [str(answer) for answer in expected]
+    assert [str(answer).replace("actor='anonymous'", "actor=None") for answer in answers] == [str(answer) for answer in expected]
 
 
 class Still(SystemClock):
@@ -644,9 +644,9 @@ def test_resources_are_set_shown_and_forgotten_at_the_command_line(place: Place,
     document = command.json("resources", "set", "api", "--capacity", "none", "--rate", "1/day")
     assert (document["capacity"], document["rates"], document["max_wait"]) == (None, [{"count": 1, "period": 86_400_000}], 5_000)
     assert command.json("resources", "list")["resources"] == command.json("resources")["resources"] == [document]
-    assert "Nobody occupies it." in command("resources", "show", "api")
+    assert "Nothing occupies it." in command("resources", "show", "api")
     with place.app.slot("api", key="42"):
-        assert "somebody" not in command("resources", "show", "api", "--key", "42")
+        assert "unnamed" not in command("resources", "show", "api", "--key", "42")
         shown = command.json("resources", "show", "api", "--key", "42")["occupants"]["slots"]
         assert [(slot["resource"], slot["key"], slot["state"], "token" in slot) for slot in shown] == [("api", "42", "held", False)]
     assert command("resources", "drop", "api") == "api is gone."
@@ -698,10 +698,10 @@ def test_pauses_and_queues_are_listed_at_the_command_line(place: Place, command:
     assert command("resume", "--all") == "Everything was not paused."
     assert command.json("resume", "--job", "send") == {"resumed": True}
     assert command("queues") == "Nothing is set for any queue."
-    assert command("queues", "set", "mail", "--ageing", "5m") == "In mail a wait of 5m is worth one step of priority."
+    assert command("queues", "set", "mail", "--aging", "5m") == "In mail a wait of 5m is worth one step of priority."
     assert command("queues").splitlines()[1].split() == ["mail", "5m"]
-    assert command.json("queues", "list") == {"queues": [{"name": "mail", "ageing": 300_000}]}
-    assert command("queues", "set", "mail", "--ageing", "none") == "In mail priorities alone count."
+    assert command.json("queues", "list") == {"queues": [{"name": "mail", "aging": 300_000}]}
+    assert command("queues", "set", "mail", "--aging", "none") == "In mail priorities alone count."
     assert command.json("queues") == {"queues": []}
 
 
@@ -711,9 +711,9 @@ def test_what_is_wrong_at_the_command_line_is_said(place: Place, command: Comman
         (("pause",), codes.USAGE, "one of the arguments --queue --job --all is required"),
         (("pause", "--queue", "a", "--all"), codes.USAGE, "not allowed with"),
         (("pause", "--queue", ""), codes.USAGE, "A queue's name"),
-        (("queues", "set", "mail"), codes.USAGE, "--ageing"),
-        (("queues", "set", "mail", "--ageing", "soon"), codes.USAGE, "a duration"),
-        (("resources", "set", "api"), codes.USAGE, "Nothing is said of the resource"),
+        (("queues", "set", "mail"), codes.USAGE, "--aging"),
+        (("queues", "set", "mail", "--aging", "soon"), codes.USAGE, "a duration"),
+        (("resources", "set", "api"), codes.USAGE, "There is nothing to set"),
         (("resources", "set", "api", "--rate", "often"), codes.USAGE, "100/minute"),
         (("resources", "set", "api", "--capacity", "-1"), codes.USAGE, "--capacity"),
         (("resources", "show", "none"), codes.NOT_FOUND, "windlass resources"),

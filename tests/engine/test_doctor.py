@@ -22,25 +22,25 @@ from tests.harness import Harness
 from tests.served import ServedHub
 from tests.workers import until, working
 from windlass import App, cli
+from windlass.answers import SEVERITIES
 from windlass.client import Client
 from windlass.clock import ManualClock, SystemClock
+from windlass.doctor import CHECKS, LIMIT, stores
 from windlass.engine import Engine, Finding
-from windlass.engine.doctor import CHECKS, MOST, stores
-from windlass.engine.doctor.findings import SEVERITIES
 from windlass.errors import StoreUnreachable
 from windlass.model import NewRun, Options, Rate, Requires, Use, WorkerInfo
 from windlass.store import disks
 from windlass.store.base import run_sync
-from windlass.store.disks import Mount, Stranger, Surroundings, mount_of, mounts
-from windlass.store.doctor import File, Server
+from windlass.store.disks import FileEnvironment, ForeignProcess, Mount, mount_of, mounts
 from windlass.store.postgres import BlockingPostgres
+from windlass.store.records.doctor import File, Server
 from windlass.store.sqlite import BlockingSqlite
 from windlass.testing.servers import PostgresServer
-from windlass.worker import host, loop
+from windlass.worker import host, metrics
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 GIB = 2**30
-SOUND = Surroundings("ext4", 0, 100 * GIB, 200 * GIB, ())
+SOUND = FileEnvironment("ext4", 0, 100 * GIB, 200 * GIB, ())
 
 
 @pytest.fixture(autouse=True)
@@ -307,7 +307,7 @@ def test_runs_wait_for_a_pause_to_end(h: Harness, scope: Any, name: str, resumed
 
 def test_a_direct_call_holds_its_slot_for_long(h: Harness) -> None:
     resource(h, "ollama", 1)
-    slot = h(h.engine.reserve("ollama", who="ann", lease=2 * HOUR))
+    slot = h(h.engine.reserve("ollama", actor="ann", lease=2 * HOUR))
     h.clock.advance(HOUR - 1)
     assert h(h.engine.doctor()) == []
     h.clock.advance(1)
@@ -377,7 +377,7 @@ def block_for(seconds: float) -> None:
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
-    monkeypatch.setattr(loop, "MEASURE_EVERY", 0.1)
+    monkeypatch.setattr(metrics, "MEASURE_EVERY", 0.1)
     with App(tmp_path / "windlass.db") as made:
         yield made
 
@@ -412,7 +412,7 @@ def test_a_worker_whose_host_cannot_be_measured_tells_of_itself(tmp_path: Path, 
         raise OSError("no /proc here")
 
     monkeypatch.setattr(host, "metrics", broken)
-    monkeypatch.setattr(loop, "MEASURE_EVERY", 0.1)
+    monkeypatch.setattr(metrics, "MEASURE_EVERY", 0.1)
     served = ServedHub(tmp_path / "hub.db")
     try:
         with App(served.url) as app, Client(served.url) as client:
@@ -561,13 +561,13 @@ def test_what_follows_the_journal_is_far_behind(h: Harness) -> None:
     h.clock.advance(DAY)
     hooks.end(h)
     h.clock.advance(4 * MINUTE)
-    assert "follower_behind" not in found(h)  # what they have not read has just happened
+    assert "consumer_behind" not in found(h)  # what they have not read has just happened
     h.clock.advance(2 * MINUTE)
-    severities = {finding.data["follower"]: finding.severity for finding in h(h.engine.doctor()) if finding.code == "follower_behind"}
+    severities = {finding.data["consumer"]: finding.severity for finding in h(h.engine.doctor()) if finding.code == "consumer_behind"}
     assert severities == {"webhooks": "warning", "stats": "note"}
     hooks.make(h)
     h(h.engine.roll_up())
-    assert "follower_behind" not in found(h)
+    assert "consumer_behind" not in found(h)
 
 
 # Time
@@ -655,9 +655,9 @@ def test_where_the_system_does_not_tell_its_mounts_nothing_is_known() -> None:
         ({"free": GIB}, "disk_nearly_full", "warning"),
         ({"free": 3 * GIB, "total": 200 * GIB}, "disk_nearly_full", "warning"),
         ({"readable": ("shop.db",)}, "readable_by_others", "warning"),
-        ({"strangers": (Stranger(7, "sqlite3"),)}, "another_engine", "warning"),
-        ({"strangers": (Stranger(7, "sqlite3", "3.52.0"),)}, "another_engine", "warning"),
-        ({"strangers": (Stranger(7, "sqlite3", "3.40.1", old=True),)}, "another_engine", "problem"),
+        ({"foreign_processes": (ForeignProcess(7, "sqlite3"),)}, "another_engine", "warning"),
+        ({"foreign_processes": (ForeignProcess(7, "sqlite3", "3.52.0"),)}, "another_engine", "warning"),
+        ({"foreign_processes": (ForeignProcess(7, "sqlite3", "3.40.1", old=True),)}, "another_engine", "problem"),
     ],
 )
 def test_how_a_file_lies(around: dict[str, Any], code: str, severity: str) -> None:
@@ -799,11 +799,11 @@ def test_connections_are_used_up(used: int, severity: str | None) -> None:
 
 
 def test_the_servers_connections_are_counted(post: Harness, postgres_server: PostgresServer) -> None:
-    server = post(post.engine.records.server())
+    server = post(post.engine.records.doctor.server())
     assert server is not None
     others = [psycopg.connect(postgres_server.url("home")) for _ in range(3)]
-    assert until(lambda: (now := post(post.engine.records.server())) and now.connections >= server.connections + 3)
-    assert 0 < server.connections < server.most
+    assert until(lambda: (now := post(post.engine.records.doctor.server())) and now.connections >= server.connections + 3)
+    assert 0 < server.connections < server.limit
     for other in others:
         other.close()
 
@@ -892,11 +892,11 @@ def test_a_store_that_is_away_is_an_error(postgres_server: PostgresServer, postg
 
 def test_what_there_is_too_much_of_is_cut(memory: Harness) -> None:
     lives(memory, jobs=())
-    for n in range(MOST + 5):
+    for n in range(LIMIT + 5):
         memory.define(f"job{n}")
         memory.create(f"job{n}")
     findings = memory(memory.engine.doctor())
-    assert [one.code for one in findings] == ["no_worker"] * MOST + ["and_more"]
+    assert [one.code for one in findings] == ["no_worker"] * LIMIT + ["and_more"]
     assert findings[-1].text.startswith("5 more findings")
 
 
@@ -912,7 +912,7 @@ def test_the_worst_comes_first(memory: Harness) -> None:
 
 def test_every_finding_is_on_the_page() -> None:
     root = Path(__file__).parents[2]
-    texts = [path.read_text(encoding="utf-8") for path in sorted((root / "src/windlass/engine/doctor").glob("*.py"))]
+    texts = [path.read_text(encoding="utf-8") for path in sorted((root / "src/windlass/doctor").glob("*.py"))]
     texts.append((root / "src/windlass/hub/doctor.py").read_text(encoding="utf-8"))
     codes = {code for text in texts for code in re.findall(r'(?:problem|warning|note|worst|\))\(\s*"(\w+)"', text)}
     page = (root / "docs" / "doctor.md").read_text(encoding="utf-8")

@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness import Harness, open_store
+from tests.harness import Harness, folder_for, open_store
 from tests.served import LeapingClock, ServedHub
 from windlass import App, State, cli
 from windlass.app.signatures import Signature
 from windlass.client import Client
 from windlass.clock import ManualClock
-from windlass.config import open_store as open_any
+from windlass.config.opening import open_store as open_any
 from windlass.engine import Engine
 from windlass.errors import BadInput, TooLarge
 from windlass.model import Key, Limits, Member, NewGroup, NewRun, Options, WorkerInfo
@@ -46,9 +46,9 @@ def fingerprint(function: Callable[..., Any]) -> str:
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def h(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+def h(request: pytest.FixtureRequest) -> Iterator[Harness]:
     clock = ManualClock()
-    harness = Harness(open_store(request.param, tmp_path, request, clock), clock)
+    harness = Harness(open_store(request.param, folder_for(request.param, request), request, clock), clock)
     define(harness, old)
     yield harness
     run_sync(harness.store.close())
@@ -175,8 +175,8 @@ def test_only_the_newest_documents_of_a_job_are_kept_and_that_of_its_definer(h: 
     h.clock.advance(1)
     h(h.engine.define("thumbnail", schema=schema(new)))
     h(h.engine.define("thumbnail", schema=documents[30]))
-    fingerprints = [(h.engine.told(document) or h.engine.told({})).schema for document in documents]  # type: ignore[union-attr]
-    kept = h(h.engine.records.documents([("thumbnail", one) for one in fingerprints]))
+    fingerprints = [version.schema for document in documents if (version := h.engine.version_of(document)) is not None]
+    kept = h(h.engine.records.jobs.documents([("thumbnail", one) for one in fingerprints]))
     assert h.engine.limits.versions == 16
     assert kept.keys() == set(fingerprints[24:])
     with pytest.raises(BadInput, match="'imag' is unknown"):

@@ -12,8 +12,8 @@ from windlass.errors import (
     BadInput,
     Cancelled,
     DuplicateKey,
-    Frozen,
     LeaseLost,
+    NotEditable,
     NotFound,
     OutcomeUnknown,
     Pruned,
@@ -24,7 +24,7 @@ from windlass.errors import (
     WrongState,
 )
 from windlass.faults import FAULTS
-from windlass.machine import Fail, GiveBack, Snooze, Succeed
+from windlass.machine import Fail, Requeue, Snooze, Succeed
 from windlass.model import Failure, Key, Limits, NewRun, Options, Receipt, Requires, State, WorkerInfo
 from windlass.store.records import Held
 
@@ -87,7 +87,7 @@ def test_one_key_twice_in_one_call_makes_one_run(h: Harness) -> None:
 
 
 def test_a_key_lasts_as_long_as_it_says(h: Harness) -> None:
-    keys = [Key("u"), Key("t", "time", 60_000), Key("f", "forever")]
+    keys = [Key("u"), Key("t", 60_000), Key("f", "forever")]
     made = [h.create(key=key) for key in keys]
     for run in h.claim(3):
         h.succeed(run)
@@ -124,18 +124,18 @@ def test_creations_in_a_transaction_are_stored_together_or_not_at_all(h: Harness
     assert len(h(h.engine.runs()).runs) == 2
 
 
-def test_predecessors_release_or_doom_what_waits(h: Harness) -> None:
+def test_predecessors_release_or_cancel_what_waits(h: Harness) -> None:
     good, bad = h.create(), h.create()
     both = h.create(after=(good, bad))
     after_good = h.create(after=(good,), due_at=h.clock.now() + 5_000)
-    child_of_doomed = h.create(after=(both,))
+    child_of_cancelled = h.create(after=(both,))
     any_end = h.create(after=(both,), after_end="any")
     runs = {run.id: run for run in h.claim(2)}
     h.succeed(runs[good])
     assert [h.get(run).state for run in (both, after_good)] == [State.WAITING, State.SCHEDULED]
     h.fail(runs[bad], retry=False)
-    assert [h.get(run).state for run in (both, child_of_doomed, any_end)] == [State.CANCELLED, State.CANCELLED, State.QUEUED]
-    assert h.get(child_of_doomed).reason == "predecessor failed"
+    assert [h.get(run).state for run in (both, child_of_cancelled, any_end)] == [State.CANCELLED, State.CANCELLED, State.QUEUED]
+    assert h.get(child_of_cancelled).reason == "predecessor failed"
     assert h.moves(any_end) == ["create", "release"]
 
 
@@ -374,19 +374,19 @@ def test_many_reports_are_answered_one_by_one(h: Harness) -> None:
     assert answers[5].repeated
 
 
-def test_snoozes_and_give_backs_burn_no_try_but_are_bounded(h: Harness) -> None:
-    h.define(max_attempts=1, max_returns=2)
+def test_snoozes_and_requeues_count_no_failure_but_are_bounded(h: Harness) -> None:
+    h.define(max_attempts=1, max_requeues=2)
     run_id = h.create()
     h.report(run := h.claimed(), Snooze(token=run.token, delay=1_000))
     assert h.get(run_id).due_at == h.clock.now() + 1_000
     h.sweep(after=1_000)
-    h.report(run := h.claimed(), GiveBack(token=run.token))
-    assert (h.get(run_id).state, h.get(run_id).burnt, h.get(run_id).attempt) == (State.QUEUED, 0, 3)
+    h.report(run := h.claimed(), Requeue(token=run.token))
+    assert (h.get(run_id).state, h.get(run_id).failures, h.get(run_id).attempt) == (State.QUEUED, 0, 3)
     assert [attempt.outcome for attempt in h(h.engine.attempts(run_id))] == ["returned", "returned", "queued"]
-    h.report(run := h.claimed(), GiveBack(token=run.token))
+    h.report(run := h.claimed(), Requeue(token=run.token))
     ended = h.get(run_id)
-    assert (ended.state, ended.error and ended.error.code) == (State.FAILED, "max_returns_exceeded")
-    assert h.report(run, GiveBack(token=run.token)).repeated
+    assert (ended.state, ended.error and ended.error.code) == (State.FAILED, "max_requeues_exceeded")
+    assert h.report(run, Requeue(token=run.token)).repeated
 
 
 def test_the_same_report_again_gets_the_same_answer_also_for_a_closed_attempt(h: Harness) -> None:
@@ -485,7 +485,7 @@ def test_a_sweep_that_finds_a_lease_renewed_looks_again_later(h: Harness) -> Non
     h(h.engine.beat([Held(run.seq, token(run))]))
     h.sweep(after=1)
     assert h.get(run_id).state is State.CLAIMED
-    assert h.get(run_id).look_at == h.get(run_id).lease_until
+    assert h.get(run_id).lease_check_at == h.get(run_id).lease_until
     h.sweep(after=LEASE)
     assert h.get(run_id).state is State.SCHEDULED
 
@@ -541,9 +541,9 @@ def test_a_patch_changes_what_waits_and_leaves_an_entry(h: Harness) -> None:
     assert (run.priority, run.payload, run.queue, run.max_attempts) == (4, '{"new":true}', "elsewhere", 9)
     assert h(h.engine.history(second))[-1].detail == '{"fields":["max_attempts","payload","priority","queue"],"by":"ann"}'
     assert [item.id for item in h.claim(2)] == [second, first]
-    with pytest.raises(Frozen, match="Cannot modify payload"):
+    with pytest.raises(NotEditable, match="Cannot modify payload"):
         h(h.engine.patch(second, payload={}))
-    with pytest.raises(Frozen, match="Cannot modify state, token"):
+    with pytest.raises(NotEditable, match="Cannot modify state, token"):
         h(h.engine.patch(first, token="x", state="queued"))
 
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.grounds import set_ground
 from tests.harness import Harness, open_store, token
 from tests.invariants import CLEAR, Observer, clear, with_tables
 from tests.tiers import long
 from windlass.clock import ManualClock
-from windlass.engine import Outcome, create, groups, retention
+from windlass.engine import Outcome, creations, groups, removal
 from windlass.errors import BadInput, Cancelled, DuplicateKey, NotFound, UnknownJob, WrongState
 from windlass.faults import FAULTS
 from windlass.machine import ENDED, FIRST, Succeed, begin
@@ -242,7 +243,7 @@ def test_G28_a_group_whose_run_failed_once_and_then_succeeded_is_completed(h: Ha
 def test_DEC_012_whatever_keeps_a_run_from_succeeding_stops_those_behind_it(h: Harness, end: str) -> None:
     """Unit: each end but success."""
     exhausted = "quarantined" if end == "quarantined" else "failed"
-    group = make(h, runs(3, max_attempts=1, exhausted=exhausted))
+    group = make(h, runs(3, max_attempts=1, on_exhausted=exhausted))
     first = members(h, group)[0]
     if end == "cancelled":
         h(h.engine.cancel(first.id, reason="mine"))
@@ -370,7 +371,7 @@ def test_a_job_that_nobody_has_defined_is_refused_unless_it_may_be_waited_for(h:
 
 
 def test_a_group_is_bounded(h: Harness) -> None:
-    h.engine.limits = Limits(create=3, predecessors=1, waits=1)
+    set_ground(h.engine, limits=Limits(create=3, predecessors=1, waits=1))
     with pytest.raises(Exception, match="the limit is 3"):
         make(h, runs(4))
     with pytest.raises(BadInput, match="waits for 2 others; the limit is 1"):
@@ -408,7 +409,7 @@ def test_a_definition_that_changed_meanwhile_is_read_again(h: Harness) -> None:
 
 
 def test_the_same_request_again_is_the_same_group(h: Harness) -> None:
-    key = Key("once", lasts="time", period=1_000, on_duplicate="compare")
+    key = Key("once", ttl=1_000, on_duplicate="compare")
     group = make(h, runs(2), key=key)
     assert make(h, runs(2), key=key) == group
     with pytest.raises(DuplicateKey, match="other content"):
@@ -416,7 +417,7 @@ def test_the_same_request_again_is_the_same_group(h: Harness) -> None:
     assert len(h(h.engine.runs()).runs) == 2
     h.clock.advance(1_000)
     assert make(h, runs(3), key=key).id != group.id
-    with pytest.raises(BadInput, match="for a time or for ever"):
+    with pytest.raises(BadInput, match="needs a time to live"):
         make(h, runs(3), key=Key("while it lasts"))
 
 
@@ -564,7 +565,7 @@ def test_a_rerun_names_the_last_attempt(h: Harness) -> None:
 def test_the_same_rerun_again_is_the_same_group(h: Harness) -> None:
     group = make(h, runs(2))
     works(h)
-    key = Key("again", lasts="time", period=1_000)
+    key = Key("again", ttl=1_000)
     again = h(h.engine.rerun_group(group.id, key=key))
     assert h(h.engine.rerun_group(group.id, key=key)) == again
     assert len(h(h.engine.groups())) == 2
@@ -653,7 +654,7 @@ def test_what_a_run_waited_for_is_kept_until_that_run_has_ended(h: Harness) -> N
 
 
 def test_what_is_kept_does_not_hide_what_may_go(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "SLICE", 2)
+    monkeypatch.setattr(removal, "SLICE", 2)
     blocking = h.create(due_at=h.clock.now() + 90 * DAY)
     kept = [h.create() for _ in range(9)]
     h.create(after=(*kept, blocking))
@@ -665,20 +666,20 @@ def test_what_is_kept_does_not_hide_what_may_go(h: Harness, monkeypatch: pytest.
         h.succeed(run)
     h.clock.advance(8 * DAY)
     assert [h(h.engine.prune()) for _ in range(2)] == [3, 0]
-    assert set(h(h.engine.records.seqs([*kept, *gone]))) == set(kept)
+    assert set(h(h.engine.records.runs.seqs([*kept, *gone]))) == set(kept)
 
 
 def test_what_begins_to_be_needed_while_it_is_removed_stays(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     done = h.create()
     h.succeed(h.claimed())
     h.clock.advance(8 * DAY)
-    prune = h.engine.records.prune
+    prune = h.engine.records.retention.prune
 
     async def later(ids: Iterable[int], now: int, **how: bool) -> None:
         await h.another().engine.create([NewRun("mail", after=(done,))])
         await prune(ids, now, **how)
 
-    monkeypatch.setattr(h.engine.records, "prune", later)
+    monkeypatch.setattr(h.engine.records.retention, "prune", later)
     assert h(h.engine.prune()) == 0
     assert h.get(done).state is State.SUCCEEDED
 
@@ -850,7 +851,7 @@ def test_runs_of_all_kinds_begin_as_the_machine_says(h: Harness, monkeypatch: py
         decided.add(beginning := begin(*given, **more))
         return beginning
 
-    monkeypatch.setattr(create, "begin", begins)
+    monkeypatch.setattr(creations, "begin", begins)
     now = h.clock.now()
     first = h.create()
     h(h.engine.create([NewRun("mail"), NewRun("mail", due_at=now + DAY), NewRun("mail", after=(first,), due_at=now + DAY)]))

@@ -36,7 +36,7 @@ class Installed:
 
 
 def _installed(monkeypatch: pytest.MonkeyPatch, source: dict[str, Any] | None) -> str:
-    monkeypatch.setattr("windlass.extras.distribution", lambda _name: Installed(source))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _name: Installed(source))
     return install("hub").removeprefix("Install what is missing: ")
 
 
@@ -63,7 +63,7 @@ def test_what_is_no_longer_there_is_not_named_as_if_it_were(tmp_path: Path, monk
     def missing(name: str) -> Any:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("windlass.extras.distribution", missing)
+    monkeypatch.setattr("importlib.metadata.distribution", missing)
     assert ".[hub]" in install("hub")
 
 

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.grounds import set_ground
 from tests.harness import LEASE, Harness, token
 from tests.tiers import long
 from windlass.clock import ManualClock
 from windlass.engine import Outcome
 from windlass.errors import BadInput, LeaseLost, LimitReached, NotFound, WrongState
-from windlass.gates import Choice, gate_key
-from windlass.machine import LIVE, GiveBack, Snooze, Succeed
+from windlass.limiters import Selector, limiter_key
+from windlass.machine import LIVE, Requeue, Snooze, Succeed
 from windlass.model import Limits, NewRun, Options, Rate, Requires, Run, Slot, State, Use, WorkerInfo
 from windlass.store.base import run_sync
-from windlass.store.claims import FIRST, Handed
 from windlass.store.records import Held
+from windlass.store.records.claims import FIRST, HandedRuns
 from windlass.store.sqlite import BlockingSqlite
 
 GPU = (Use("gpu"),)
@@ -45,13 +46,13 @@ def why(h: Harness, run_id: str) -> list[str]:
 
 
 def held(h: Harness, key: str = "gpu") -> int:
-    return h(h.engine.records.usage([key]))[key].held
+    return h(h.engine.records.limiters.usage([key]))[key].held
 
 
 def unaware(h: Harness) -> Harness:
     """A process that has read the lanes when none was limited yet, and has had no reason to read them again."""
     other = h.another()
-    other(other.engine.refresh_lanes())
+    other(other.engine.parts.ground.refresh_lanes())
     return other
 
 
@@ -185,7 +186,7 @@ def test_S11_a_lapsed_cancelled_or_retried_run_lets_go(h: Harness) -> None:
     assert h.claim() == []  # it is being cancelled, so it still has it
     h.sweep(1_000)
     back = h.claimed()
-    h.report(back, GiveBack(token=back.token))
+    h.report(back, Requeue(token=back.token))
     snoozed = h.claimed()
     h.report(snoozed, Snooze(token=snoozed.token, delay=1_000))
     assert h.claimed().id not in (lost.id, snoozed.id)
@@ -200,10 +201,10 @@ def test_a_row_left_behind_counts_nothing(h: Harness) -> None:
     h.create(), h.create()
     run = h.claimed()
     stranger.succeed(run)
-    assert not stranger.engine.lanes.limited
+    assert not stranger.engine.parts.ground.lanes.limited
     assert held(h) == 0
     last = h.claimed()
-    h(h.engine.tidy_gates())
+    h(h.engine.parts.parking.tidy())
     assert [holder.run for holder in h(h.engine.occupants("gpu")).runs] == [last.id]
 
 
@@ -258,7 +259,7 @@ def test_a_claim_does_not_read_over_what_waits_for_nothing_at_all(h: Harness) ->
         of(h, number, "keyed")
     free, worker = h.create(), WorkerInfo("w1", slots=1_000)
     assert ids(h.claim(5)) == [free]
-    look = h(h.engine.look(h.engine.open_lanes(worker), Choice(h.clock.now()), FIRST, 100))
+    look = h(h.engine.parts.heads.look(h.engine.parts.ground.open_lanes(worker), Selector(h.clock.now()), FIRST, 100))
     assert len(look.views[0].heads) == 1
 
 
@@ -267,7 +268,7 @@ def test_a_resource_that_was_dropped_while_a_job_began_to_use_it_is_for_one_at_a
     limit(h, capacity=5)
     for _ in range(3):
         h.create()
-    assert h(h.engine.records.drop_resources(["gpu"], h.engine.controls.rev, h.engine.lanes.last))
+    assert h(h.engine.records.controls.drop_resources(["gpu"], h.engine.parts.ground.controls.rev, h.engine.parts.ground.lanes.last))
     assert len(h.another().claim(3)) == 1
     assert h.claim(3) == []
 
@@ -291,7 +292,7 @@ def test_what_cannot_be_a_limit_is_refused(h: Harness) -> None:
         h(h.engine.drop_resource("nothing"))
     with pytest.raises(BadInput, match="weight"):
         h.define(uses=(Use("customer", 2, per="customer"),))
-    h.engine.limits = Limits(resources=1)
+    set_ground(h.engine, limits=Limits(resources=1))
     with pytest.raises(LimitReached):
         h.define("other", uses=(Use("other"),))
     assert [state.resource.name for state in h(h.engine.resources())] == ["gpu"]
@@ -305,7 +306,7 @@ def test_a_key_holds_up_only_its_own(h: Harness) -> None:
     h.define(uses=CUSTOMER)
     ones, two = [of(h, 1) for _ in range(4)], of(h, 2)
     assert ids(h.claim(10)) == [*ones[:2], two]
-    assert [h.get(run).parked for run in ones[2:]] == [gate_key("customer", "1")] * 2
+    assert [h.get(run).parked for run in ones[2:]] == [limiter_key("customer", "1")] * 2
 
 
 def test_any_value_can_be_a_key(h: Harness) -> None:
@@ -339,7 +340,7 @@ def test_parked_runs_come_back_however_the_one_before_them_ends(h: Harness, how:
     first, second = of(h, 1), of(h, 1)
     run = h.claimed()
     assert h.claim() == []
-    assert h.get(second).parked == gate_key("customer", "1")
+    assert h.get(second).parked == limiter_key("customer", "1")
     if how == "cancel":
         h(h.engine.cancel(first))
         h(h.engine.lapse())
@@ -353,7 +354,7 @@ def test_parked_runs_come_back_however_the_one_before_them_ends(h: Harness, how:
         h.fail(run)
     elif how == "give back":
         h(h.engine.patch(second, priority=9))  # so that it does not just get it again
-        h.report(run, GiveBack(token=run.token))
+        h.report(run, Requeue(token=run.token))
     elif how == "lapse":
         h.clock.advance(LEASE)
         h(h.engine.lapse())
@@ -424,7 +425,7 @@ def test_a_patch_of_the_payload_changes_the_key(h: Harness) -> None:
     other = of(h, 2)
     h(h.engine.patch(other, payload={"customer": 1}))
     assert len(h.claim(5)) == 1
-    assert h.get(other).parked == gate_key("customer", "1")
+    assert h.get(other).parked == limiter_key("customer", "1")
 
 
 def test_a_sweep_brings_back_what_a_fault_left_parked(h: Harness) -> None:
@@ -433,7 +434,7 @@ def test_a_sweep_brings_back_what_a_fault_left_parked(h: Harness) -> None:
     run = h.claimed()
     assert h.claim() == []
     # As after a fault between the end of the one and the return of the other.
-    h(h.engine.records.succeed([(run.seq, token(run), None, None)], "m", "f", h.clock.now(), limited=False))
+    h(h.engine.records.work.succeed([(run.seq, token(run), None, None)], "m", "f", h.clock.now(), limited=False))
     assert h.claim() == []
     h.sweep()
     assert h.claimed().id == second
@@ -450,7 +451,7 @@ def test_sweeps_reach_every_key(h: Harness) -> None:
     assert len(taken) == 1_200
     stranger(stranger.engine.report_many([Outcome(run.id, Succeed(token=run.token), run.seq) for run in taken[800:]]))
     for _ in range(3):
-        h(h.engine.open_gates())
+        h(h.engine.open_limiters())
     assert len(h.claim(1_000)) == 400
 
 
@@ -506,7 +507,7 @@ def test_a_rate_by_key_parks_until_its_time(h: Harness) -> None:
     h.define(uses=CUSTOMER)
     made, other = [of(h, 1) for _ in range(3)], of(h, 2)
     assert ids(h.claim(10)) == [made[0], other]
-    assert h.get(made[1]).parked == gate_key("customer", "1")
+    assert h.get(made[1]).parked == limiter_key("customer", "1")
     assert h(h.engine.sweep()).back_in == 1_000
     h.clock.advance(999)
     h.sweep()
@@ -558,7 +559,7 @@ def test_a_direct_call_is_behind_what_runs_and_before_the_queue(h: Harness) -> N
     h.define(uses=GPU)
     h.create(), h.create()
     run = h.claimed()
-    slot = reserve(h, who="ann")
+    slot = reserve(h, actor="ann")
     assert slot.state == "waiting"
     h.succeed(run)
     assert h.claim() == []
@@ -635,7 +636,7 @@ def test_a_direct_call_that_cannot_be_is_refused(h: Harness) -> None:
         h(h.engine.reserve("nothing"))
     with pytest.raises(BadInput, match="not 2"):
         reserve(h, weight=2)
-    h.engine.limits = Limits(slots=1)
+    set_ground(h.engine, limits=Limits(slots=1))
     reserve(h)
     with pytest.raises(LimitReached):
         reserve(h)
@@ -649,14 +650,14 @@ def test_a_claim_that_was_refused_because_the_controls_changed_looks_again(h: Ha
     """Somebody pauses another queue just between the look and the taking."""
     h.define(uses=GPU)
     run = h.create()
-    other, take = h.another(), h.engine.records.claim_within
+    other, take = h.another(), h.engine.records.claims.claim_within
 
-    async def late(*arguments: Any) -> Handed:
-        h.engine.records.claim_within = take  # type: ignore[method-assign]
+    async def late(*arguments: Any) -> HandedRuns:
+        h.engine.records.claims.claim_within = take  # type: ignore[method-assign]
         await other.engine.pause("queue", "another")
         return await take(*arguments)
 
-    h.engine.records.claim_within = late  # type: ignore[assignment, method-assign]
+    h.engine.records.claims.claim_within = late  # type: ignore[assignment, method-assign]
     assert ids(h.claim(5)) == [run]
 
 
@@ -665,17 +666,17 @@ def test_a_claim_that_lost_its_runs_goes_on_with_the_next(h: Harness) -> None:
     limit(h, "gpu", None)
     h.define(uses=GPU)
     made = [h.create() for _ in range(12)]
-    other, take = h.another(), h.engine.records.claim_within
+    other, take = h.another(), h.engine.records.claims.claim_within
     lost = 0
 
-    async def late(*arguments: Any) -> Handed:
+    async def late(*arguments: Any) -> HandedRuns:
         nonlocal lost
         if lost < 5:
             lost += 1
             await other.engine.claim(WorkerInfo("other", slots=100))
         return await take(*arguments)
 
-    h.engine.records.claim_within = late  # type: ignore[assignment, method-assign]
+    h.engine.records.claims.claim_within = late  # type: ignore[assignment, method-assign]
     assert ids(h.claim()) == [made[5]]
 
 
@@ -699,11 +700,13 @@ def test_keys_that_nobody_uses_are_forgotten(h: Harness) -> None:
     for run in h.claim(3):
         h.succeed(run)
     h.clock.advance(3_600_001)
-    h(h.engine.tidy_gates())
-    assert len(h(h.engine.records.usage([gate_key("customer", "0")]))[gate_key("customer", "0")].tats) == 1, "its rate still counts"
+    h(h.engine.parts.parking.tidy())
+    assert len(h(h.engine.records.limiters.usage([limiter_key("customer", "0")]))[limiter_key("customer", "0")].tats) == 1, (
+        "its rate still counts"
+    )
     h.clock.advance(3_600_001)
-    h(h.engine.tidy_gates())
-    assert h(h.engine.records.usage([gate_key("customer", "0")]))[gate_key("customer", "0")].tats == {}
+    h(h.engine.parts.parking.tidy())
+    assert h(h.engine.records.limiters.usage([limiter_key("customer", "0")]))[limiter_key("customer", "0")].tats == {}
 
 
 # Why
@@ -739,10 +742,10 @@ def test_why_says_in_words_what_holds_a_run_back(h: Harness) -> None:
     assert told(h, runs["keyed"]) == {"full": f"1 of 1 of 'customer' for '1' are occupied, by run {keyed.id}."}
     assert told(h, runs["light"]) == {"kept": "'gpu' is kept for a run ahead of it that needs more than is free."}
     stranger = h.another()
-    stranger.engine.lanes.limited = False
+    stranger.engine.parts.ground.lanes.limited = False
     stranger.succeed(keyed)
     assert told(h, runs["keyed"]) == {"parked": "It was put aside until its key is free, and will be put back at once."}
-    slot = h(h.engine.reserve("gpu", who="ann"))
+    slot = h(h.engine.reserve("gpu", actor="ann"))
     assert told(h, runs["light"])["reserved"] == f"'gpu' is kept for run {light.id}, a direct call of ann."
     h(h.engine.release(slot.id, slot.token))
     h(h.engine.pause("job", "light", reason="broken", by="ann"))

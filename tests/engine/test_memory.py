@@ -10,17 +10,17 @@ from typing import Any
 from tests.harness import Harness
 from windlass.clock import SystemClock
 from windlass.engine import Engine
-from windlass.model import Job, NewRun, WorkerInfo
+from windlass.model import JobRecord, NewRun, WorkerInfo
 from windlass.store.sqlite import AsyncSqlite
 
 
 def test_a_lane_read_twice_is_one_lane(h: Harness) -> None:
     ids = [h.create(payload=n) for n in range(3)]
     fresh = h.another().engine
-    lanes = h(fresh.home.lanes_after(0))
-    fresh.lanes.add(lanes)
-    fresh.lanes.add(lanes)  # a second verb had asked before the first one was answered
-    fresh.lanes.add(lanes._replace(lanes=lanes.lanes[:1]))
+    lanes = h(fresh.parts.ground.home.lanes.after(0))
+    fresh.parts.ground.lanes.add(lanes)
+    fresh.parts.ground.lanes.add(lanes)  # a second verb had asked before the first one was answered
+    fresh.parts.ground.lanes.add(lanes._replace(lanes=lanes.lanes[:1]))
     assert [run.id for run in h(fresh.runs(state="queued")).runs] == ids
     assert [run.id for run in h(fresh.claim(WorkerInfo("w1", slots=9), count=3))] == ids
 
@@ -35,7 +35,7 @@ def test_claims_at_once_in_a_new_process_see_each_lane_once(tmp_path: Path) -> N
             await maker.create([NewRun(f"job{n}")])
         claims = await asyncio.gather(*(worker.claim(WorkerInfo(f"w{n}")) for n in range(5)))
         assert len({run.id for claim in claims for run in claim}) == 5
-        assert sorted(lane.id for lane in worker.lanes.all) == sorted({lane.id for lane in worker.lanes.all})
+        assert sorted(lane.id for lane in worker.parts.ground.lanes.all) == sorted({lane.id for lane in worker.parts.ground.lanes.all})
         await store.close()
 
     asyncio.run(go())
@@ -45,27 +45,27 @@ def test_a_definition_forgotten_while_another_is_read_is_read_again(h: Harness) 
     h.define("other")
     engine = h.another().engine
     h(engine.create([NewRun("mail")]))  # remembers one of the two
-    read, forgotten = engine.home.jobs_named, list[Sequence[str]]()
+    read, forgotten = engine.parts.ground.home.jobs.named, list[Sequence[str]]()
 
-    async def read_while_somebody_forgets(names: Sequence[str]) -> list[Job]:
+    async def read_while_somebody_forgets(names: Sequence[str]) -> list[JobRecord]:
         if not forgotten:
             forgotten.append(names)
-            engine.forget_jobs()
+            engine.parts.ground.memory.forget_jobs()
         return await read(names)
 
-    engine.home.jobs_named = read_while_somebody_forgets  # type: ignore[method-assign]
+    engine.parts.ground.home.jobs.named = read_while_somebody_forgets  # type: ignore[method-assign]
     assert len(h(engine.create([NewRun("mail"), NewRun("other")]))) == 2
 
 
 def test_a_claim_that_looked_into_the_old_lanes_looks_again_although_another_has_learnt_of_the_new_ones(h: Harness) -> None:
     run_id = h.create()
     engine = h.another().engine
-    look = engine.records.look
+    look = engine.records.claims.look
 
     async def look_while_another_claims(*arguments: Any) -> Any:
         found = await look(*arguments)
-        await engine.refresh_lanes()
+        await engine.parts.ground.refresh_lanes()
         return found
 
-    engine.records.look = look_while_another_claims  # type: ignore[method-assign, assignment]
+    engine.records.claims.look = look_while_another_claims  # type: ignore[method-assign, assignment]
     assert [run.id for run in h(engine.claim(WorkerInfo("w1")))] == [run_id]

@@ -27,7 +27,7 @@ from windlass.client import Client
 from windlass.clock import ManualClock
 from windlass.engine.checks import FAR_FUTURE
 from windlass.engine.moves import APART, FAR, NEAR, _pushed
-from windlass.errors import BadInput, Conflict, Frozen, LimitReached, NotFound, WindlassError, WrongState
+from windlass.errors import BadInput, Conflict, LimitReached, NotEditable, NotFound, WindlassError, WrongState
 from windlass.machine import ENDED, LIVE, LONGEST_HEAD_START, Reorder, step
 from windlass.model import INDEX_STEP, POSITION_STEP, Member, NewGroup, NewRun, Options, Run, State, Use, place
 from windlass.store.base import run_sync
@@ -132,7 +132,7 @@ def test_G2_the_position_of_what_waits_can_be_changed(h: Harness, state: State) 
 def test_G2_the_position_is_frozen_once_handed_out(h: Harness) -> None:
     for state in (*LIVE, *ENDED):
         run = IN_STATE[state](h)
-        with unchanged(h), pytest.raises(Frozen, match="Cannot modify position"):
+        with unchanged(h), pytest.raises(NotEditable, match="Cannot modify position"):
             move(h, run.id, to="top")
         assert h.get(run.id).state is state
 
@@ -140,7 +140,7 @@ def test_G2_the_position_is_frozen_once_handed_out(h: Harness) -> None:
 def test_G2_a_move_that_was_begun_before_the_claim_does_not_reach_what_is_running(h: Harness) -> None:
     run_id = h.create()
     slow = late(h, "move", h.started)
-    with pytest.raises(Frozen, match="Cannot modify position"):
+    with pytest.raises(NotEditable, match="Cannot modify position"):
         move(slow, run_id, to="top")
     assert h.moves(run_id) == ["create", "claim", "start"]
 
@@ -156,9 +156,9 @@ def test_a_move_is_in_the_journal_with_where_to_and_by_whom(h: Harness) -> None:
 
 
 def test_a_run_that_is_parked_keeps_its_place_and_can_be_moved(h: Harness) -> None:
-    h.define(uses=(Use("customer", per="who"),))
+    h.define(uses=(Use("customer", per="actor"),))
     h(h.engine.set_resource("customer", capacity=1))
-    ids = [h.create(payload={"who": who}) for who in ("ann", "ann", "ann", "bob", "tim")]
+    ids = [h.create(payload={"actor": actor}) for actor in ("ann", "ann", "ann", "bob", "tim")]
     ann = h.claimed()
     assert h.claimed().id == ids[3]  # and two of ann's are put aside
     assert [h.get(run_id).parked is not None for run_id in ids[1:3]] == [True, True]
@@ -364,7 +364,7 @@ class Ledger:
 
     def place(self, run_id: str) -> tuple[int, int, int]:
         run = self.h.get(run_id)
-        return run.band, run.position, run.seq
+        return run.priority_key, run.position, run.seq
 
     def put(self, run_id: str) -> None:
         """Where it stands by its own numbers: the rule for what is made, edited or tried again."""
@@ -496,7 +496,7 @@ def test_moves_at_the_same_time_lose_and_double_nobody(kind: str, tmp_path: Path
 
 
 def shift(h: Harness, run_id: str, place: int) -> list[str]:
-    with suppress(Frozen):  # a claim was faster
+    with suppress(NotEditable):  # a claim was faster
         move(h, run_id, place=place)
     return []
 
@@ -616,7 +616,7 @@ def test_nobody_makes_room_for_a_run_that_has_ended_meanwhile(h: Harness) -> Non
     ids = line_up(h, 6)
     before = {run_id: h.get(run_id) for run_id in ids[:5]}
     slow = late(h, "respace", lambda: h(h.engine.cancel(ids[5])))
-    with pytest.raises(Frozen):
+    with pytest.raises(NotEditable):
         move(slow, ids[5], place=2)
     assert {run_id: h.get(run_id) for run_id in ids[:5]} == before
 
@@ -652,10 +652,10 @@ def test_a_run_that_never_stands_still_is_not_moved_for_ever(h: Harness) -> None
 
 def test_a_move_to_another_band_takes_its_priority_and_no_longer_ages(h: Harness) -> None:
     run = h.get(h.create())
-    aged = msgspec.structs.replace(run, aged=4)
-    after = step(aged, Reorder(band=run.band, position=5), 0)
+    aging_priority = msgspec.structs.replace(run, aging_priority=4)
+    after = step(aging_priority, Reorder(priority_key=run.priority_key, position=5), 0)
     assert (after.priority, after.position, after.rev) == (4, 5, run.rev + 1)
-    assert step(aged, Reorder(band=-7, position=5), 0).priority == 7
+    assert step(aging_priority, Reorder(priority_key=-7, position=5), 0).priority == 7
 
 
 # Queues that age
@@ -664,13 +664,13 @@ STEP = 1_000  # milliseconds of waiting that one step of priority is worth
 
 
 @pytest.fixture
-def ageing(h: Harness) -> Harness:
-    h(h.engine.set_queue("default", ageing=STEP))
+def aging(h: Harness) -> Harness:
+    h(h.engine.set_queue("default", aging=STEP))
     return h
 
 
-def test_in_a_queue_that_ages_a_step_of_priority_is_worth_a_wait(ageing: Harness) -> None:
-    h = ageing
+def test_in_a_queue_that_ages_a_step_of_priority_is_worth_a_wait(aging: Harness) -> None:
+    h = aging
     (low,) = prioritised(h, 0)
     h.clock.advance(2 * STEP - 1)
     (high,) = prioritised(h, 2)  # a millisecond less than its priority is worth
@@ -679,20 +679,20 @@ def test_in_a_queue_that_ages_a_step_of_priority_is_worth_a_wait(ageing: Harness
     (late,) = prioritised(h, 2)
     assert queued(h) == [high, low, late]
     assert priorities(h) == [2, 0, 2]
-    assert [h.get(run_id).band for run_id in (high, low, late)] == [0, 0, 0]
+    assert [h.get(run_id).priority_key for run_id in (high, low, late)] == [0, 0, 0]
     assert [run.id for run in h.claim(3)] == [high, low, late]
 
 
-def test_in_a_queue_that_ages_a_scheduled_run_begins_to_age_when_it_is_due(ageing: Harness) -> None:
-    h = ageing
+def test_in_a_queue_that_ages_a_scheduled_run_begins_to_age_when_it_is_due(aging: Harness) -> None:
+    h = aging
     later = h.create(options=Options(priority=2), due_at=h.clock.now() + 5 * STEP)
     (low,) = prioritised(h, 0)
     h.sweep(after=5 * STEP)
     assert queued(h) == [low, later]
 
 
-def test_other_queues_do_not_age(ageing: Harness) -> None:
-    h = ageing
+def test_other_queues_do_not_age(aging: Harness) -> None:
+    h = aging
     low = h.create(options=Options(queue="other"))
     h.clock.advance(100 * STEP)
     high = h.create(options=Options(queue="other", priority=1))
@@ -702,27 +702,27 @@ def test_other_queues_do_not_age(ageing: Harness) -> None:
 def test_a_queue_ages_for_what_is_made_after_it_was_told_in_every_process(h: Harness) -> None:
     other = h.another()
     before = other.create(options=Options(priority=1))
-    h(h.engine.set_queue("default", ageing=STEP))
+    h(h.engine.set_queue("default", aging=STEP))
     made = other.create(options=Options(priority=1))
-    assert (h.get(before).aged, h.get(made).aged) == (None, 1)
-    assert h.get(made).policy.ageing == STEP
-    h(h.engine.set_queue("default", ageing=None))
-    assert h.get(other.create(options=Options(priority=1))).aged is None
+    assert (h.get(before).aging_priority, h.get(made).aging_priority) == (None, 1)
+    assert h.get(made).policy.aging == STEP
+    h(h.engine.set_queue("default", aging=None))
+    assert h.get(other.create(options=Options(priority=1))).aging_priority is None
 
 
-def test_patching_the_priority_of_a_run_that_ages_moves_it_by_the_difference(ageing: Harness) -> None:
-    h = ageing
+def test_patching_the_priority_of_a_run_that_ages_moves_it_by_the_difference(aging: Harness) -> None:
+    h = aging
     run = h.get(prioritised(h, 2)[0])
     after = h(h.engine.patch(run.id, priority=5))
-    assert (after.priority, after.band, after.position) == (5, 0, run.position - place(3 * STEP))
+    assert (after.priority, after.priority_key, after.position) == (5, 0, run.position - place(3 * STEP))
     assert h.get(run.id) == after
     due_at = h.clock.now() + 9 * STEP
     after = h(h.engine.patch(run.id, priority=-1, due_at=due_at))
     assert (after.priority, after.position) == (-1, place(due_at + STEP))
 
 
-def test_a_retry_at_the_tail_keeps_what_its_priority_is_worth(ageing: Harness) -> None:
-    h = ageing
+def test_a_retry_at_the_tail_keeps_what_its_priority_is_worth(aging: Harness) -> None:
+    h = aging
     h.define(backoff=(0,), retry_place="tail")
     first, second = prioritised(h, 0, 2)
     h.fail(h.claimed())
@@ -733,64 +733,69 @@ def test_a_retry_at_the_tail_keeps_what_its_priority_is_worth(ageing: Harness) -
     assert h.get(second).position == place(h.clock.now() - 2 * STEP)
 
 
-def test_a_rerun_keeps_the_rule_it_was_made_with(ageing: Harness) -> None:
-    h = ageing
+def test_a_rerun_keeps_the_rule_it_was_made_with(aging: Harness) -> None:
+    h = aging
     prioritised(h, 2)
     old = h.claimed()
     h.succeed(old)
-    h(h.engine.set_queue("default", ageing=None))
+    h(h.engine.set_queue("default", aging=None))
     new = h.get(h(h.engine.rerun(old.id)).id)
-    assert (new.priority, new.band, new.aged, new.policy.ageing) == (2, 0, 2, STEP)
+    assert (new.priority, new.priority_key, new.aging_priority, new.policy.aging) == (2, 0, 2, STEP)
     assert new.position == place(h.clock.now() - 2 * STEP)
 
 
-def test_the_rerun_of_a_group_keeps_the_rules_of_its_runs(ageing: Harness) -> None:
-    h = ageing
+def test_the_rerun_of_a_group_keeps_the_rules_of_its_runs(aging: Harness) -> None:
+    h = aging
     group = h(h.engine.create_group(NewGroup((Member(NewRun("mail", options=Options(priority=2))), Member(NewRun("mail"))))))
     h(h.engine.cancel_group(group.id))
     new = h(h.engine.members(h(h.engine.rerun_group(group.id)).id))
-    assert [(run.priority, run.band, run.aged, run.policy.ageing) for run in new] == [(2, 0, 2, STEP), (0, 0, 0, STEP)]
+    assert [(run.priority, run.priority_key, run.aging_priority, run.policy.aging) for run in new] == [(2, 0, 2, STEP), (0, 0, 0, STEP)]
     assert new[0].position == place(h.clock.now() - 2 * STEP)
 
 
-def test_a_run_that_is_given_another_queue_takes_its_rule(ageing: Harness) -> None:
-    h = ageing
-    h(h.engine.set_queue("slow", ageing=10 * STEP))
+def test_a_run_that_is_given_another_queue_takes_its_rule(aging: Harness) -> None:
+    h = aging
+    h(h.engine.set_queue("slow", aging=10 * STEP))
     run = h.get(prioritised(h, 3)[0])
     plain = h(h.engine.patch(run.id, queue="plain"))
-    assert (plain.band, plain.aged, plain.policy.ageing, plain.position) == (-3, None, None, place(run.created_at))
+    assert (plain.priority_key, plain.aging_priority, plain.policy.aging, plain.position) == (-3, None, None, place(run.created_at))
     slow = h(h.engine.patch(run.id, queue="slow", priority=2))
-    assert (slow.band, slow.aged, slow.policy.ageing, slow.position) == (0, 2, 10 * STEP, place(run.created_at - 20 * STEP))
+    assert (slow.priority_key, slow.aging_priority, slow.policy.aging, slow.position) == (
+        0,
+        2,
+        10 * STEP,
+        place(run.created_at - 20 * STEP),
+    )
     again = h(h.engine.patch(run.id, queue="default"))
-    assert (again.band, again.aged, again.policy.ageing, again.position) == (0, 2, STEP, place(run.created_at - 2 * STEP))
+    assert (again.priority_key, again.aging_priority, again.policy.aging, again.position) == (0, 2, STEP, place(run.created_at - 2 * STEP))
     assert h.get(run.id) == again
 
 
 def test_the_rule_of_another_queue_is_the_one_that_holds_now(h: Harness) -> None:
     other = h.another()
     run_id = other.create(options=Options(priority=1))
-    h(h.engine.set_queue("slow", ageing=STEP))
-    assert other(other.engine.patch(run_id, queue="slow")).aged == 1
+    h(h.engine.set_queue("slow", aging=STEP))
+    assert other(other.engine.patch(run_id, queue="slow")).aging_priority == 1
 
 
-def test_naming_its_own_queue_changes_no_rule(ageing: Harness) -> None:
-    h = ageing
+def test_naming_its_own_queue_changes_no_rule(aging: Harness) -> None:
+    h = aging
     run = h.get(prioritised(h, 3)[0])
-    h(h.engine.set_queue("default", ageing=None))
+    h(h.engine.set_queue("default", aging=None))
     after = h(h.engine.patch(run.id, queue="default"))
-    assert (after.aged, after.position, after.policy) == (3, run.position, run.policy)
+    assert (after.aging_priority, after.position, after.policy) == (3, run.position, run.policy)
 
 
-def test_a_move_in_a_queue_that_ages_keeps_the_priority(ageing: Harness) -> None:
-    h = ageing
+def test_a_move_in_a_queue_that_ages_keeps_the_priority(aging: Harness) -> None:
+    h = aging
     high, low = prioritised(h, 5, 0)
     move(h, low, to="top")
     assert (queued(h), priorities(h)) == ([low, high], [0, 5])
-    assert h.get(low).aged == 0
+    assert h.get(low).aging_priority == 0
 
 
-def test_a_priority_that_is_worth_too_much_is_refused(ageing: Harness) -> None:
-    h = ageing
+def test_a_priority_that_is_worth_too_much_is_refused(aging: Harness) -> None:
+    h = aging
     run_id = h.create()
     for much in (2**31 - 1, -(2**31) + 1):
         with unchanged(h), pytest.raises(BadInput, match="more than 10 years") as refused:
@@ -803,23 +808,23 @@ def test_a_priority_that_is_worth_too_much_is_refused(ageing: Harness) -> None:
         h(h.engine.patch(plain, queue="default"))
 
 
-def test_the_last_position_that_ageing_can_give_fits(ageing: Harness) -> None:
-    h = ageing
-    most = LONGEST_HEAD_START // STEP
-    late = h.create(options=Options(priority=-most), due_at=FAR_FUTURE)
-    soon = h.create(options=Options(priority=most))
-    assert h.get(late).position == place(FAR_FUTURE + most * STEP) < 2**63
-    assert h.get(soon).position == place(h.clock.now() - most * STEP)
+def test_the_last_position_that_ageing_can_give_fits(aging: Harness) -> None:
+    h = aging
+    limit = LONGEST_HEAD_START // STEP
+    late = h.create(options=Options(priority=-limit), due_at=FAR_FUTURE)
+    soon = h.create(options=Options(priority=limit))
+    assert h.get(late).position == place(FAR_FUTURE + limit * STEP) < 2**63
+    assert h.get(soon).position == place(h.clock.now() - limit * STEP)
 
 
-@pytest.mark.parametrize("ages", [True, False], ids=["ageing", "not"])
+@pytest.mark.parametrize("ages", [True, False], ids=["aging", "not"])
 def test_Load3_what_has_a_low_priority_waits_no_longer_than_its_bound(ages: bool) -> None:
     clock = ManualClock()
     h = Harness(BlockingSqlite(":memory:", clock), clock)
     h.define()
     lows, gap, tick = 1_000, 5, 10
     if ages:
-        h(h.engine.set_queue("default", ageing=STEP))
+        h(h.engine.set_queue("default", aging=STEP))
     low = {made.id for made in h(h.engine.create([NewRun("mail", options=Options(priority=0)) for _ in range(lows)]))}
     begun, waited = clock.now(), dict[str, int]()
     # Every tick brings one more with a high priority and lets one go: they alone would keep the worker busy for ever.
@@ -870,7 +875,7 @@ def test_a_hub_moves_a_run_and_the_audit_says_who_asked(hub: ServedHub) -> None:
         client.cancel(second)
         assert http.post(f"/runs/{third}/move", json={"after": second}).json()["code"] == "wrong_state"
         refused = http.post(f"/runs/{second}/move", json={"to": "top"})
-        assert (refused.status_code, refused.json()["code"]) == (409, "frozen")
+        assert (refused.status_code, refused.json()["code"]) == (409, "not_editable")
 
 
 def test_a_client_moves_as_the_engine_does(hub: ServedHub) -> None:
@@ -882,7 +887,7 @@ def test_a_client_moves_as_the_engine_does(hub: ServedHub) -> None:
         with pytest.raises(BadInput):
             client.move(ids[0])
         client.cancel(ids[3])
-        with pytest.raises(Frozen):
+        with pytest.raises(NotEditable):
             client.move(ids[3], to="top")
 
 

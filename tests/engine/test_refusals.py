@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Harness, open_store
+from tests.harness import Harness, folder_for, open_store
 from tests.workers import ended, in_state, moves, until, working
 from windlass import App, State
 from windlass.app.signatures import Signature
@@ -22,9 +22,9 @@ UNFIT = Failure("bad_payload", "The payload does not fit mail(to: str).")
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def h(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+def h(request: pytest.FixtureRequest) -> Iterator[Harness]:
     clock = ManualClock()
-    harness = Harness(open_store(request.param, tmp_path, request, clock), clock)
+    harness = Harness(open_store(request.param, folder_for(request.param, request), request, clock), clock)
     harness.define()
     yield harness
     run_sync(harness.store.close())
@@ -57,14 +57,14 @@ def test_it_goes_back_while_a_live_worker_has_other_code(h: Harness) -> None:
     run_id = h.create()
     assert refuse(h).state is State.SCHEDULED
     run = h.get(run_id)
-    assert (run.burnt, run.returns, run.attempt, run.due_at - h.clock.now()) == (0, 0, 2, 1_000)
+    assert (run.failures, run.requeues, run.attempt, run.due_at - h.clock.now()) == (0, 0, 2, 1_000)
     first = h(h.engine.attempts(run_id))[0]
     assert (first.outcome, first.worker, first.error and first.error.code) == ("returned", "w1", "bad_payload")
     assert first.error is not None
     assert first.error.refused == Refusals(("old",), 1, h.clock.now(), 1, "w1")
     offered_again(h, run_id)
     h.succeed(h.claimed("w2"))
-    assert (h.get(run_id).state, h.get(run_id).burnt) == (State.SUCCEEDED, 0)
+    assert (h.get(run_id).state, h.get(run_id).failures) == (State.SUCCEEDED, 0)
     assert h.moves(run_id) == ["create", "claim", "refuse", "dispatch", "claim", "succeed"]
 
 
@@ -77,7 +77,7 @@ def test_it_fails_at_once_where_no_live_worker_has_other_code(h: Harness, others
     assert refuse(h).state is State.FAILED
     error = h.get(run_id).error
     assert error is not None
-    assert (error.code, error.message, h.get(run_id).burnt) == ("bad_payload", UNFIT.message, 1)
+    assert (error.code, error.message, h.get(run_id).failures) == ("bad_payload", UNFIT.message, 1)
 
 
 def test_it_fails_when_all_have_refused_it(h: Harness) -> None:
@@ -124,7 +124,7 @@ def test_another_life_of_the_same_name_may_have_other_code(h: Harness) -> None:
 
 def test_a_worker_that_registers_again_keeps_what_it_told_unless_it_introduces_itself(h: Harness) -> None:
     def told() -> dict[str, str]:
-        ((_, schemas),) = h(h.engine.records.schemas_seen(0))
+        ((_, schemas),) = h(h.engine.records.workers.schemas_seen(0))
         return schemas
 
     lives(h, "w1", "new")
@@ -269,7 +269,7 @@ def test_a_new_argument_reaches_the_new_worker_although_an_old_one_took_it_first
             assert [reason.code for reason in run.why()] == ["not_due", "refused"]
         with working(new, name="new"):
             assert ended(run).state is State.SUCCEEDED
-        assert (run.result, run.refresh().burnt, run.refresh().returns) == ("to ann, cc bob", 0, 0)
+        assert (run.result, run.refresh().failures, run.refresh().requeues) == ("to ann, cc bob", 0, 0)
         assert moves(new, run)[:3] == ["create", "claim", "refuse"]
 
 

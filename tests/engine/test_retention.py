@@ -16,16 +16,17 @@ import pytest
 from tests.harness import Harness, open_store
 from tests.served import ServedHub
 from windlass import App, cli
+from windlass.answers import Kept
 from windlass.app.options import engine_options
 from windlass.client import Client
 from windlass.clock import ManualClock, SystemClock
 from windlass.config import load
-from windlass.engine import Engine, retention, sweeping
-from windlass.engine.retention import TURN_LASTS, Kept
-from windlass.engine.steady import LASTING
+from windlass.engine import Engine, removal, sweeps
+from windlass.engine.removal import TURN_LASTS
 from windlass.errors import BadInput, Forbidden
 from windlass.faults import VARIABLE
 from windlass.model import FOREVER, Key, Limits, NewRun, Options, State
+from windlass.steady import LASTING
 from windlass.store.base import run_sync
 from windlass.store.sqlite import BlockingSqlite
 
@@ -42,26 +43,26 @@ def ended(h: Harness, count: int = 1, job: str = "mail", **options: Any) -> list
 
 def there(h: Harness, ids: Iterable[str]) -> list[str]:
     """Those of these runs that are still kept."""
-    found = h(h.engine.records.seqs(list(ids)))
+    found = h(h.engine.records.runs.seqs(list(ids)))
     return [run_id for run_id in ids if run_id in found]
 
 
 def slow(h: Harness, monkeypatch: pytest.MonkeyPatch, ms: int) -> None:
     """Let every slice take so many milliseconds."""
-    prune = h.engine.records.prune
+    prune = h.engine.records.retention.prune
 
     async def later(ids: Iterable[int], now: int, **how: bool) -> None:
         await prune(ids, now, **how)
         h.clock.advance(ms)
 
-    monkeypatch.setattr(h.engine.records, "prune", later)
+    monkeypatch.setattr(h.engine.records.retention, "prune", later)
 
 
 # As fast as they end
 
 
 def test_a_sweep_removes_for_a_while_and_the_next_one_goes_on_at_once(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "SLICE", 5)
+    monkeypatch.setattr(removal, "SLICE", 5)
     slow(h, monkeypatch, 20)
     ids = ended(h, 60)
     h.clock.advance(8 * DAY)
@@ -69,29 +70,29 @@ def test_a_sweep_removes_for_a_while_and_the_next_one_goes_on_at_once(h: Harness
     while there(h, ids):
         swept = h(h.engine.sweep())
         pruned.append(swept.pruned)
-        assert swept.back_in <= sweeping.PRUNE_FOR + 20
+        assert swept.back_in <= sweeps.PRUNE_FOR + 20
         h.clock.advance(swept.back_in)
     assert sum(pruned) == 60
-    assert max(pruned) <= 5 * (sweeping.PRUNE_FOR // 20 + 1)
-    assert h.clock.monotonic() - began < sweeping.PRUNE_EVERY
+    assert max(pruned) <= 5 * (sweeps.PRUNE_FOR // 20 + 1)
+    assert h.clock.monotonic() - began < sweeps.PRUNE_EVERY
     assert h(h.engine.sweep()).back_in == 1_000  # then it rests
 
 
 def test_there_is_room_for_others_between_two_removals(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "SLICE", 5)
+    monkeypatch.setattr(removal, "SLICE", 5)
     slow(h, monkeypatch, 20)
     ended(h, 60)
     h.clock.advance(8 * DAY)
     swept = h(h.engine.sweep())
     assert swept.pruned > 0
-    assert swept.back_in >= sweeping.PRUNE_FOR // sweeping.PAUSE
+    assert swept.back_in >= sweeps.PRUNE_FOR // sweeps.PAUSE
     assert h(h.engine.sweep()).pruned == 0  # woken for another reason, before the pause is over
     h.clock.advance(swept.back_in)
     assert h(h.engine.sweep()).pruned > 0
 
 
 def test_what_is_due_is_queued_between_two_removals(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "SLICE", 5)
+    monkeypatch.setattr(removal, "SLICE", 5)
     slow(h, monkeypatch, 20)
     ended(h, 60)
     h.clock.advance(8 * DAY)
@@ -108,8 +109,8 @@ def test_what_is_due_is_queued_between_two_removals(h: Harness, monkeypatch: pyt
 
 def test_every_kind_has_its_turn(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long backlog of one kind does not keep what is behind another for a minute."""
-    monkeypatch.setattr(retention, "SLICE", 5)
-    slow(h, monkeypatch, sweeping.PRUNE_FOR)  # one slice for each sweep
+    monkeypatch.setattr(removal, "SLICE", 5)
+    slow(h, monkeypatch, sweeps.PRUNE_FOR)  # one slice for each sweep
     good = ended(h, 30)
     bad = [h.create(options=Options(max_attempts=1)) for _ in range(5)]
     for run in h.claim(5):
@@ -122,18 +123,18 @@ def test_every_kind_has_its_turn(h: Harness, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_keys_go_as_fast_as_they_come(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "SLICE", 2)
-    h(h.engine.create([NewRun("mail", key=Key(f"k{number}", lasts="time", period=1)) for number in range(50)]))
+    monkeypatch.setattr(removal, "SLICE", 2)
+    h(h.engine.create([NewRun("mail", key=Key(f"k{number}", ttl=1)) for number in range(50)]))
     h.clock.advance(2)
     h(h.engine.prune())
-    assert h(h.engine.records.drop_expired_keys(h.clock.now(), 100)) == 0
+    assert h(h.engine.records.retention.drop_expired_keys(h.clock.now(), 100)) == 0
 
 
 # One at a time
 
 
 def test_one_process_at_a_time_removes(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "SLICE", 5)
+    monkeypatch.setattr(removal, "SLICE", 5)
     slow(h, monkeypatch, 20)
     other, ids = h.another(), ended(h, 60)
     h.clock.advance(8 * DAY)
@@ -151,7 +152,7 @@ def test_one_process_at_a_time_removes(h: Harness, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_that_is_gone_has_its_turn_no_longer_than_its_lease(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "SLICE", 5)
+    monkeypatch.setattr(removal, "SLICE", 5)
     gone, ids = h.another(), ended(h, 60)
     slow(gone, monkeypatch, 20)
     h.clock.advance(8 * DAY)
@@ -165,7 +166,7 @@ def test_a_process_that_is_gone_has_its_turn_no_longer_than_its_lease(h: Harness
 
 
 def test_a_turn_from_before_the_clock_was_set_back_keeps_nobody_waiting(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "SLICE", 5)
+    monkeypatch.setattr(removal, "SLICE", 5)
     gone, _ = h.another(), ended(h, 60)
     slow(gone, monkeypatch, 20)
     h.clock.advance(20 * DAY)
@@ -257,7 +258,7 @@ def test_how_long_is_a_minute_at_least_or_for_ever(h: Harness, keep: Any) -> Non
 
 
 def test_to_set_nothing_is_a_mistake(h: Harness) -> None:
-    with pytest.raises(BadInput, match="Nothing is said"):
+    with pytest.raises(BadInput, match="No retention is given"):
         h(h.engine.set_retention(by="ann"))
 
 
@@ -405,7 +406,7 @@ def test_over_http_an_admin_sets_it_and_the_audit_knows(tmp_path: Path) -> None:
     with Client(hub.url, token=admin) as client:
         assert client.retention().keep_succeeded.source == "default"
         told = client.set_retention(keep_succeeded=HOUR, keep_others="forever")
-        assert (told.keep_succeeded.keep, told.keep_succeeded.who, told.keep_others.keep) == (HOUR, "admin", "forever")
+        assert (told.keep_succeeded.keep, told.keep_succeeded.actor, told.keep_others.keep) == (HOUR, "admin", "forever")
         made = client.create([NewRun("mail")])[0]
         assert client.get(made.id).keep == FOREVER
     with Client(hub.url, token=reader) as client:
@@ -414,7 +415,7 @@ def test_over_http_an_admin_sets_it_and_the_audit_knows(tmp_path: Path) -> None:
             client.set_retention(keep_succeeded=2 * HOUR)
     hub.stop()
     entries = run_sync(engine.audit()).entries
-    assert [(entry.who, entry.what) for entry in entries if entry.subject == "retention"] == [("admin", "set")]
+    assert [(entry.actor, entry.what) for entry in entries if entry.subject == "retention"] == [("admin", "set")]
     assert run_sync(engine.retention()) == told
     run_sync(engine.close())
 
@@ -446,7 +447,7 @@ def test_config_says_that_the_value_of_the_store_wins(shop: Path, capsys: pytest
     after = shown(capsys)
     assert after["keep_succeeded"]["value"] == 2 * DAY
     assert after["keep_succeeded"]["source"].startswith("the store: set by ")
-    assert "not 1h, as " in after["keep_succeeded"]["source"]
+    assert "not 1h, which is in " in after["keep_succeeded"]["source"]
     assert cli.main(["config"]) == 0
     assert "forever" in capsys.readouterr().out
 

@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.conformance import SHARED, at_once, crowd, late, unchanged
+from tests.grounds import set_ground
 from tests.harness import LEASE, Harness
 from tests.tiers import long
 from windlass import cron, payload
 from windlass.clock import ManualClock, SystemClock
-from windlass.engine import Engine, Watch, schedules
-from windlass.engine.schedules import FIRED_AT_ONCE
+from windlass.engine import Engine, Watch, fires
+from windlass.engine.fires import FIRED_AT_ONCE
 from windlass.errors import BadInput, NotFound, WindlassError
 from windlass.faults import FAULTS
-from windlass.firing import ON_TIME, Skip, plan, rule_of
+from windlass.firing import ON_TIME, SkippedInstants, plan, rule_of
 from windlass.machine import Snooze, Succeed
 from windlass.model import Limits, NewRun, Options, Run, Schedule, Skipped, State, WorkerInfo
 from windlass.store.base import Row, Statement, Store, run_sync
@@ -222,7 +223,7 @@ class Recorder:
 def narrow(h: Harness) -> Harness:
     """A process that takes smaller payloads."""
     other = h.another()
-    other.engine.limits = Limits(payload=1_000)
+    set_ground(other.engine, limits=Limits(payload=1_000))
     return other
 
 
@@ -300,8 +301,8 @@ def test_R6_however_many_cannot_be_followed_here_the_others_fire_and_together(me
 
 
 def test_R6_those_that_are_far_behind_leave_the_others_their_turn(memory: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "FIRED_AT_ONCE", 3)
-    monkeypatch.setattr(schedules, "PASSES", 3)  # the second one finds the same schedules again, one instant further
+    monkeypatch.setattr(fires, "FIRED_AT_ONCE", 3)
+    monkeypatch.setattr(fires, "PASSES", 3)  # the second one finds the same schedules again, one instant further
     for number in range(3):
         schedule(memory, f"behind {number}", missed="all", every="1m")
     memory.clock.advance(30 * MINUTE)
@@ -334,13 +335,13 @@ def test_T4_a_zone_whose_rules_have_changed_gives_the_next_instant_and_leaves_a_
 
 def keep(words: dict[str, Any], due: list[int], now: int) -> list[int]:
     """What a sweep must make of the instants that are due, said a second time."""
-    most = words["most"]
+    max_missed = words["max_missed"]
     young = [at for at in due if words["max_age"] is None or now - at <= words["max_age"]]
     if words["missed"] == "skip":
         young = [at for at in young if now - at < ON_TIME]
     if words["missed"] == "latest" and due and now - due[0] >= ON_TIME:
-        most = 1
-    return young[-most:]
+        max_missed = 1
+    return young[-max_missed:]
 
 
 RULES: list[tuple[dict[str, str], int]] = [
@@ -356,7 +357,7 @@ RULES: list[tuple[dict[str, str], int]] = [
 WORDS = st.fixed_dictionaries(
     {
         "missed": st.sampled_from(["skip", "latest", "all"]),
-        "most": st.sampled_from([1, 2, 5, 100]),
+        "max_missed": st.sampled_from([1, 2, 5, 100]),
         "max_age": st.sampled_from([None, 1, 30 * SECOND, 10 * MINUTE, DAY]),
     }
 )
@@ -389,9 +390,9 @@ def test_S6_after_any_downtimes_each_instant_was_fired_or_skipped_as_the_words_s
         ({"missed": "skip"}, [], 12),
         ({"missed": "latest"}, [12], 11),
         ({"missed": "all"}, [*range(1, 13)], 0),
-        ({"missed": "all", "most": 3}, [10, 11, 12], 9),
+        ({"missed": "all", "max_missed": 3}, [10, 11, 12], 9),
         ({"missed": "all", "max_age": 12 * MINUTE}, [10, 11, 12], 9),
-        ({"missed": "all", "max_age": 12 * MINUTE, "most": 1}, [12], 11),
+        ({"missed": "all", "max_age": 12 * MINUTE, "max_missed": 1}, [12], 11),
         ({"missed": "latest", "max_age": MINUTE}, [], 12),
     ],
 )
@@ -443,7 +444,7 @@ def test_catching_up_costs_the_same_for_each_instant_however_many_there_are(rule
             return super().__next__()
 
     h = in_memory()
-    behind = schedule(h, **rule, missed="all", most=10_000)
+    behind = schedule(h, **rule, missed="all", max_missed=10_000)
     run_sync(h.store.close())
     monkeypatch.setattr(cron, "CronSim", Counted)
     *due, now = cron.upcoming(rule_of(behind), h.clock.now(), behind.anchor, 12_000)
@@ -592,7 +593,7 @@ def test_what_was_missed_meets_the_word_for_overlap_one_by_one(h: Harness) -> No
 @pytest.mark.parametrize("overlap", ["queue", "cancel"])
 def test_a_thousand_runs_that_have_not_ended_do_not_stop_a_schedule_that_minds_them(memory: Harness, overlap: str) -> None:
     h = memory
-    schedule(h, every="1s", missed="all", most=2_000)
+    schedule(h, every="1s", missed="all", max_missed=2_000)
     sweep_all(h, after=(Limits().predecessors + 1) * SECOND)
     h(h.engine.set_schedule("often", overlap=overlap))
     assert sweep_all(h, after=SECOND) == 1
@@ -617,7 +618,7 @@ def test_runs_of_other_schedules_and_of_nobody_are_no_overlap(h: Harness) -> Non
         {"payload": {"to": "bob"}},
         {"options": Options(queue="slow")},
         {"missed": "all"},
-        {"most": 7},
+        {"max_missed": 7},
         {"max_age": HOUR},
         {"overlap": "skip"},
         {"jitter": 1_000},
@@ -696,7 +697,7 @@ def test_what_is_overdue_when_the_rule_changes_meets_the_old_word_for_overlap(h:
     states = {"skip": [State.QUEUED], "queue": [State.QUEUED, State.WAITING], "cancel": [State.CANCELLED, State.QUEUED]}
     assert [run.state for run in runs(h)] == states[overlap]
     assert (read(h).fired + read(h).skipped, read(h).expr) == (2, "1h")
-    assert [(act.who, act.what) for act in h(h.engine.audit()).entries] == [("ann", "edit")]
+    assert [(act.actor, act.what) for act in h(h.engine.audit()).entries] == [("ann", "edit")]
 
 
 @pytest.mark.parametrize("missed", ["skip", "latest", "all"])
@@ -774,7 +775,7 @@ EDITS = st.sampled_from(
         {"enabled": False},
         {"enabled": True},
         {"payload": {"to": "bob"}},
-        {"missed": "all", "most": 3},
+        {"missed": "all", "max_missed": 3},
         {"missed": "skip"},
         {"overlap": "skip"},
         {"overlap": "allow", "missed": "latest"},
@@ -832,8 +833,8 @@ def test_S6_however_edits_looks_and_time_take_turns_each_due_instant_becomes_one
     [
         {"missed": "never"},
         {"overlap": "maybe"},
-        {"most": 0},
-        {"most": 10_001},
+        {"max_missed": 0},
+        {"max_missed": 10_001},
         {"max_age": 0},
         {"jitter": -1},
         {"payload": ["a"]},
@@ -930,7 +931,7 @@ def test_options_of_a_schedule_count_more_than_those_of_its_job(h: Harness) -> N
     schedule(h, options=Options(queue="slow", priority=5))
     h.sweep(after=5 * MINUTE)
     (run,) = runs(h)
-    assert (run.queue, run.max_attempts, run.band) == ("slow", 7, -5)
+    assert (run.queue, run.max_attempts, run.priority_key) == ("slow", 7, -5)
 
 
 def test_the_payload_of_a_schedule_is_laid_over_the_template(h: Harness) -> None:
@@ -1054,7 +1055,7 @@ def test_an_outage_shows_what_a_downtime_does(h: Harness, missed: str) -> None:
     h.clock.advance(HOUR + MINUTE)
     h(h.engine.fire())
     assert due_times(h) == ([] if shown.due_at is None else [shown.due_at])
-    assert [Skip(skip.first_at, skip.last_at, skip.number, skip.reason) for skip in skips(h)] == list(shown.skips)
+    assert [SkippedInstants(skip.first_at, skip.last_at, skip.number, skip.reason) for skip in skips(h)] == list(shown.skips)
     assert read(h).next_at == shown.next_at
 
 
@@ -1065,9 +1066,9 @@ JUMPS = [HOUR, -HOUR, -2 * HOUR, DAY, -DAY]
 KINDS_OF_RULES: dict[str, dict[str, Any]] = {
     "latest": {"every": "1m"},
     "skip": {"every": "1m", "missed": "skip"},
-    "all": {"every": "1m", "missed": "all", "most": 5},
+    "all": {"every": "1m", "missed": "all", "max_missed": 5},
     "daily": {"cron": "0 3 * * *"},
-    "busy": {"every": "1m", "overlap": "skip", "missed": "all", "most": 5},
+    "busy": {"every": "1m", "overlap": "skip", "missed": "all", "max_missed": 5},
 }
 AT_ONCE = {"latest": 1, "skip": 1, "all": 5, "daily": 1, "busy": 1}
 """How many runs a sweep after a jump may make."""
@@ -1078,8 +1079,8 @@ def watch(h: Harness, minutes: int) -> None:
     for step in range(2 * minutes):
         before = {key: read(h, key).fired for key in KINDS_OF_RULES}
         h.sweep(after=30 * SECOND)
-        for key, most in AT_ONCE.items():
-            assert read(h, key).fired - before[key] <= (most if step == 0 else 1), f"a storm of {key}"
+        for key, max_missed in AT_ONCE.items():
+            assert read(h, key).fired - before[key] <= (max_missed if step == 0 else 1), f"a storm of {key}"
 
 
 @pytest.mark.parametrize("jump", JUMPS)

@@ -28,9 +28,9 @@ from windlass import App, AsyncApp, HeldSlot, State, cli
 from windlass.cli import codes
 from windlass.client import AsyncClient, Client, verbs
 from windlass.clock import SystemClock
-from windlass.config import open_store
-from windlass.engine import Engine, limiting
-from windlass.errors import BadInput, LeaseLost, NotFound, NotInTime
+from windlass.config.opening import open_store
+from windlass.engine import Engine, slots
+from windlass.errors import BadInput, LeaseLost, NotFound, Timeout
 from windlass.hub import HubSettings
 from windlass.model import Slot
 from windlass.store.base import run_sync
@@ -213,7 +213,7 @@ def test_G19_a_caller_that_dies_frees_the_slot_when_its_lease_ends(place: Place)
 @everywhere
 def test_G19_a_caller_that_lives_keeps_its_slot_for_longer_than_its_lease(place: Place) -> None:
     with one_who_dies(place, 1.0):
-        with pytest.raises(NotInTime), place.app.slot("ollama", timeout=3):
+        with pytest.raises(Timeout), place.app.slot("ollama", timeout=3):
             pass
         assert len(place.slots("held")) == 1
 
@@ -252,7 +252,7 @@ def test_G19_a_restart_of_the_hub_neither_keeps_the_slot_of_the_dead_nor_takes_i
 
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limiting, "LOOK", AGES * 1000)
+    monkeypatch.setattr(slots, "LOOK", AGES * 1000)
     monkeypatch.setattr(verbs, "LONGEST_WAIT", float(AGES))
 
 
@@ -262,7 +262,7 @@ HEARING = pytest.mark.parametrize(
 
 
 @HEARING
-def test_who_waits_hears_of_a_slot_that_was_given_back(place: Place, only_hints: None) -> None:
+def test_who_waits_hears_of_a_slot_that_was_requeued(place: Place, only_hints: None) -> None:
     with ExitStack() as callers, place.app.slot("ollama", lease=AGES):
         for n in range(4):
             callers.enter_context(beside(lambda: by_app(place, lambda: None, lease=AGES)))
@@ -304,7 +304,7 @@ class Boom(Exception):
 
 
 @by_every_caller
-def test_a_slot_is_given_back_when_the_body_fails(place: Place, caller: Caller) -> None:
+def test_a_slot_is_requeued_when_the_body_fails(place: Place, caller: Caller) -> None:
     if caller is by_hand:
         pytest.skip("there is no block")
     run_sync(place.app.verbs.add_resource("ollama", capacity=1))
@@ -322,12 +322,12 @@ def test_a_call_that_is_not_served_in_time_leaves_the_line(place: Place, caller:
     if caller is by_hand:
         pytest.skip("it asks as long as it likes")
     with place.app.slot("ollama") as mine:
-        with pytest.raises(NotInTime) as told:
+        with pytest.raises(Timeout) as told:
             caller(place, lambda: pytest.fail("it was not its turn"), timeout=0.2)
         assert isinstance(told.value, TimeoutError)
         assert re.search("0.2 s.*windlass resources show ollama", str(told.value))
         assert [slot.id for slot in place.slots()] == [mine.id]
-        with pytest.raises(NotInTime):
+        with pytest.raises(Timeout):
             caller(place, lambda: pytest.fail("it was not its turn"), timeout=0)
     assert place.slots() == []
 
@@ -408,7 +408,7 @@ def test_a_key_is_a_line_of_its_own(place: Place) -> None:
     run_sync(place.app.verbs.add_resource("customer", capacity=1))
     with place.app.slot("customer", key="41", timeout=0), place.app.slot("customer", key="42", timeout=0):
         assert sorted(slot.key.partition("\x1f")[2] for slot in place.slots()) == ["41", "42"]
-        with pytest.raises(NotInTime), place.app.slot("customer", key="42", timeout=0):
+        with pytest.raises(Timeout), place.app.slot("customer", key="42", timeout=0):
             pass
 
 
@@ -416,7 +416,7 @@ def test_a_key_is_a_line_of_its_own(place: Place) -> None:
 def test_a_weight_takes_so_much_of_the_resource(place: Place) -> None:
     run_sync(place.app.verbs.add_resource("gpu", capacity=3))
     with place.app.slot("gpu", weight=2, timeout=0):
-        with pytest.raises(NotInTime), place.app.slot("gpu", weight=2, timeout=0):
+        with pytest.raises(Timeout), place.app.slot("gpu", weight=2, timeout=0):
             pass
         with place.app.slot("gpu", timeout=0):
             pass
@@ -632,18 +632,23 @@ def test_a_command_is_told_when_its_slot_is_lost(place: Place, windlass: Callabl
 
 
 @at_both_ends
-def test_what_is_wrong_with_a_slot_at_the_command_line_is_said(place: Place, windlass: Callable[..., Slotted]) -> None:
+def test_what_is_wrong_with_a_slot_at_the_command_line_is_said(
+    place: Place, windlass: Callable[..., Slotted], capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--hub" if place.hubs else "--store", place.address]
     with place.app.slot("ollama"):
         for words, code, said in (
             (["ollama"], codes.USAGE, "There is no command to run."),
             (["none", "--", "true"], codes.NOT_FOUND, "There is no resource 'none'."),
             (["ollama", "--weight", "2", "--", "true"], codes.USAGE, "Ask for less"),
-            (["ollama", "--timeout", "200ms", "--", "true"], codes.TIMED_OUT, "No slot of 'ollama' was free within 0.2 s."),
             (["ollama", "--wat", "--", "true"], codes.USAGE, "unrecognized arguments: --wat"),
         ):
-            ended_with, out, err = windlass(*words).ends()
-            assert (ended_with, out) == (code, ""), err
-            assert said in err
+            ended_with, printed = cli.main([*where, "slot", *words]), capsys.readouterr()
+            assert (ended_with, printed.out) == (code, ""), printed.err
+            assert said in printed.err
+        ended_with, out, err = windlass("ollama", "--timeout", "200ms", "--", "true").ends()
+        assert (ended_with, out) == (codes.TIMED_OUT, ""), err
+        assert "No slot of 'ollama' was free within 0.2 s." in err
         assert len(place.slots()) == 1
     assert windlass("ollama", "--", "no-such-command-here").ends()[0] == codes.USAGE
     assert place.slots() == []
@@ -654,7 +659,7 @@ def test_slots_are_listed_at_the_command_line(place: Place, capsys: pytest.Captu
     where = ["--hub" if place.hubs else "--store", place.address]
     run_sync(place.app.verbs.add_resource("ollama", capacity=1))
     assert cli.main([*where, "slots"]) == 0
-    assert "Nobody holds a slot" in capsys.readouterr().err
+    assert "No slot is held" in capsys.readouterr().err
     with place.app.slot("ollama", key="42") as slot:
         assert cli.main([*where, "slots"]) == 0
         assert capsys.readouterr().out.splitlines()[1].split()[:5] == [slot.id, "ollama", "for", "42", "held"]

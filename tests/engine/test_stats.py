@@ -29,12 +29,12 @@ from tests.tiers import long
 from tests.workers import until
 from windlass import cli
 from windlass.clock import ManualClock, SystemClock
-from windlass.engine import claims, stats
-from windlass.engine.reading import _encoded
-from windlass.engine.stats import MINUTE
+from windlass.engine import rollup, workers
+from windlass.engine.cursors import encoded
+from windlass.engine.rollup import MINUTE
 from windlass.errors import BadInput, Cancelled, Conflict, LimitReached, NotFound, StoreUnreachable, TooLarge, WrongState
-from windlass.hub import metrics
-from windlass.machine import ENDED, LIVE, GiveBack, Snooze
+from windlass.hub import metrics, rollups
+from windlass.machine import ENDED, LIVE, Requeue, Snooze
 from windlass.model import Counts, NewRun, Run, State, WorkerInfo
 from windlass.store import sql
 from windlass.store.base import Row, Statement, run_sync
@@ -56,8 +56,8 @@ def every(h: Harness) -> list[Run]:
 def counted(h: Harness) -> Counter[tuple[str, str, State]]:
     """The same, told by what was counted."""
     whole, by_job = h(h.engine.totals())
-    found = Counter({(*pair, state): n for pair, total in by_job.items() for state, n in stats.states(total).items()})
-    for state, number in stats.states(whole).items():
+    found = Counter({(*pair, state): n for pair, total in by_job.items() for state, n in rollup.states(total).items()})
+    for state, number in rollup.states(whole).items():
         assert number == sum(n for (_, _, one), n in found.items() if one is state), state
     assert min(found.values(), default=0) >= 0
     return +found
@@ -69,7 +69,7 @@ class Diary:
     def __init__(self, h: Harness) -> None:
         self.h, self.ended, self.noted = h, dict[str, tuple[str, str, State]](), Counter[str]()
         for job in ("mail", "bill"):
-            h.define(job, backoff=(0,), max_attempts=2, max_returns=2, grace=10_000)
+            h.define(job, backoff=(0,), max_attempts=2, max_requeues=2, grace=10_000)
 
     def step(self, verb: str, n: int) -> None:
         """One verb, on whichever run the number says; it may not be allowed, and then nothing happens."""
@@ -108,7 +108,7 @@ class Diary:
     def give_up(self, n: int, runs: Sequence[Run]) -> None:
         run = held(n, runs)
         if run:
-            back = Snooze(token=run.token, delay=2_000) if n % 2 else GiveBack(token=run.token)
+            back = Snooze(token=run.token, delay=2_000) if n % 2 else Requeue(token=run.token)
             self.noted["returned"] += self.h.report(run, back).state not in ENDED
 
     def cancel(self, n: int, runs: Sequence[Run]) -> None:
@@ -161,7 +161,7 @@ def check_a_diary(harness: Harness, steps: Sequence[tuple[str, int]]) -> None:
 @pytest.fixture(autouse=True)
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices end anywhere, also between two entries of a run."""
-    monkeypatch.setattr(stats, "PAGE", 3)
+    monkeypatch.setattr(rollup, "PAGE", 3)
 
 
 @long
@@ -288,7 +288,7 @@ def test_a_question_reads_whole_minutes_and_no_more_rows_than_it_may(h: Harness,
     h(h.engine.roll_up())
     now = h.clock.now() // MINUTE * MINUTE
     for rows, whole in ((15, 5), (14, 4), (12, 4), (7, 2), (3, 1), (2, 0)):
-        monkeypatch.setattr(stats, "ROWS", rows)
+        monkeypatch.setattr(rollup, "ROWS", rows)
         found = h(h.engine.stats(minutes=60))
         assert sum(point.counts.created for point in found.minutes) == 3 * whole
         assert len(found.minutes) == (60 if whole == 5 else whole + 1)  # the current one is empty
@@ -323,11 +323,11 @@ def test_minutes_are_kept_for_a_fortnight_and_totals_for_ever(h: Harness) -> Non
 
 
 def test_what_is_older_than_the_minutes_that_are_kept_counts_only_in_the_totals(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats, "DROPPED_AT_ONCE", 0)  # it is not even written
+    monkeypatch.setattr(rollup, "DROPPED_AT_ONCE", 0)  # it is not even written
     h.create()
     h.clock.advance(20 * DAY)
     h(h.engine.roll_up())
-    assert h(h.engine.records.minutes(0)) == ({}, {})
+    assert h(h.engine.records.stats.minutes(0)) == ({}, {})
     assert h(h.engine.stats()).counts.created == 1
 
 
@@ -398,14 +398,14 @@ def test_a_slice_that_another_process_has_counted_is_not_counted_again(h: Harnes
     h.create()
     tail, rev = h(h.engine.follow("stats", whole=True))
     h(h.another().engine.roll_up())
-    minutes, totals = stats.tally(tail.entries)
+    minutes, totals = rollup.tally(tail.entries)
     with pytest.raises(Conflict):
-        h(h.engine.records.roll_up((rev, tail.cursor, 0), minutes, totals, h.clock.now(), None))
+        h(h.engine.records.stats.roll_up((rev, tail.cursor, 0), minutes, totals, h.clock.now(), None))
     assert counted(h) == {("default", "mail", State.QUEUED): 1}
 
 
 def test_a_look_at_the_end_of_a_long_journal_reads_little(emptied_postgres: str) -> None:
-    """Every follower looks there once a second. Of two conditions on where to begin, the index would have taken the one at the far end."""
+    """Every consumer looks there once a second. Of two conditions on where to begin, the index would have taken the one at the far end."""
     tail = f"explain (analyze, buffers, format json) {sql.load('postgres')['tail'].text}"
     with psycopg.connect(emptied_postgres, autocommit=True) as db:
         db.execute("set enable_seqscan = off")
@@ -431,7 +431,7 @@ def test_a_copy_restored_on_another_server_is_followed_from_then_on(emptied_post
     with psycopg.connect(emptied_postgres, autocommit=True) as db:
         (far,) = db.execute("select pg_snapshot_xmax(pg_current_snapshot())::text::bigint + 500").fetchone() or (0,)
         db.execute("update job_journal set xid = (%s::bigint - 5 + entry %% 3)::text::xid8", (far,))
-        db.execute("update job_followers set cursor = %s", (_encoded(["tail", f"{far}:{far}:", "", 0, 0]),))
+        db.execute("update job_consumers set cursor = %s", (encoded(["tail", f"{far}:{far}:", "", 0, 0]),))
         h(h.engine.roll_up())
         assert caplog.text.count("a copy of another server's") == 1
         new = h.create()
@@ -556,14 +556,14 @@ def test_what_workers_tell_is_bounded(h: Harness) -> None:
 
 
 def test_there_are_so_many_workers_and_no_more(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "WORKERS", 2)
+    monkeypatch.setattr(workers, "WORKERS", 2)
     for name in ("w1", "w2", "w1"):
         h(h.engine.register(WorkerInfo(name)))
     with pytest.raises(LimitReached):
         h(h.engine.register(WorkerInfo("w3")))
     assert [worker.info.name for worker in h(h.engine.workers())] == ["w1", "w2"]
     h.clock.advance(h.engine.limits.keep_workers + 1)
-    h(h.engine.prune_workers())
+    h(h.engine.parts.workers.prune())
     h(h.engine.register(WorkerInfo("w3")))
 
 
@@ -645,7 +645,7 @@ def test_the_command_workers_shows_who_lives_and_what_they_hold(shop: Harness, c
 # Through the hub
 
 
-class Desk:
+class HubDesk:
     """A hub, and somebody who asks it."""
 
     def __init__(self, served: ServedHub) -> None:
@@ -686,16 +686,16 @@ class Desk:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=long)])
-def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HubDesk]:
     store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("emptied_postgres")
     served = ServedHub(store)
-    desk = Desk(served)
+    desk = HubDesk(served)
     yield desk
     desk.http.close()
     served.stop()
 
 
-def test_a_hub_counts_as_it_goes(desk: Desk) -> None:
+def test_a_hub_counts_as_it_goes(desk: HubDesk) -> None:
     for _ in range(3):
         desk.create()
     until(lambda: desk.states() == {"queued": 3})
@@ -709,7 +709,7 @@ def test_a_hub_counts_as_it_goes(desk: Desk) -> None:
     assert (job["job"], job["queue"], job["states"]["queued"], job["lately"]["started"]) == ("mail", "default", 2, 1)
 
 
-def test_a_hub_shows_its_workers(desk: Desk) -> None:
+def test_a_hub_shows_its_workers(desk: HubDesk) -> None:
     worker = {"name": "w1", "tags": ["gpu"], "cores": 8, "memory": 1_024, "slots": 2, "jobs": ["mail"]}
     desk.ask("POST", "api/v1/worker/register", {"worker": worker, "about": {"host": "a"}})
     desk.ask("POST", "api/v1/worker/metrics", {"worker": "w1", "metrics": {"cpu_percent": 12.5, "load": 2}})
@@ -734,7 +734,7 @@ WRONG_METRICS: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-def test_metrics_that_cannot_be_kept_are_refused(desk: Desk, subtests: pytest.Subtests) -> None:
+def test_metrics_that_cannot_be_kept_are_refused(desk: HubDesk, subtests: pytest.Subtests) -> None:
     desk.ask("POST", "api/v1/worker/register", {"worker": {"name": "w1"}})
     for body, status in WRONG_METRICS:
         with subtests.test(str(body)):
@@ -742,7 +742,7 @@ def test_metrics_that_cannot_be_kept_are_refused(desk: Desk, subtests: pytest.Su
             assert desk.ask("GET", "api/v1/workers")["workers"][0]["metrics"] == {}
 
 
-def test_a_worker_tells_only_its_own_metrics(desk: Desk) -> None:
+def test_a_worker_tells_only_its_own_metrics(desk: HubDesk) -> None:
     desk.ask("POST", "api/v1/worker/register", {"worker": {"name": "w2"}})
     secret = desk.ask("POST", "api/v1/tokens", {"name": "w1", "scopes": ["work"], "worker": "w1"}, 201)["secret"]
     headers = {"Authorization": f"Bearer {secret}"}
@@ -750,7 +750,7 @@ def test_a_worker_tells_only_its_own_metrics(desk: Desk) -> None:
     assert answer.status_code == 403
 
 
-def test_prometheus_is_told_what_the_table_says(desk: Desk) -> None:
+def test_prometheus_is_told_what_the_table_says(desk: HubDesk) -> None:
     for job in ("mail", "mail", "mail", 'odd "job"\\'):
         desk.create(job)
     first, second = desk.claim(), desk.claim()
@@ -773,7 +773,7 @@ def test_prometheus_is_told_what_the_table_says(desk: Desk) -> None:
     assert (desk.sample("windlass_workers"), desk.sample("windlass_worker_slots")) == (1, 9)
 
 
-def test_the_docs_name_every_metric_and_its_labels(desk: Desk) -> None:
+def test_the_docs_name_every_metric_and_its_labels(desk: HubDesk) -> None:
     desk.create()
     until(lambda: desk.sample("windlass_runs_created") == 1)
     told = {
@@ -787,7 +787,7 @@ def test_the_docs_name_every_metric_and_its_labels(desk: Desk) -> None:
     assert told | {("windlass_hub_part_missing", frozenset({"part"}))} == written  # all parts may be ready
 
 
-def test_a_scraper_may_ask_for_open_metrics(desk: Desk) -> None:
+def test_a_scraper_may_ask_for_open_metrics(desk: HubDesk) -> None:
     desk.create()
     until(lambda: desk.states() == {"queued": 1})
     answer = desk.http.get("metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
@@ -796,7 +796,7 @@ def test_a_scraper_may_ask_for_open_metrics(desk: Desk) -> None:
     assert {"windlass_runs", "windlass_runs_ended", "windlass_hub_requests"} <= names
 
 
-def test_many_jobs_do_not_make_many_series(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_jobs_do_not_make_many_series(desk: HubDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "PAIRS", 2)
     for job in ("a", "b", "c", "c", "d"):
         desk.create(job)
@@ -807,7 +807,7 @@ def test_many_jobs_do_not_make_many_series(desk: Desk, monkeypatch: pytest.Monke
     assert desk.sample("windlass_runs", state="queued") == desk.sample("windlass_runs_created") == 5
 
 
-def test_requests_are_counted_by_route_and_not_by_path(desk: Desk) -> None:
+def test_requests_are_counted_by_route_and_not_by_path(desk: HubDesk) -> None:
     for path in ("api/v1/runs/none", "api/v1/runs/other", "nowhere/at/all", "nowhere/else"):
         desk.ask("GET", path, None, 404)
     for method in ("PROPFIND", "MKCOL"):
@@ -817,7 +817,7 @@ def test_requests_are_counted_by_route_and_not_by_path(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("verb", "part"), [("roll_up", "rollups"), ("sweep", "sweep"), ("tail_end", "store")])
-def test_a_hub_names_the_part_that_is_not_ready(desk: Desk, verb: str, part: str) -> None:
+def test_a_hub_names_the_part_that_is_not_ready(desk: HubDesk, verb: str, part: str) -> None:
     until(lambda: desk.missing() == set())
 
     async def fail(*_: object) -> NoReturn:
@@ -832,10 +832,11 @@ def test_a_hub_names_the_part_that_is_not_ready(desk: Desk, verb: str, part: str
     until(lambda: desk.missing() == set())
 
 
-def test_a_hub_without_its_store_lives_and_is_not_ready(tmp_path: Path) -> None:
+def test_a_hub_without_its_store_lives_and_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollups, "LOOK_ANYWAY", 0.1)
     with PostgresServer() as server:
         served = ServedHub(server.create_database("away"), patience=0.5)
-        desk = Desk(served)
+        desk = HubDesk(served)
         until(lambda: desk.missing() == set())
         server.close()
         until(lambda: {"store", "sweep", "rollups"} <= desk.missing())

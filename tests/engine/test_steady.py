@@ -10,12 +10,11 @@ import pytest
 from tests.harness import LEASE, Harness, token
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Watch
-from windlass.engine.steady import LASTING, OFF, TOLERANCE, follow
 from windlass.errors import NotFound
 from windlass.model import Key, State
+from windlass.steady import LASTING, OFF, TOLERANCE, Scale, follow
 from windlass.store.base import run_sync
 from windlass.store.records import Held
-from windlass.store.scales import Scale
 from windlass.store.sqlite import BlockingSqlite
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 24 * 3600 * 1000
@@ -38,7 +37,7 @@ def kept(h: Harness, ids: list[str]) -> bool:
 
 
 def month(name: str = "once") -> Key:
-    return Key(name, lasts="time", period=30 * DAY)
+    return Key(name, ttl=30 * DAY)
 
 
 class File:
@@ -139,10 +138,10 @@ def test_what_is_written_while_the_clock_is_back_is_not_removed_at_once(file: Fi
     h(h.engine.prune())
     file.clock.jump(-40 * DAY)
     ids = ended(h)
-    first = h.create(key=Key("short", lasts="time", period=HOUR))
+    first = h.create(key=Key("short", ttl=HOUR))
     h(h.engine.prune())
     assert kept(h, ids)
-    assert h.create(key=Key("short", lasts="time", period=HOUR)) == first
+    assert h.create(key=Key("short", ttl=HOUR)) == first
 
 
 def test_a_clock_that_is_corrected_little_by_little_is_followed(file: File) -> None:
@@ -213,13 +212,13 @@ def test_creations_without_a_step_read_nothing_more(file: File) -> None:
     h = file.process()
     h.create(key=month())
     asked: list[str] = []
-    scale = h.engine.home.scale
+    scale = h.engine.parts.ground.home.scales.scale
 
     async def counted() -> Scale | None:
         asked.append("scale")
         return await scale()
 
-    h.engine.home.scale = counted  # type: ignore[method-assign]
+    h.engine.parts.ground.home.scales.scale = counted  # type: ignore[method-assign]
     h.create(key=month())
     h.create()
     assert asked == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.harness import LEASE, Harness, token
-from windlass.engine import Swept, Watch, sweeping
+from windlass.engine import Swept, Watch, sweeps
 from windlass.model import State
 from windlass.store.base import Statement
 
@@ -61,13 +61,13 @@ def test_what_falls_due_while_a_sweep_works_is_not_slept_through(h: Harness, mon
     h.create(due_at=h.clock.now() + 10)
     h.create(due_at=h.clock.now() + 300)
     h.clock.advance(10)
-    dispatch = h.engine.records.dispatch
+    dispatch = h.engine.records.sweeps.dispatch
 
     async def slowly(*args: Any) -> Any:
         h.clock.advance(500)
         return await dispatch(*args)
 
-    monkeypatch.setattr(h.engine.records, "dispatch", slowly)
+    monkeypatch.setattr(h.engine.records.sweeps, "dispatch", slowly)
     result = swept(h)
     assert (result.dispatched, result.back_in) == (1, 0)
     assert swept(h).dispatched == 1
@@ -76,7 +76,7 @@ def test_what_falls_due_while_a_sweep_works_is_not_slept_through(h: Harness, mon
 def test_a_sweep_pages_on_where_its_first_read_was_full(
     h: Harness, asked: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "SLICE", 2)
+    monkeypatch.setattr(sweeps, "SLICE", 2)
     for _ in range(5):
         h.create(due_at=h.clock.now() + SECOND)
     for _ in range(5):
@@ -93,9 +93,9 @@ def test_leases_that_seem_to_last_for_too_long_are_looked_at_by_the_sweep_that_f
     run = h.claimed()
     h.clock.jump(-10 * MINUTE)
     h.clock.advance(MINUTE)  # a new minute: then such leases are looked for
-    before = h.get(run.id).look_at
+    before = h.get(run.id).lease_check_at
     swept(h, Watch(h.clock))
-    after = h.get(run.id).look_at
+    after = h.get(run.id).lease_check_at
     assert before is not None
     assert after is not None
     assert after < before

@@ -12,6 +12,7 @@ import httpx
 import psycopg
 import pytest
 
+from tests.grounds import set_ground
 from tests.harness import Harness
 from tests.served import ServedHub
 from windlass import App
@@ -19,8 +20,8 @@ from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.engine.unused import UNUSED
 from windlass.errors import LimitReached, NotFound, WrongState
-from windlass.gates import gate_key
 from windlass.hub import HubSettings
+from windlass.limiters import limiter_key
 from windlass.model import Limits, Member, NewGroup, NewRun, Options, Principal, Requires, Use, WorkerInfo
 from windlass.store.base import run_sync
 from windlass.store.postgres import BlockingPostgres
@@ -194,7 +195,7 @@ def test_a_removed_lane_is_forgotten_by_those_who_only_claim(h: Harness) -> None
     end_all(h)
     tidy(h)
     assert h.claim() == []
-    assert h.engine.lanes.all == []
+    assert h.engine.parts.ground.lanes.all == []
 
 
 def test_what_nobody_has_noted_yet_is_not_taken_for_unused(tmp_path: Path) -> None:
@@ -224,7 +225,7 @@ def test_a_rerun_whose_lane_is_gone_needs_what_its_job_needs_now(h: Harness) -> 
     assert h.another().claim() == []
     (found,) = h.another().claim(tags=("gpu",))
     assert (found.id, found.retry_of) == (again, run)
-    assert [holder.run for holder in h(h.engine.occupants(gate_key("seat", "7"))).runs] == [again]
+    assert [holder.run for holder in h(h.engine.occupants(limiter_key("seat", "7"))).runs] == [again]
 
 
 def test_a_group_is_rerun_although_its_lanes_are_gone(h: Harness) -> None:
@@ -317,7 +318,7 @@ def test_a_job_that_nobody_has_defined_goes_when_it_has_no_runs(h: Harness) -> N
 
 def test_a_creation_from_a_placeholder_that_was_removed_and_defined_meanwhile_is_made_from_the_definition(h: Harness) -> None:
     other, engine = h.another(), h.engine
-    h(engine.definitions({"mail"}, "refuse"))
+    h(engine.parts.jobs.definitions({"mail"}, "refuse"))
     h(engine.create([NewRun("late")], undefined="wait"))
     run = h.claimed(jobs=("late",))
     h.succeed(run)
@@ -352,7 +353,7 @@ def test_what_was_counted_of_a_queue_that_is_gone_is_counted_among_all(h: Harnes
 
 
 def test_bounds_are_asked_before_anything_is_written(h: Harness) -> None:
-    h.engine.limits = Limits(lanes=3)
+    set_ground(h.engine, limits=Limits(lanes=3))
     many = [NewRun(f"new{n}", options=Options(uses=(Use(f"seat{n}"),))) for n in range(3)]
     with pytest.raises(LimitReached, match="lanes"):
         h(h.engine.create(many, undefined="wait"))
@@ -377,7 +378,7 @@ def test_bounds_are_asked_before_anything_is_written(h: Harness) -> None:
     ids=["lanes", "resources", "placeholders"],
 )
 def test_one_who_may_not_do_everything_makes_no_more_than_its_share(h: Harness, what: str, asked: list[NewRun]) -> None:
-    h.engine.limits = Limits(lanes=30 if what == "lanes" else 300, resources=30, placeholders=30, share=10)
+    set_ground(h.engine, limits=Limits(lanes=30 if what == "lanes" else 300, resources=30, placeholders=30, share=10))
     small, other = h.engine.on_behalf_of(SMALL), h.engine.on_behalf_of(Principal("other", trusted=False))
     with pytest.raises(LimitReached, match=f"'shop' has made 0 {what}"):
         h(small.create(asked, undefined="wait"))
@@ -393,7 +394,7 @@ def test_one_who_may_not_do_everything_makes_no_more_than_its_share(h: Harness, 
 
 
 def test_schedules_of_one_token_make_no_more_lanes_than_its_share(h: Harness) -> None:
-    h.engine.limits = Limits(lanes=20)
+    set_ground(h.engine, limits=Limits(lanes=20))
     small = h.engine.on_behalf_of(SMALL)
     for n in range(2):
         h(small.schedule(f"s{n}", "mail", every="1h", by_code=True, options=Options(queue=f"q{n}")))
@@ -403,7 +404,7 @@ def test_schedules_of_one_token_make_no_more_lanes_than_its_share(h: Harness) ->
 
 
 def test_code_of_one_token_sets_no_more_resources_than_its_share(h: Harness) -> None:
-    h.engine.limits = Limits(resources=20)
+    set_ground(h.engine, limits=Limits(resources=20))
     small = h.engine.on_behalf_of(SMALL)
     for name in ("a", "b"):
         h(small.add_resource(name, capacity=1))
@@ -421,7 +422,7 @@ def hub(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[...
     """A hub with small limits, and a client for everybody who has a token there."""
     store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("emptied_postgres")
     served = ServedHub(store, HubSettings())
-    served.hub.engine.limits = Limits(lanes=50, resources=30, placeholders=50, share=10)
+    set_ground(served.hub.engine, limits=Limits(lanes=50, resources=30, placeholders=50, share=10))
     with ExitStack() as closing_all:
         closing_all.callback(served.stop)
 
@@ -480,7 +481,7 @@ def test_an_admin_removes_by_hand_what_nobody_uses(hub: Callable[..., httpx.Clie
         assert admin.delete(path).status_code == 404
     assert admin.delete("/jobs/mail").status_code == 409
     assert admin.delete("/workers/nobody").status_code == 404
-    audit = [(entry["who"], entry["what"], entry["subject"]) for entry in admin.get("/audit").json()["entries"]]
+    audit = [(entry["actor"], entry["what"], entry["subject"]) for entry in admin.get("/audit").json()["entries"]]
     assert ("ops", "remove", f"lane {lane}") in audit
     again = shop.post(f"/runs/{run}/rerun").json()
     assert shop.get(f"/runs/{again['id']}").json()["state"] == "queued"

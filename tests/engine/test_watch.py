@@ -12,7 +12,7 @@ from tests.tiers import corners
 from tests.worker.test_worker import at
 from tests.workers import Gate, Working, in_state, working
 from windlass import App
-from windlass.engine import Watch, sweeping
+from windlass.engine import Watch, sweeps
 from windlass.engine import watch as watching
 from windlass.errors import StoreBroken
 from windlass.model import Run, State, WorkerInfo
@@ -131,7 +131,7 @@ def test_a_beat_after_the_clock_was_set_back_shows_that_its_worker_lives(h: Harn
     run = h.claimed()
     h.clock.jump(-DAY)
     assert swept(h, Watch(h.clock), 2 * LEASE // SECOND, beat=run) == 0
-    assert h.get(run_id).lease_until == h.get(run_id).look_at != run.lease_until
+    assert h.get(run_id).lease_until == h.get(run_id).lease_check_at != run.lease_until
 
 
 def test_a_clock_set_ahead_expires_no_run_and_ends_no_grace(h: Harness) -> None:
@@ -168,8 +168,8 @@ def test_a_direct_call_is_ended_neither_by_a_pause_nor_by_a_clock_that_is_set(h:
 
 
 def test_leases_that_may_not_be_judged_yet_hide_none_behind_them(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping, "SLICE", 4)
-    monkeypatch.setattr(sweeping, "SLICES", 2)
+    monkeypatch.setattr(sweeps, "SLICE", 4)
+    monkeypatch.setattr(sweeps, "SLICES", 2)
     for _ in range(30):
         h.create()
     hiding = h.claim(29, lease=3600 * SECOND)
@@ -212,8 +212,8 @@ def test_a_sweep_that_fails_for_good_ends_its_worker(app: App, monkeypatch: pyte
         raise StoreBroken("It is damaged, for the test.", hint="Restore a backup.")
 
     def prepare(worker: Worker) -> None:
-        assert worker._sweeper is not None
-        monkeypatch.setattr(worker._sweeper._keeping._house, "sweep", broken)
+        assert worker.sweeper is not None
+        monkeypatch.setattr(worker.sweeper.maintenance, "sweep", broken)
 
     with pytest.raises(StoreBroken):  # noqa: PT012 - it may have ended before it is asked
         at_work = Working(app, prepare, 1, {"name": "w1"})

@@ -16,21 +16,25 @@ import pytest
 from msgspec.structs import replace
 
 from tests.conformance import IN_STATE, SHARED, at_once, crowd, late
+from tests.grounds import set_ground
 from tests.harness import Harness
 from tests.invariants import changes_are_told
 from windlass.api.views import RUN
 from windlass.clock import ManualClock
-from windlass.engine import webhooks as verbs
-from windlass.engine.webhooks import BROKEN, DELAYS, SECRET_OVERLAP, Parcel
+from windlass.defaults import DELIVERY_DELAYS, SECRET_OVERLAP
+from windlass.engine import outbox
+from windlass.engine import webhooks as endpoints
+from windlass.engine.outbox import ClaimedDelivery
+from windlass.engine.webhooks import MAX_SECRETS
 from windlass.errors import BadInput, LeaseLost, LimitReached, NotFound, WindlassError, WrongState
 from windlass.faults import FAULTS
 from windlass.machine import ENDED
 from windlass.model import Delivery, Entry, Failure, Limits, NewRun, Policy, Run, State, Webhook
 from windlass.store.base import run_sync
 from windlass.store.postgres import BlockingPostgres, BorrowedPostgres
+from windlass.store.records.webhooks import BROKEN, End
 from windlass.store.sqlite import BlockingSqlite
-from windlass.store.webhooks import End
-from windlass.webhooks import MOST, body_of
+from windlass.webhooks import LIMIT, body_of
 
 URL = "https://example.com/hook"
 MINUTE, DAY = 60_000, 86_400_000
@@ -80,15 +84,15 @@ def told(h: Harness, webhook: Webhook, status: str | None = None) -> list[Delive
     return h(h.engine.deliveries(webhook.id, status=status, count=1_000)).deliveries[::-1]
 
 
-def claim(h: Harness, count: int = 100, each: int = 4, **how: Any) -> list[Parcel]:
+def claim(h: Harness, count: int = 100, each: int = 4, **how: Any) -> list[ClaimedDelivery]:
     return h(h.engine.claim_deliveries(count, LEASE, each=each, **how))
 
 
-def refuse(h: Harness, parcel: Parcel, **how: Any) -> None:
+def refuse(h: Harness, parcel: ClaimedDelivery, **how: Any) -> None:
     h(h.engine.not_delivered(parcel.delivery.id, parcel.delivery.token or "", how.pop("error", "no"), **{"answer": 500} | how))
 
 
-def take(h: Harness, parcel: Parcel) -> None:
+def take(h: Harness, parcel: ClaimedDelivery) -> None:
     h(h.engine.delivered(parcel.delivery.id, parcel.delivery.token or "", 200))
 
 
@@ -235,7 +239,7 @@ def test_an_endpoint_that_goes_while_deliveries_are_made_gets_none(h: Harness, a
     end(h)
     gone = h.engine.remove_webhook if act == "remove" else lambda name: h.engine.set_webhook(name, enabled=False)
     make(late(h, "add_deliveries", lambda: h(gone(webhook.id))))
-    assert h(h.engine.records.deliveries(webhook.id, None, 2**62, 10)) == []
+    assert h(h.engine.records.deliveries.page(webhook.id, None, 2**62, 10)) == []
 
 
 @pytest.mark.parametrize("kind", SHARED)
@@ -251,19 +255,19 @@ def test_A6_two_processes_make_each_delivery_once(kind: str, tmp_path: Path, req
 
 def test_A6_entries_that_are_read_again_make_nothing_new(h: Harness) -> None:
     webhook, records = add(h), h.engine.records
-    place = h(records.follower("webhooks"))
+    place = h(records.journal.consumer("webhooks"))
     end(h, 3)
     make(h)
-    now = h(records.follower("webhooks"))
+    now = h(records.journal.consumer("webhooks"))
     assert place is not None
     assert now is not None
-    h(records.advance_tail("make_deliveries", "webhooks", (now[1], place[0], 0), []))
+    h(records.journal.advance("make_deliveries", "webhooks", (now[1], place[0], 0), []))
     assert h(h.engine.make_deliveries(body_of)) == 6
     assert len(told(h, webhook)) == 3
 
 
 def test_many_changes_for_many_endpoints_are_made_in_bundles(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verbs, "ROOM", 10)
+    monkeypatch.setattr(outbox, "ROOM", 10)
     hooks = [add(h) for _ in range(4)]
     runs = end(h, 7)
     looked = []
@@ -328,7 +332,7 @@ def test_Z15_three_tries_and_none_more(h: Harness) -> None:
             assert claim(h) == []
             h.clock.advance(1)
     (delivery,) = told(h, webhook)
-    assert [DELAYS[n] <= wait <= DELAYS[n] * 1.25 for n, wait in enumerate(waits)] == [True, True]
+    assert [DELIVERY_DELAYS[n] <= wait <= DELIVERY_DELAYS[n] * 1.25 for n, wait in enumerate(waits)] == [True, True]
     assert (delivery.status, delivery.tries, delivery.answer, delivery.error) == ("failed", 3, 500, "no")
     h.clock.advance(DAY)
     assert claim(h) == []
@@ -382,7 +386,7 @@ def test_W1_an_endpoint_that_asks_for_a_pause_gets_it(h: Harness) -> None:
     webhook = add(h)
     end(h, 3)
     make(h)
-    refuse(h, claim(h, each=1)[0], answer=429, wish=90_000)
+    refuse(h, claim(h, each=1)[0], answer=429, retry_after=90_000)
     h.clock.advance(89_999)
     assert claim(h) == []
     h.clock.advance(1)
@@ -394,7 +398,7 @@ def test_W1_no_endpoint_gets_a_pause_for_ever(h: Harness) -> None:
     add(h)
     end(h)
     make(h)
-    refuse(h, claim(h)[0], answer=503, wish=10**12)
+    refuse(h, claim(h)[0], answer=503, retry_after=10**12)
     h.clock.advance(DAY)
     assert len(claim(h)) == 1
 
@@ -443,14 +447,14 @@ def test_an_endpoint_that_fails_too_often_is_left_alone(h: Harness) -> None:
     webhook = broken(h)
     assert claim(h) == []
     pause = read(h, webhook).paused_until - h.clock.now()
-    assert verbs.BREAK <= pause <= verbs.BREAK * 1.25
+    assert outbox.BREAK <= pause <= outbox.BREAK * 1.25
     h.clock.advance(pause)
     (probe,) = claim(h)
     assert claim(h) == []
     h.clock.advance(LEASE)  # whoever had it has died
     (probe,) = claim(h)
     refuse(h, probe)
-    assert read(h, webhook).paused_until - h.clock.now() >= 2 * verbs.BREAK
+    assert read(h, webhook).paused_until - h.clock.now() >= 2 * outbox.BREAK
     h.clock.advance(DAY)
     (probe,) = claim(h)
     take(h, probe)
@@ -469,8 +473,8 @@ def test_the_pauses_of_a_broken_endpoint_grow_to_a_bound(h: Harness) -> None:
         h.clock.advance(max(0, pauses[-1]))
     grown = [pause for pause in pauses if pause > 0]
     assert len(grown) == 30 - BROKEN + 1
-    assert max(grown) <= verbs.LONGEST_BREAK * 1.25
-    assert grown[-1] >= verbs.LONGEST_BREAK
+    assert max(grown) <= outbox.LONGEST_BREAK * 1.25
+    assert grown[-1] >= outbox.LONGEST_BREAK
 
 
 @pytest.mark.parametrize("kind", SHARED)
@@ -486,7 +490,7 @@ def test_a_broken_endpoint_is_tried_by_one_process_only(kind: str, tmp_path: Pat
 def test_a_broken_endpoint_that_somebody_tries_already_is_left_alone(h: Harness) -> None:
     broken(h)
     h.clock.advance(DAY)
-    probes: list[Parcel] = []
+    probes: list[ClaimedDelivery] = []
     assert claim(late(h, "due_deliveries", lambda: probes.extend(claim(h)))) == []
     assert len(probes) == 1
 
@@ -496,7 +500,7 @@ def test_a_broken_endpoint_for_which_there_is_nothing_is_not_left_alone_for_long
     h.clock.advance(DAY)
     (probe,) = claim(h)
     h.clock.advance(LEASE)
-    h(h.engine.records.drop_deliveries([probe.delivery]))
+    h(h.engine.records.deliveries.drop([probe.delivery]))
     paused_until = read(h, webhook).paused_until
     add(h)
     h(h.engine.set_webhook(webhook.id, jobs=("other",)))
@@ -621,9 +625,9 @@ def test_old_deliveries_are_removed_in_slices(h: Harness) -> None:
     for parcel in claim(h):
         take(h, parcel)
     h.clock.advance(Limits().keep_deliveries - 1)
-    assert h(h.engine.records.prune_deliveries(h.clock.now(), 1, 2)) == 0
+    assert h(h.engine.records.deliveries.prune(h.clock.now(), 1, 2)) == 0
     h.clock.advance(1)
-    assert [h(h.engine.records.prune_deliveries(h.clock.now(), 1, 2)) for _ in range(3)] == [2, 1, 0]
+    assert [h(h.engine.records.deliveries.prune(h.clock.now(), 1, 2)) for _ in range(3)] == [2, 1, 0]
     assert told(h, webhook) == []
 
 
@@ -662,7 +666,7 @@ def test_what_is_being_sent_is_not_given_up(h: Harness) -> None:
 
 
 def test_a_removed_endpoint_leaves_nothing(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verbs, "REMOVED_AT_ONCE", 2)
+    monkeypatch.setattr(endpoints, "REMOVED_AT_ONCE", 2)
     webhook, other = add(h), add(h)
     end(h, 5)
     make(h)
@@ -674,7 +678,7 @@ def test_a_removed_endpoint_leaves_nothing(h: Harness, monkeypatch: pytest.Monke
         take(h, held[0])
     with pytest.raises(NotFound):
         refuse(h, held[0])
-    assert h(h.engine.records.deliveries(webhook.id, None, 2**62, 10)) == []
+    assert h(h.engine.records.deliveries.page(webhook.id, None, 2**62, 10)) == []
     assert counts(h, other) == {"pending": 5}
     with pytest.raises(NotFound):
         h(h.engine.remove_webhook(webhook.id))
@@ -771,7 +775,7 @@ def test_other_bad_questions_are_refused(memory: Harness) -> None:
 
 
 def test_there_is_a_bound_on_endpoints(memory: Harness) -> None:
-    memory.engine.limits = Limits(webhooks=3)
+    set_ground(memory.engine, limits=Limits(webhooks=3))
     for _ in range(3):
         add(memory)
     with pytest.raises(LimitReached):
@@ -835,8 +839,8 @@ def test_the_body_of_a_run_that_has_moved_on_tells_only_the_change() -> None:
 @pytest.mark.parametrize(
     ("end_", "left_out"),
     [
-        (lambda: End(a_run(output=json.dumps("o" * MOST))), ["output"]),
-        (lambda: End(a_run(payload=json.dumps("p" * MOST), output='"o"')), ["payload", "output"]),
+        (lambda: End(a_run(output=json.dumps("o" * LIMIT))), ["output"]),
+        (lambda: End(a_run(payload=json.dumps("p" * LIMIT), output='"o"')), ["payload", "output"]),
         (lambda: End(a_run(error=Failure("x", "\x01" * 4_000))), None),
         (lambda: End(a_run(), ("output",)), ["output"]),
     ],
@@ -844,15 +848,15 @@ def test_the_body_of_a_run_that_has_moved_on_tells_only_the_change() -> None:
 def test_a_body_is_small(end_: Callable[[], End], left_out: list[str] | None) -> None:
     text = body_of(entry(detail=json.dumps({"reason": "r" * 100})), end_())
     data = json.loads(text)["data"]
-    assert len(text.encode()) <= MOST
+    assert len(text.encode()) <= LIMIT
     assert data["truncated"] is True
     assert (data["full"]["left_out"] if "full" in data else None) == left_out
     assert data["detail"] == {"reason": "r" * 100}
 
 
 def test_a_body_is_small_whatever_the_detail() -> None:
-    text = body_of(entry(detail=json.dumps("\x01" * MOST)), None)
-    assert len(text.encode()) <= MOST
+    text = body_of(entry(detail=json.dumps("\x01" * LIMIT)), None)
+    assert len(text.encode()) <= LIMIT
     assert json.loads(text)["data"]["truncated"] is True
 
 
@@ -885,7 +889,7 @@ def test_an_old_secret_ends_at_once_if_so_asked(memory: Harness) -> None:
 
 def test_no_more_than_a_few_secrets_sign(memory: Harness) -> None:
     webhook = add(memory)
-    for _ in range(verbs.MOST_SECRETS - 1):
+    for _ in range(MAX_SECRETS - 1):
         memory(memory.engine.rotate_webhook(webhook.id))
     with pytest.raises(LimitReached):
         memory(memory.engine.rotate_webhook(webhook.id))
@@ -900,7 +904,7 @@ def test_a_secret_of_ones_own(memory: Harness) -> None:
 
 
 def test_secrets_are_long_and_never_the_same(memory: Harness) -> None:
-    memory.engine.limits = Limits(webhooks=1_000)
+    set_ground(memory.engine, limits=Limits(webhooks=1_000))
     keys = [add(memory).secrets[0].key for _ in range(100)]
     assert len(set(keys)) == 100
     assert {len(base64.b64decode(key.removeprefix("whsec_"))) for key in keys} == {32}

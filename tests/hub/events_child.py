@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from windlass import config
 from windlass.clock import SystemClock
+from windlass.config import opening
 from windlass.engine import Engine
 from windlass.hub import Hub, HubApp, HubSettings
 from windlass.hub.serving import listening, server
@@ -14,7 +14,7 @@ from windlass.hub.serving import listening, server
 
 async def main(address: str, port: int) -> None:
     clock = SystemClock()
-    store = config.open_store(address, clock, blocking=False)
+    store = opening.open_store(address, clock, blocking=False)
     hub = Hub(Engine(store, clock), clock, HubSettings(open=True))
     sock = listening("127.0.0.1", port)
     print(sock.getsockname()[1], flush=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from windlass import config
 from windlass.clock import SystemClock
+from windlass.config import opening
 from windlass.engine import Engine
 from windlass.model import NewRun
 from windlass.store.base import run_sync
@@ -24,7 +24,7 @@ async def make(engine: Engine) -> None:
 
 async def serve(address: str) -> None:
     clock = SystemClock()
-    store = config.open_store(address, clock, blocking=False)
+    store = opening.open_store(address, clock, blocking=False)
     while await asyncio.to_thread(sys.stdin.readline):
         await make(Engine(store, clock))
     await store.close()
@@ -35,7 +35,7 @@ def main(address: str, colour: str) -> None:
         asyncio.run(serve(address))
         return
     clock = SystemClock()
-    store = config.open_store(address, clock, blocking=True)
+    store = opening.open_store(address, clock, blocking=True)
     while sys.stdin.readline():
         run_sync(make(Engine(store, clock)))
     run_sync(store.close())

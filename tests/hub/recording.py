@@ -129,9 +129,9 @@ class World:
         await self.hub.stop()
         await self.store.close()
 
-    async def token(self, who: str, *scopes: str, **how: Any) -> str:
+    async def token(self, actor: str, *scopes: str, **how: Any) -> str:
         """A token; requests can be made as whoever has it."""
-        token, self.secrets[who] = await self.engine.create_token(who, scopes, **how)
+        token, self.secrets[actor] = await self.engine.create_token(actor, scopes, **how)
         return token.id
 
     async def ask(
@@ -142,7 +142,7 @@ class World:
         *,
         name: str | None = None,
         to: str | None = None,
-        who: str | None = "admin",
+        actor: str | None = "admin",
         headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
         until: str | None = None,
         **scope: Any,
@@ -153,12 +153,12 @@ class World:
         """
         sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         extra = [*(headers.items() if isinstance(headers, Mapping) else headers)]
-        given = self._headers(sent, who, extra)
+        given = self._headers(sent, actor, extra)
         asked = _scope(method, target, given, scope)
         answer = await _drive(self.app, asked, sent or b"", None if until is None else until.encode())
         if name is not None:
             file = to or file_of(method, target)
-            request = _written_request(method, target, who, extra, body, scope, until)
+            request = _written_request(method, target, actor, extra, body, scope, until)
             self.recorded.setdefault(file, []).append(Exchange(name, request, _written_answer(method, answer)))
         return answer
 
@@ -199,10 +199,10 @@ class World:
         """Turn what has happened into deliveries, as the hub's sender would; none of them is sent."""
         await self.engine.make_deliveries(body_of)
 
-    def _headers(self, body: bytes | None, who: str | None, extra: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    def _headers(self, body: bytes | None, actor: str | None, extra: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         usual = {"host": "127.0.0.1:8080"}
-        if who is not None:
-            usual["authorization"] = f"Bearer {self.secrets[who]}"
+        if actor is not None:
+            usual["authorization"] = f"Bearer {self.secrets[actor]}"
         if body is not None:
             usual |= {"content-type": "application/json", "content-length": str(len(body))}
         said = {name.lower() for name, _ in extra}
@@ -284,7 +284,7 @@ async def _drive(app: Any, scope: dict[str, Any], body: bytes, until: bytes | No
 def _written_request(
     method: str,
     target: str,
-    who: str | None,
+    actor: str | None,
     headers: Sequence[tuple[str, str]],
     body: Any,
     scope: dict[str, Any],
@@ -293,7 +293,7 @@ def _written_request(
     long = len(headers) > 20 or sum(len(value) for _, value in headers) > 1_000
     return {
         "ask": f"{method} {target}" if len(target) < 2_000 else f"{method} {target[:40]}... {len(target)} characters",
-        "as": who,
+        "as": actor,
         **(
             {"headers": f"{len(headers)} of {sum(len(v) for _, v in headers)} characters" if long else [list(h) for h in headers]}
             if headers

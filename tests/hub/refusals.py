@@ -32,7 +32,7 @@ BODIES: dict[str, Any] = {
     "PatchSchedule": {"enabled": True},
     "PatchWebhook": {"name": "other"},
     "PauseAsked": {"scope": "system"},
-    "PutQueue": {"ageing": None},
+    "PutQueue": {"aging": None},
     "PutResource": {"capacity": 1},
     "PutRetention": {"keep_others": "forever"},
     "PutSchedule": {"job": "mail", "every": "1h"},
@@ -108,15 +108,15 @@ async def _at_the_gate(world: World, route: Route) -> None:
     addressed: dict[str, Any] = {"to": route.file, "until": "retry" if route.path.endswith("/events") else None}
     client: dict[str, Any] = {"client": ("10.0.0.9", 1)}
     world.forget_failures()
-    await ask(route.method, path, body, name="no token", who=None, **addressed)
-    await ask(route.method, path, body, name="a wrong token", who=None, headers={"authorization": "Bearer wrong"}, **addressed, **client)
-    await ask(route.method, path, body, name="another scheme", who=None, headers={"authorization": "Basic YTpi"}, **addressed, **client)
+    await ask(route.method, path, body, name="no token", actor=None, **addressed)
+    await ask(route.method, path, body, name="a wrong token", actor=None, headers={"authorization": "Bearer wrong"}, **addressed, **client)
+    await ask(route.method, path, body, name="another scheme", actor=None, headers={"authorization": "Basic YTpi"}, **addressed, **client)
     await ask(route.method, f"{path}?access_token=x", body, name="a token in the address", **addressed)
     for scope in SCOPES:
         if route.allows(scope):
-            await ask(route.method, path, body, name=f"with the scope {scope}", who=scope, **addressed)
+            await ask(route.method, path, body, name=f"with the scope {scope}", actor=scope, **addressed)
         else:
-            await ask(route.method, path, body, name=f"without its scope, with {scope}", who=scope, **addressed)
+            await ask(route.method, path, body, name=f"without its scope, with {scope}", actor=scope, **addressed)
 
 
 async def _by_address(world: World, route: Route) -> None:

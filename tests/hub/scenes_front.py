@@ -14,26 +14,26 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", 
 
 async def front() -> dict[str, list[Exchange]]:
     async with World() as w:
-        page = await w.ask("GET", "/", name="the page", who=None)
+        page = await w.ask("GET", "/", name="the page", actor=None)
         tag = {"if-none-match": page.headers["etag"]}
-        await w.ask("GET", "/", name="the page, which is known", who=None, headers=tag, to="GET_page")
-        await w.ask("GET", "/?a=b", name="whatever is behind it", who=None)
-        await w.ask("GET", "/", name="with a token that is wrong", who=None, headers={"authorization": "Bearer no"})
+        await w.ask("GET", "/", name="the page, which is known", actor=None, headers=tag, to="GET_page")
+        await w.ask("GET", "/?a=b", name="whatever is behind it", actor=None)
+        await w.ask("GET", "/", name="with a token that is wrong", actor=None, headers={"authorization": "Bearer no"})
         for name in ("index.html", "main.js", "style.css", "icon.svg", "none.js", "__init__.py", "..%2F__init__.py", "%2E%2E", ""):
-            await w.ask("GET", f"/page/{name}", name=f"the file {name!r}", who=None, to="GET_page_name")
-        await w.ask("GET", "/page/index.html", name="a file that is known", who=None, headers=tag)
-        await w.ask("GET", "/page/index.html", name="a file under another tag", who=None, headers={"if-none-match": '"no"'})
-        await w.ask("GET", "/page/index.html?a=b", name="whatever is behind a file", who=None)
-        await w.ask("GET", "/api/v1/openapi.json", name="the document", who=None)
-        await w.ask("GET", "/healthz", name="alive", who=None)
-        await w.ask("GET", "/readyz", name="before its loops begin", who=None)
+            await w.ask("GET", f"/page/{name}", name=f"the file {name!r}", actor=None, to="GET_page_name")
+        await w.ask("GET", "/page/index.html", name="a file that is known", actor=None, headers=tag)
+        await w.ask("GET", "/page/index.html", name="a file under another tag", actor=None, headers={"if-none-match": '"no"'})
+        await w.ask("GET", "/page/index.html?a=b", name="whatever is behind a file", actor=None)
+        await w.ask("GET", "/api/v1/openapi.json", name="the document", actor=None)
+        await w.ask("GET", "/healthz", name="alive", actor=None)
+        await w.ask("GET", "/readyz", name="before its loops begin", actor=None)
         w.begin_loops()
         while w.hub.problems():  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0.01)
-        await w.ask("GET", "/readyz", name="ready", who=None)
+        await w.ask("GET", "/readyz", name="ready", actor=None)
         w.store.fault = StoreUnreachable("The file is gone.", hint="Look for it.")
-        await w.ask("GET", "/readyz", name="without a store", who=None)
-        await w.ask("GET", "/healthz", name="alive without a store", who=None)
+        await w.ask("GET", "/readyz", name="without a store", actor=None)
+        await w.ask("GET", "/healthz", name="alive without a store", actor=None)
         w.store.fault = None
         return w.recorded
 
@@ -50,11 +50,11 @@ async def methods() -> dict[str, list[Exchange]]:
                 if method not in known:
                     await w.ask(method, target, name=f"{method} {path}", to="methods")
             for method in ("HEAD", "OPTIONS", "TRACE"):
-                await w.ask(method, target, name=f"{method} {path}, without a token", who=None, to="methods")
+                await w.ask(method, target, name=f"{method} {path}, without a token", actor=None, to="methods")
         await w.ask("OPTIONS", "/api/v1/jobs?nonsense=1", name="OPTIONS with an unknown parameter", to="methods")
         await w.ask("OPTIONS", "/api/v1/jobs?token=1", name="OPTIONS with a token in the address", to="methods")
         cors = {"origin": "https://evil.example", "access-control-request-method": "POST"}
-        await w.ask("OPTIONS", "/api/v1/runs", name="OPTIONS of another site", who=None, headers=cors, to="methods")
+        await w.ask("OPTIONS", "/api/v1/runs", name="OPTIONS of another site", actor=None, headers=cors, to="methods")
         await w.ask("POST", "/api/v1/jobs", {}, name="POST with a body", to="methods")
         await w.ask("POST", "/api/v1/jobs", b"x", name="POST with another body", headers={"content-type": "text/plain"}, to="methods")
         await w.ask("POST", "/api/v1/jobs?nonsense=1", name="POST with an unknown parameter", to="methods")
@@ -133,7 +133,7 @@ async def paths() -> dict[str, list[Exchange]]:
     async with World() as w:
         for path in UNKNOWN:
             await w.ask("GET", path, name=f"GET {path}", to="paths")
-            await w.ask("GET", path, name=f"GET {path} without a token", who=None, to="paths")
+            await w.ask("GET", path, name=f"GET {path} without a token", actor=None, to="paths")
         for path in ("/nope", "/api/v1/nope", "/api/v1/worker/claim/", "/api/v1/worker/nope", "/"):
             await w.ask("POST", path, {}, name=f"POST {path}", to="paths")
         return w.recorded
@@ -144,7 +144,7 @@ async def gate() -> dict[str, list[Exchange]]:
     async with World(tokens=False, open=True) as w:
 
         async def ask(name: str, method: str = "GET", target: str = "/api/v1/me", body: Any = None, headers: Any = (), **how: Any) -> Any:
-            return await w.ask(method, target, body, name=name, who=how.pop("who", None), headers=headers, to="gate", **how)
+            return await w.ask(method, target, body, name=name, actor=how.pop("actor", None), headers=headers, to="gate", **how)
 
         await ask("everybody on this machine")
         for host in (
@@ -175,7 +175,7 @@ async def gate() -> dict[str, list[Exchange]]:
         await ask("from nowhere", client=None)
         await ask("from this machine by IPv6", client=("::1", 1))
         await ask("with a token that is wrong", headers={"authorization": "Bearer no"})
-        await w.ask("PUT", "/api/v1/jobs/mail", {}, who=None)
+        await w.ask("PUT", "/api/v1/jobs/mail", {}, actor=None)
         for said in (
             {"origin": "http://127.0.0.1:8080"},
             {"origin": "https://evil.example"},
@@ -194,8 +194,8 @@ async def gate() -> dict[str, list[Exchange]]:
         made = await ask("the first token", "POST", "/api/v1/tokens", {"name": "ann", "scopes": ["admin"]})
         await ask("nobody any more")
         w.secrets["ann"] = made.json["secret"]
-        await ask("with a token, of another site", "POST", "/api/v1/runs", {"job": "mail"}, {"origin": "https://evil.example"}, who="ann")
-        await ask("with a token, by another name", headers={"host": "hub.example"}, who="ann")
+        await ask("with a token, of another site", "POST", "/api/v1/runs", {"job": "mail"}, {"origin": "https://evil.example"}, actor="ann")
+        await ask("with a token, by another name", headers={"host": "hub.example"}, actor="ann")
         for name, bearer in {
             "small letters": "bearer {}",
             "two blanks": "Bearer  {} ",
@@ -207,7 +207,7 @@ async def gate() -> dict[str, list[Exchange]]:
                 "GET",
                 "/api/v1/me",
                 name=f"a token, {name}",
-                who=None,
+                actor=None,
                 headers={"authorization": bearer.format(w.secrets["ann"])},
                 to="gate",
             )
@@ -228,7 +228,7 @@ async def heads() -> dict[str, list[Exchange]]:
             await ask(f"twice {name}", headers=[(name, "a"), (name, "a")])
         for name in ("accept", "x-anything", "cookie", "transfer-encoding"):
             await ask(f"twice {name}", headers=[(name, "a"), (name, "b")])
-        await ask("twice host, where nobody is known", target="/nope", headers=[("host", "a"), ("host", "b")], who=None)
+        await ask("twice host, where nobody is known", target="/nope", headers=[("host", "a"), ("host", "b")], actor=None)
         await ask(
             "twice x-anything, to a worker's route",
             "POST",
@@ -343,7 +343,7 @@ async def streams() -> dict[str, list[Exchange]]:
         w.begin_loops()
         await w.good("PUT", "/api/v1/jobs/mail", {"options": {"max_attempts": 1}})
         events = "/api/v1/events"
-        start = await w.ask("GET", events, name="from now on", who="read", until="id: ")
+        start = await w.ask("GET", events, name="from now on", actor="read", until="id: ")
         place = start.body.decode().split("id: ")[1].strip()
         ended = (await w.good("POST", "/api/v1/runs", {"job": "mail", "payload": {"a": 1}}))["id"]
         run = await w.claim()
@@ -352,7 +352,7 @@ async def streams() -> dict[str, list[Exchange]]:
         await w.good("POST", "/api/v1/worker/log", {"run": ended, "token": run["token"], "lines": [[1, "one"], [2, "two"]]})
         await w.good("POST", "/api/v1/worker/beat", {"held": hold, "lease": 30_000, "progress": {"0": '{"done": 1}'}})
         own = f"/api/v1/runs/{ended}/events"
-        await w.ask("GET", own, name="one that runs", who="read", until="event: progress")
+        await w.ask("GET", own, name="one that runs", actor="read", until="event: progress")
         await w.report(run, "succeed", output='{"b": "line\\nbreak"}')
         failed = (await w.good("POST", "/api/v1/runs", {"job": "mail", "options": {"queue": "post"}}))["id"]
         await w.report(await w.claim(), "fail", error={"code": "boom", "message": "it broke"})
@@ -391,18 +391,18 @@ async def streams() -> dict[str, list[Exchange]]:
 
 
 async def _tickets(w: World, own: str) -> None:
-    ticket = (await w.good("POST", "/api/v1/tickets", who="read"))["ticket"]
+    ticket = (await w.good("POST", "/api/v1/tickets", actor="read"))["ticket"]
     for target in ("/api/v1/events", f"{own}?cursor=0"):
         with_ticket = f"{target}{'&' if '?' in target else '?'}ticket="
-        await w.ask("GET", f"{with_ticket}{ticket}", name="with a ticket", who=None, until="id: ")
-        await w.ask("GET", f"{with_ticket}{ticket[:-2]}AA", name="with a ticket that was changed", who=None)
-        await w.ask("GET", f"{with_ticket}no", name="with a ticket that is none", who=None)
-        await w.ask("GET", f"{with_ticket}", name="with an empty ticket", who=None)
-    await w.ask("GET", f"/api/v1/jobs?ticket={ticket}", name="with a ticket", who=None)
-    worker = (await w.good("POST", "/api/v1/tickets", who="admin"))["ticket"]
-    await w.ask("GET", f"/api/v1/events?ticket={worker}", name="with a ticket of one who may do all", who=None, until="id: ")
+        await w.ask("GET", f"{with_ticket}{ticket}", name="with a ticket", actor=None, until="id: ")
+        await w.ask("GET", f"{with_ticket}{ticket[:-2]}AA", name="with a ticket that was changed", actor=None)
+        await w.ask("GET", f"{with_ticket}no", name="with a ticket that is none", actor=None)
+        await w.ask("GET", f"{with_ticket}", name="with an empty ticket", actor=None)
+    await w.ask("GET", f"/api/v1/jobs?ticket={ticket}", name="with a ticket", actor=None)
+    worker = (await w.good("POST", "/api/v1/tickets", actor="admin"))["ticket"]
+    await w.ask("GET", f"/api/v1/events?ticket={worker}", name="with a ticket of one who may do all", actor=None, until="id: ")
     w.clock.advance(120_000)
-    await w.ask("GET", f"/api/v1/events?ticket={ticket}", name="with a ticket that is too old", who=None)
+    await w.ask("GET", f"/api/v1/events?ticket={ticket}", name="with a ticket that is too old", actor=None)
 
 
 async def crowded() -> dict[str, list[Exchange]]:

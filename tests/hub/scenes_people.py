@@ -30,8 +30,8 @@ async def access() -> dict[str, list[Exchange]]:
         token = f"/api/v1/tokens/{made['token']['id']}"
         await ask("GET", token, name="one")
         await ask("GET", f"/api/v1/tokens/{full['token']['id']}", name="one with everything")
-        for who in ("read", "submit", "work", "admin", "work for w1"):
-            await ask("GET", "/api/v1/me", name=f"who I am, {who}", who=who)
+        for actor in ("read", "submit", "work", "admin", "work for w1"):
+            await ask("GET", "/api/v1/me", name=f"who I am, {actor}", actor=actor)
         await ask("POST", f"{token}/rotate", name="without a body")
         await ask("POST", f"{token}/rotate", b"", name="an empty body")
         await ask("POST", f"{token}/rotate", b"null", name="null")
@@ -42,8 +42,8 @@ async def access() -> dict[str, list[Exchange]]:
         await ask("DELETE", token, name="again")
         await ask("GET", token, name="one that was ended")
         await ask("POST", f"{token}/rotate", name="one that was ended")
-        await ask("POST", "/api/v1/tickets", name="without a body", who="read")
-        await ask("POST", "/api/v1/tickets", {"nonsense": 1}, name="a body that nobody reads", who="read")
+        await ask("POST", "/api/v1/tickets", name="without a body", actor="read")
+        await ask("POST", "/api/v1/tickets", {"nonsense": 1}, name="a body that nobody reads", actor="read")
         await _sessions(w)
         await ask("GET", "/api/v1/audit", name="all")
         page = await w.good("GET", "/api/v1/audit?count=3", name="a page")
@@ -54,7 +54,7 @@ async def access() -> dict[str, list[Exchange]]:
 
 async def _sessions(w: World) -> None:
     async def sign_in(title: str, body: Any, **how: Any) -> Any:
-        return (await w.ask("POST", "/api/v1/session", body, name=title, who=None, **how)).json
+        return (await w.ask("POST", "/api/v1/session", body, name=title, actor=None, **how)).json
 
     invitation = await w.engine.invite("eve", ["read", "submit"])
     session = await sign_in("with a good ticket", {"ticket": invitation})
@@ -63,17 +63,17 @@ async def _sessions(w: World) -> None:
     await sign_in("too large for anybody", {"ticket": "x" * 9_000})
     elsewhere: dict[str, Any] = {"client": ("10.0.0.8", 1)}
     for _ in range(30):
-        await w.ask("POST", "/api/v1/session", {"ticket": "no"}, who=None, **elsewhere)
+        await w.ask("POST", "/api/v1/session", {"ticket": "no"}, actor=None, **elsewhere)
     await sign_in("after too many wrong ones", {"ticket": "no"}, **elsewhere)
     await sign_in("after too many wrong ones, another good one", {"ticket": await w.engine.invite("eve", ["read"])}, **elsewhere)
-    await w.ask("GET", "/api/v1/me", name="after too many, a wrong token", who=None, headers={"authorization": "Bearer no"}, **elsewhere)
-    await w.ask("GET", "/api/v1/me", name="after too many, a good token", who="read", **elsewhere)
+    await w.ask("GET", "/api/v1/me", name="after too many, a wrong token", actor=None, headers={"authorization": "Bearer no"}, **elsewhere)
+    await w.ask("GET", "/api/v1/me", name="after too many, a good token", actor="read", **elsewhere)
     w.secrets["eve"] = session["secret"]
-    await w.ask("GET", "/api/v1/me", name="a session", who="eve")
-    await w.ask("POST", "/api/v1/tickets", name="of a session", who="eve")
+    await w.ask("GET", "/api/v1/me", name="a session", actor="eve")
+    await w.ask("POST", "/api/v1/tickets", name="of a session", actor="eve")
     await w.ask("POST", f"/api/v1/tokens/{session['token']['id']}/rotate", name="a session")
-    await w.ask("DELETE", "/api/v1/session", name="a session", who="eve")
-    await w.ask("DELETE", "/api/v1/session", name="a session that was ended", who="eve")
+    await w.ask("DELETE", "/api/v1/session", name="a session", actor="eve")
+    await w.ask("DELETE", "/api/v1/session", name="a session that was ended", actor="eve")
 
 
 async def controls() -> dict[str, list[Exchange]]:
@@ -92,7 +92,7 @@ async def controls() -> dict[str, list[Exchange]]:
             "an unknown scope": {"scope": "worker", "name": "x"},
         }.items():
             await ask("POST", "/api/v1/pause", body, name=title)
-        await ask("GET", "/api/v1/pauses", name="three", who="read")
+        await ask("GET", "/api/v1/pauses", name="three", actor="read")
         for title, body in {
             "all": {"scope": "system"},
             "a queue": {"scope": "queue", "name": "post"},
@@ -101,12 +101,12 @@ async def controls() -> dict[str, list[Exchange]]:
             "a queue without a name": {"scope": "queue"},
         }.items():
             await ask("POST", "/api/v1/resume", body, name=title)
-        await ask("PUT", "/api/v1/queues/post", {"ageing": 60_000}, name="a new one")
-        await ask("PUT", "/api/v1/queues/a%2Fb", {"ageing": 1_000}, name="a slash in its name")
-        await ask("PUT", "/api/v1/queues/post", {"ageing": 0}, name="no time")
-        await ask("PUT", f"/api/v1/queues/{'x' * 129}", {"ageing": 1_000}, name="a name that is too long")
+        await ask("PUT", "/api/v1/queues/post", {"aging": 60_000}, name="a new one")
+        await ask("PUT", "/api/v1/queues/a%2Fb", {"aging": 1_000}, name="a slash in its name")
+        await ask("PUT", "/api/v1/queues/post", {"aging": 0}, name="no time")
+        await ask("PUT", f"/api/v1/queues/{'x' * 129}", {"aging": 1_000}, name="a name that is too long")
         await ask("GET", "/api/v1/queues", name="two")
-        await ask("PUT", "/api/v1/queues/post", {"ageing": None}, name="taken back")
+        await ask("PUT", "/api/v1/queues/post", {"aging": None}, name="taken back")
         await ask("GET", "/api/v1/queues", name="one")
         await _resources(w)
         for title, said in {
@@ -118,7 +118,7 @@ async def controls() -> dict[str, list[Exchange]]:
             "no time": {"keep_others": -1},
         }.items():
             await ask("PUT", "/api/v1/retention", said, name=title)
-        await ask("GET", "/api/v1/retention", name="it is set", who="read")
+        await ask("GET", "/api/v1/retention", name="it is set", actor="read")
         await _lanes(w)
         return w.recorded
 
@@ -126,8 +126,8 @@ async def controls() -> dict[str, list[Exchange]]:
 async def _resources(w: World) -> None:
     ask = w.ask
 
-    async def put(title: str, body: Any, name: str = "gpu", who: str = "admin") -> None:
-        await ask("PUT", f"/api/v1/resources/{name}", body, name=title, who=who)
+    async def put(title: str, body: Any, name: str = "gpu", actor: str = "admin") -> None:
+        await ask("PUT", f"/api/v1/resources/{name}", body, name=title, actor=actor)
 
     await put("the least", {"capacity": 2})
     await put("everything is said", {"capacity": None, "rates": [{"count": 10, "period": 1_000, "burst": 5}], "max_wait": 5_000}, "api")
@@ -142,7 +142,7 @@ async def _resources(w: World) -> None:
     await w.good("PUT", "/api/v1/jobs/render", {"options": {"uses": [{"resource": "gpu", "per": "model"}], "queue": "gpu"}})
     await w.good("POST", "/api/v1/runs", {"job": "render", "payload": {"model": "m1"}})
     await w.claim(queues=["gpu"])
-    await ask("GET", "/api/v1/resources", name="all", who="read")
+    await ask("GET", "/api/v1/resources", name="all", actor="read")
     await ask("GET", "/api/v1/resources/gpu", name="one that is used")
     await ask("GET", "/api/v1/resources/a%2Fb", name="a slash in its name")
     await ask("GET", "/api/v1/resources/gpu/occupants", name="of a run")
@@ -158,8 +158,8 @@ async def _resources(w: World) -> None:
 async def _lanes(w: World) -> None:
     await w.good("PUT", "/api/v1/jobs/own", {"options": {"requires": {"tags": ["gpu"], "cores": 2}}})
     await w.good("POST", "/api/v1/runs", {"job": "own"})
-    ended = (await w.good("POST", "/api/v1/runs", {"job": "mail", "options": {"queue": "brief"}}, who="submit"))["id"]
-    await w.ask("GET", "/api/v1/lanes", name="all", who="read")
+    ended = (await w.good("POST", "/api/v1/runs", {"job": "mail", "options": {"queue": "brief"}}, actor="submit"))["id"]
+    await w.ask("GET", "/api/v1/lanes", name="all", actor="read")
     page = await w.good("GET", "/api/v1/lanes?count=1", name="a page")
     await w.ask("GET", f"/api/v1/lanes?count=1&after={page['cursor']}", name="the next page")
     brief = next(lane["id"] for lane in (await w.good("GET", "/api/v1/lanes"))["lanes"] if lane["queue"] == "brief")
@@ -177,15 +177,15 @@ async def schedules() -> dict[str, list[Exchange]]:
         await w.good("PUT", "/api/v1/jobs/mail", {})
         await ask("GET", "/api/v1/schedules", name="none yet")
 
-        async def put(title: str, key: str, who: str = "admin", **body: Any) -> None:
-            await ask("PUT", f"/api/v1/schedules/{key}", {"job": "mail"} | body, name=title, who=who)
+        async def put(title: str, key: str, actor: str = "admin", **body: Any) -> None:
+            await ask("PUT", f"/api/v1/schedules/{key}", {"job": "mail"} | body, name=title, actor=actor)
 
         await put("by cron", "nightly", cron="0 3 * * *", zone="Europe/Berlin")
         full: dict[str, Any] = {
             "payload": {"a": 1},
             "options": {"priority": 2},
             "missed": "all",
-            "most": 5,
+            "max_missed": 5,
             "max_age": 60_000,
             "overlap": "skip",
             "jitter": 1_000,
@@ -208,7 +208,7 @@ async def schedules() -> dict[str, list[Exchange]]:
         await put("an unknown job", "wrong", cron="0 3 * * *", job="none")
         await put("an unknown policy", "wrong", cron="0 3 * * *", missed="some")
         await put("an unknown option", "wrong", cron="0 3 * * *", options={"nonsense": 1})
-        await ask("GET", "/api/v1/schedules", name="all", who="read")
+        await ask("GET", "/api/v1/schedules", name="all", actor="read")
         page = await w.good("GET", "/api/v1/schedules?count=1", name="a page")
         await ask("GET", f"/api/v1/schedules?count=1&after={page['cursor'].replace('/', '%2F')}", name="the next page")
         await ask("GET", "/api/v1/schedules/a%2Fb", name="a slash in its key")
@@ -233,7 +233,7 @@ async def schedules() -> dict[str, list[Exchange]]:
 async def _fires(w: World) -> None:
     ask = w.ask
     trigger = "/api/v1/schedules/nightly/trigger"
-    await ask("POST", trigger, name="now", who="submit")
+    await ask("POST", trigger, name="now", actor="submit")
     await ask("POST", trigger, name="under an Idempotency-Key", headers={"idempotency-key": "t1"})
     await ask("POST", trigger, name="again under an Idempotency-Key", headers={"idempotency-key": "t1"})
     await ask("POST", "/api/v1/schedules/ms/trigger", name="the Idempotency-Key of another", headers={"idempotency-key": "t1"})
@@ -354,8 +354,8 @@ async def counts() -> dict[str, list[Exchange]]:
             await w.report(run, kind, **more)
         await w.good("POST", "/api/v1/runs", {"job": "mail", "options": {"queue": "post"}})
         await w.engine.roll_up()
-        await w.ask("GET", "/api/v1/stats?minutes=2", name="two minutes", who="read")
-        await w.ask("GET", "/metrics", name="as text", who="read")
+        await w.ask("GET", "/api/v1/stats?minutes=2", name="two minutes", actor="read")
+        await w.ask("GET", "/metrics", name="as text", actor="read")
         text = {"accept": "application/openmetrics-text; version=1.0.0"}
         await w.ask("GET", "/metrics", name="as OpenMetrics", headers=text)
         await w.ask("GET", "/metrics", name="as a browser asks", headers={"accept": "text/html,*/*;q=0.8"})

@@ -8,7 +8,7 @@ from tests.hub.recording import Exchange, Scene, World
 
 FULL = {
     "queue": "post", "priority": 5, "max_attempts": 3, "max_runtime": 60_000, "backoff": [1_000, 2_000], "backoff_base": 10,
-    "exhausted": "quarantined", "retry_place": "tail", "timeout": 5_000, "max_returns": 7, "grace": 1_000,
+    "on_exhausted": "quarantined", "retry_place": "tail", "timeout": 5_000, "max_requeues": 7, "grace": 1_000,
     "requires": {"tags": ["gpu"], "cores": 2, "memory": 100}, "uses": [{"resource": "smtp", "weight": 2}], "keep": 3_600_000,
 }  # fmt: skip
 NONE = "00000000-0000-7000-8000-000000000000"
@@ -19,7 +19,7 @@ async def jobs() -> dict[str, list[Exchange]]:
         await w.ask("GET", "/api/v1/jobs", name="none yet")
         await w.ask("PUT", "/api/v1/jobs/mail", {}, name="a new one with defaults")
         await w.ask("PUT", "/api/v1/jobs/mail", {}, name="the same again")
-        await w.ask("PUT", "/api/v1/jobs/mail", {"payload": {"to": "ann"}}, name="changed", who="work")
+        await w.ask("PUT", "/api/v1/jobs/mail", {"payload": {"to": "ann"}}, name="changed", actor="work")
         await w.ask("PUT", "/api/v1/resources/smtp", {"capacity": 3})
         schema = {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"], "additionalProperties": False}
         everything = {"handler": "app.post", "payload": {"a": [1, None, "ä"]}, "options": FULL, "schema": schema}
@@ -37,7 +37,7 @@ async def jobs() -> dict[str, list[Exchange]]:
         await w.ask("PUT", "/api/v1/jobs/mail", {"options": {"uses": [{"resource": "none"}]}}, name="a resource that nobody has defined")
         await w.ask("PUT", "/api/v1/jobs/mail", {"schema": {"type": "nonsense"}}, name="a schema that is none")
         await w.ask("GET", "/api/v1/jobs", name="all")
-        await w.ask("GET", "/api/v1/jobs?count=1", name="a page", who="read")
+        await w.ask("GET", "/api/v1/jobs?count=1", name="a page", actor="read")
         await w.ask("GET", "/api/v1/jobs?count=1&after=mail", name="the next page")
         await w.ask("GET", "/api/v1/jobs?after=zzz", name="behind the last")
         await w.ask("GET", "/api/v1/jobs/post", name="one with everything")
@@ -68,9 +68,9 @@ async def creation() -> dict[str, list[Exchange]]:
         schema = {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"], "additionalProperties": False}
         await w.good("PUT", "/api/v1/jobs/strict", {"schema": schema})
 
-        async def create(name: str, body: Any, who: str = "submit", **headers: str) -> Any:
+        async def create(name: str, body: Any, actor: str = "submit", **headers: str) -> Any:
             named = {key.replace("_", "-"): value for key, value in headers.items()}
-            return (await w.ask("POST", "/api/v1/runs", body, name=name, who=who, headers=named)).json
+            return (await w.ask("POST", "/api/v1/runs", body, name=name, actor=actor, headers=named)).json
 
         first = await create("the least", {"job": "mail"})
         await create("a payload", {"job": "mail", "payload": {"to": "ann", "n": 1.5, "big": 9007199254740993, "list": [None, True]}})
@@ -100,7 +100,7 @@ async def creation() -> dict[str, list[Exchange]]:
         await create("an Idempotency-Key beyond ASCII", {"job": "mail"}, Idempotency_Key="ä")
         await create("two keys", {"job": "mail", "key": {"name": "two"}}, Idempotency_Key="i2")
         await create("a key in a scope of windlass's own", {"job": "mail", "key": {"name": "x", "scope": "http:eve"}}, "admin")
-        await create("a key for a time without a period", {"job": "mail", "key": {"name": "x", "lasts": "time"}})
+        await create("a key with a time to live that is none", {"job": "mail", "key": {"name": "x", "ttl": "time"}})
         await create("a key with an unknown member", {"job": "mail", "key": {"name": "x", "nonsense": 1}})
         await create("a key without a name", {"job": "mail", "key": {}})
         await create("of an unknown job", {"job": "mial"})
@@ -127,9 +127,9 @@ async def creation() -> dict[str, list[Exchange]]:
 
 
 async def _batches(w: World) -> None:
-    async def create(name: str, runs: list[Any], who: str = "submit", **headers: str) -> None:
+    async def create(name: str, runs: list[Any], actor: str = "submit", **headers: str) -> None:
         named = {key.replace("_", "-"): value for key, value in headers.items()}
-        await w.ask("POST", "/api/v1/runs/batch", {"runs": runs}, name=name, who=who, headers=named)
+        await w.ask("POST", "/api/v1/runs/batch", {"runs": runs}, name=name, actor=actor, headers=named)
 
     await create("none", [])
     await create("two", [{"job": "mail"}, {"job": "mail", "payload": {"a": 1}}])
@@ -189,7 +189,7 @@ async def reading() -> dict[str, list[Exchange]]:
         for name, run in known.items():
             for what in ("", "/attempts", "/history", "/logs", "/why", "/results"):
                 await w.ask("GET", f"/api/v1/runs/{run['id']}{what}", name=name)
-        await w.ask("GET", f"/api/v1/runs/{ended['id']}", name="by one who may read", who="read")
+        await w.ask("GET", f"/api/v1/runs/{ended['id']}", name="by one who may read", actor="read")
         await _lists(w)
         for path in (
             "history?after=2",
@@ -201,10 +201,10 @@ async def reading() -> dict[str, list[Exchange]]:
             "logs?count=1",
         ):
             await w.ask("GET", f"/api/v1/runs/{ended['id']}/{path}", name=f"a part, {path}")
-        await w.ask("GET", f"/api/v1/runs/{running['id']}/results", name="by the worker that has it", who="work for w1")
+        await w.ask("GET", f"/api/v1/runs/{running['id']}/results", name="by the worker that has it", actor="work for w1")
         await w.token("work for w2", "work", worker="w2")
-        await w.ask("GET", f"/api/v1/runs/{running['id']}/results", name="by another worker", who="work for w2")
-        await w.ask("GET", f"/api/v1/runs/{queued['id']}/results", name="by a worker, of a run that nobody has", who="work for w1")
+        await w.ask("GET", f"/api/v1/runs/{running['id']}/results", name="by another worker", actor="work for w2")
+        await w.ask("GET", f"/api/v1/runs/{queued['id']}/results", name="by a worker, of a run that nobody has", actor="work for w1")
         w.ids |= {"large": large["id"]}
         return w.recorded
 
@@ -276,12 +276,12 @@ async def changing() -> dict[str, list[Exchange]]:
         await change("null", "/cancel", b"null", first)
         await change("with a reason", "/cancel", {"reason": "no"}, second)
         await change("with a reason that is null", "/cancel", {"reason": None}, await _new(w))
-        await change("an empty object, by one who may submit", "/cancel", {}, await _new(w), who="submit")
+        await change("an empty object, by one who may submit", "/cancel", {}, await _new(w), actor="submit")
         await change("a reason that is too long", "/cancel", {"reason": "x" * 5_000}, await _new(w))
         await change("one that has ended", "", {"priority": 1}, third, "PATCH")
         await change("one that has ended", "/move", {"to": "top"}, third)
         await _again(w, change, third)
-        forever = {"job": "mail", "key": {"name": "ever", "lasts": "forever"}}
+        forever = {"job": "mail", "key": {"name": "ever", "ttl": "forever"}}
         keyed = (await w.good("POST", "/api/v1/runs", forever))["id"]
         await w.good("POST", f"/api/v1/runs/{keyed}/cancel")
         await w.pruned()
@@ -308,11 +308,11 @@ async def _new(w: World) -> str:
 
 async def _again(w: World, change: Any, ended: str) -> None:
     await change("one that has ended", "/rerun", run=ended)
-    await change("by one who may submit", "/rerun", run=ended, who="submit")
+    await change("by one who may submit", "/rerun", run=ended, actor="submit")
     await change("under an Idempotency-Key", "/rerun", run=ended, headers={"idempotency-key": "r1"})
     await change("again under an Idempotency-Key", "/rerun", run=ended, headers={"idempotency-key": "r1"})
-    await change("of one who may submit", "/rerun", run=ended, headers={"idempotency-key": "r2"}, who="submit")
-    await change("of one who may submit, again", "/rerun", run=ended, headers={"idempotency-key": "r2"}, who="submit")
+    await change("of one who may submit", "/rerun", run=ended, headers={"idempotency-key": "r2"}, actor="submit")
+    await change("of one who may submit, again", "/rerun", run=ended, headers={"idempotency-key": "r2"}, actor="submit")
     await change("an Idempotency-Key that is too long", "/rerun", run=ended, headers={"idempotency-key": "x" * 201})
     waiting = (await w.good("POST", "/api/v1/runs", {"job": "mail", "options": {"queue": "own"}}))["id"]
     await change("the Idempotency-Key of another run", "/rerun", run=await _cancelled(w), headers={"idempotency-key": "r1"})
@@ -336,9 +336,9 @@ async def groups() -> dict[str, list[Exchange]]:
         await w.good("PUT", "/api/v1/jobs/mail", {})
         await w.ask("GET", "/api/v1/groups", name="none yet")
 
-        async def create(title: str, /, who: str = "submit", key: str | None = None, **body: Any) -> Any:
+        async def create(title: str, /, actor: str = "submit", key: str | None = None, **body: Any) -> Any:
             headers = {} if key is None else {"Idempotency-Key": key}
-            return (await w.ask("POST", "/api/v1/groups", body, name=title, who=who, headers=headers)).json
+            return (await w.ask("POST", "/api/v1/groups", body, name=title, actor=actor, headers=headers)).json
 
         one = {"job": "mail"}
         least = await create("the least", members=[one])
@@ -377,7 +377,7 @@ async def groups() -> dict[str, list[Exchange]]:
         await w.ask("POST", f"/api/v1/groups/{full['id']}/cancel", b"null", name="null")
         await w.sweep()
         await w.ask("GET", f"/api/v1/groups/{full['id']}", name="one that was cancelled")
-        await w.ask("POST", f"/api/v1/groups/{least['id']}/rerun", name="one that has ended", who="submit")
+        await w.ask("POST", f"/api/v1/groups/{least['id']}/rerun", name="one that has ended", actor="submit")
         for name in ("under an Idempotency-Key", "again under an Idempotency-Key"):
             await w.ask("POST", f"/api/v1/groups/{least['id']}/rerun", name=name, headers={"idempotency-key": "g2"})
         await w.ask("POST", f"/api/v1/groups/{full['id']}/rerun", name="the Idempotency-Key of another", headers={"idempotency-key": "g2"})
@@ -395,7 +395,7 @@ async def _results(w: World) -> None:
     assert callback["id"] == made["callback"]
     path = f"/api/v1/runs/{made['callback']}/results"
     await w.ask("GET", path, name="of a callback")
-    page = await w.good("GET", f"{path}?count=1", name="of a callback, one of them", who="work for w1")
+    page = await w.good("GET", f"{path}?count=1", name="of a callback, one of them", actor="work for w1")
     await w.ask("GET", f"{path}?count=1&cursor={page['cursor']}", name="of a callback, the next")
 
 

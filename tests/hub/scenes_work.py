@@ -16,8 +16,8 @@ async def work() -> dict[str, list[Exchange]]:
         await w.good("PUT", "/api/v1/jobs/mail", {"options": {"max_attempts": 2, "backoff": [0]}})
         await w.token("work for w2", "work", worker="w2")
 
-        async def tell(verb: str, name: str, body: Any, who: str = "work", **how: Any) -> Any:
-            return (await w.ask("POST", f"/api/v1/worker/{verb}", body, name=name, who=who, **how)).json
+        async def tell(verb: str, name: str, body: Any, actor: str = "work", **how: Any) -> Any:
+            return (await w.ask("POST", f"/api/v1/worker/{verb}", body, name=name, actor=actor, **how)).json
 
         await _workers(w, tell)
         await _claims(w, tell)
@@ -154,7 +154,7 @@ async def _reports(w: World, tell: Any) -> None:
     final = {"run": again["id"], "token": again["token"], "kind": "fail", "error": broke, "retry": False}
     await tell("report", "a failure that is final", {"outcomes": [final]})
     await tell("report", "snoozed", {"outcomes": [await held() | {"kind": "snooze", "delay": 60_000}]})
-    await tell("report", "given back", {"outcomes": [await held() | {"kind": "give_back", "begun": False}]})
+    await tell("report", "given back", {"outcomes": [await held() | {"kind": "requeue", "begun": False}]})
     await w.report(await w.claim(queues=["told"]), "succeed")
     await tell("report", "refused", {"outcomes": [await held() | {"kind": "refuse", "error": broke, "schema": "f1"}]})
     cancelled = await held()
@@ -185,7 +185,7 @@ async def _reports(w: World, tell: Any) -> None:
 async def _alive(w: World) -> None:
     await w.good("POST", "/api/v1/worker/register", {"worker": {"name": "a/b", "slots": 2}, "about": {"host": "h"}})
     await w.good("POST", "/api/v1/worker/metrics", {"worker": "a/b", "metrics": {"load": 0.5}})
-    await w.ask("GET", "/api/v1/workers", name="all", who="read")
+    await w.ask("GET", "/api/v1/workers", name="all", actor="read")
     page = await w.good("GET", "/api/v1/workers?count=1", name="a page")
     await w.ask("GET", f"/api/v1/workers?count=1&after={page['cursor'].replace('/', '%2F')}", name="the next page")
     await w.ask("DELETE", "/api/v1/workers/a%2Fb", name="one that is alive")
@@ -201,8 +201,8 @@ async def slots() -> dict[str, list[Exchange]]:
         await w.good("PUT", "/api/v1/resources/a%2Fb", {"capacity": 1})
         await w.ask("GET", "/api/v1/slots", name="none yet")
 
-        async def reserve(name: str, who: str = "submit", **body: Any) -> Any:
-            return (await w.ask("POST", "/api/v1/slots", {"resource": "gpu"} | body, name=name, who=who)).json
+        async def reserve(name: str, actor: str = "submit", **body: Any) -> Any:
+            return (await w.ask("POST", "/api/v1/slots", {"resource": "gpu"} | body, name=name, actor=actor)).json
 
         first = await reserve("the least")
         own = await reserve("everything is said", key="k", weight=2, lease=60_000, wait=0, id="slot-1", token="mine")
@@ -218,14 +218,14 @@ async def slots() -> dict[str, list[Exchange]]:
         await reserve("the second, by one who may do all", "admin")
         waiting = await reserve("it must wait")
         await reserve("it waits for a moment", wait=1)
-        await w.ask("GET", "/api/v1/slots", name="all", who="read")
+        await w.ask("GET", "/api/v1/slots", name="all", actor="read")
         page = await w.good("GET", "/api/v1/slots?count=1", name="a page")
         await w.ask("GET", f"/api/v1/slots?count=1&after={page['cursor']}", name="the next page")
         await w.ask("GET", "/api/v1/resources/gpu/occupants", name="of slots")
         await w.ask("GET", "/api/v1/resources/gpu/occupants?key=k", name="of a key")
 
         async def change(verb: str, name: str, slot: str, **body: Any) -> None:
-            await w.ask("POST", f"/api/v1/slots/{slot}/{verb}", body, name=name, who="submit")
+            await w.ask("POST", f"/api/v1/slots/{slot}/{verb}", body, name=name, actor="submit")
 
         await change("renew", "one that is held", first["id"], token=first["token"])
         await change("renew", "for longer", own["id"], token="mine", lease=120_000)
@@ -248,7 +248,7 @@ async def full() -> dict[str, list[Exchange]]:
     async with World(waits=0, share=100) as w:
         await w.good("PUT", "/api/v1/resources/gpu", {"capacity": 1})
         slot = await w.good("POST", "/api/v1/slots", {"resource": "gpu"})
-        no_room: dict[str, Any] = {"who": "work", "name": "no more may wait"}
+        no_room: dict[str, Any] = {"actor": "work", "name": "no more may wait"}
         await w.ask("POST", "/api/v1/worker/wait", {"topics": ["sweep"], "timeout": 10_000}, **no_room)
         await w.ask("POST", "/api/v1/worker/claim", {"worker": W1, "count": 1, "lease": 1_000, "wait": 10_000}, **no_room)
         await w.ask("POST", "/api/v1/slots", {"resource": "gpu", "wait": 10_000}, name="no more may wait")

@@ -259,8 +259,8 @@ class Crowd(NamedTuple):
 async def crowd(world: World) -> Crowd:
     made: dict[str, tuple[Token, str]] = {scope: await world.token(scope) for scope in SCOPES}
     made |= {"revoked": await world.token("admin"), "expired": await world.token("admin", expires_in=1)}
-    tokens = {who: token for who, (token, _) in made.items()}
-    secrets = {who: secret for who, (_, secret) in made.items()}
+    tokens = {actor: token for actor, (token, _) in made.items()}
+    secrets = {actor: secret for actor, (_, secret) in made.items()}
     await world.engine.revoke_token(tokens["revoked"].id)
     secrets["late ticket"] = world.engine.ticket(tokens["read"], expires_in=1)[0]
     secrets["invitation"] = await world.engine.invite("eve", ["admin"])
@@ -272,7 +272,7 @@ async def crowd(world: World) -> Crowd:
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Crowd]]:
     """A hub and its crowd, for tests that leave both as they are."""
     w = World(tmp_path_factory.mktemp("town") / "windlass.db")
-    w.hub.gate.failures.most = 10**9
+    w.hub.authenticator.failures.limit = 10**9
     yield w, asyncio.run(crowd(w))
     asyncio.run(w.store.close())
 
@@ -297,14 +297,14 @@ def test_I9_a_route_lets_in_who_may_and_nobody_else(town: tuple[World, Crowd], r
     async def check() -> None:
         w, people = town
         before = contents(w.path)
-        refusals = {who: await _ask(w, route, *given) for who, given in people.outside(w.engine).items()}
-        in_query = {who: await _ask(w, route, *given) for who, given in people.in_query().items()}
+        refusals = {actor: await _ask(w, route, *given) for actor, given in people.outside(w.engine).items()}
+        in_query = {actor: await _ask(w, route, *given) for actor, given in people.in_query().items()}
         assert {answer.status for answer in in_query.values()} == {401}
         assert len({answer.told["detail"] for answer in in_query.values()}) == 1  # whether it is a good one cannot be learnt
         if route.wanted is None:
             assert not {answer.status for answer in refusals.values()} & {401, 403, 500}
         else:
-            assert {who: answer.status for who, answer in refusals.items()} == dict.fromkeys(refusals, 401)
+            assert {actor: answer.status for actor, answer in refusals.items()} == dict.fromkeys(refusals, 401)
             assert len({json.dumps(answer.told, sort_keys=True) for answer in refusals.values()}) == 1  # nor why another is not
             assert {answer.headers["www-authenticate"] for answer in refusals.values()} == {"Bearer"}
         for scope in SCOPES:
@@ -334,8 +334,8 @@ def test_a_route_that_does_not_say_who_may_is_for_nobody(world: Callable[..., Wo
         _, secret = await w.token("admin")
         scope = {"query_string": b"", "method": "GET", "headers": [(b"authorization", f"Bearer {secret}".encode())], "client": LOCAL}
         with pytest.raises(Forbidden):
-            await w.hub.gate.admit(scope, Verb("new", "GET", "/new", "", Gives(None)))
-        assert (await w.hub.gate.admit(scope, Verb("new", "GET", "/new", "", Gives(None), scope="read"))).who == "admin"
+            await w.hub.authenticator.admit(scope, Verb("new", "GET", "/new", "", Gives(None)))
+        assert (await w.hub.authenticator.admit(scope, Verb("new", "GET", "/new", "", Gives(None), scope="read"))).actor == "admin"
 
     run(check())
 
@@ -427,7 +427,7 @@ def test_what_is_believed_of_a_token_is_asked_for_again_every_second(world: Call
             asked += 1
             return await find(secret)
 
-        monkeypatch.setattr(w.hub.gate.engine, "find_token", counted)
+        monkeypatch.setattr(w.hub.authenticator.engine, "find_token", counted)
         moved = w.clock
         monkeypatch.setattr(w.clock, "monotonic", lambda: moved.moved)  # no time passes but what the test lets pass
         for _ in range(5):
@@ -464,12 +464,12 @@ def test_a_look_up_that_a_revocation_overtakes_is_not_remembered(world: Callable
         async def slow(secret: str) -> Token | None:
             found = await find(secret)
             await w.engine.revoke_token(token.id)
-            w.hub.gate.forget()
+            w.hub.authenticator.forget()
             return found
 
-        monkeypatch.setattr(w.hub.gate.engine, "find_token", slow)
+        monkeypatch.setattr(w.hub.authenticator.engine, "find_token", slow)
         assert (await w.ask("GET", "/api/v1/me", bearer(secret))).status == 200  # it was asked before
-        monkeypatch.setattr(w.hub.gate.engine, "find_token", find)
+        monkeypatch.setattr(w.hub.authenticator.engine, "find_token", find)
         assert (await w.ask("GET", "/api/v1/me", bearer(secret))).status == 401
 
     run(check())
@@ -487,7 +487,7 @@ def test_rotation_by_the_api_keeps_both_good_for_the_overlap(world: Callable[...
             assert (await w.ask("GET", "/api/v1/me", bearer(secret))).status == 200
         w.clock.moved += 60_000
         assert (await w.ask("GET", "/api/v1/me", bearer(old))).status == 401
-        assert (await w.ask("GET", "/api/v1/me", bearer(new))).json["who"] == "read"
+        assert (await w.ask("GET", "/api/v1/me", bearer(new))).json["actor"] == "read"
 
     run(check())
 
@@ -496,13 +496,13 @@ def test_what_stays_open_can_ask_whether_it_still_may(world: Callable[..., World
     async def check() -> None:
         w = world()
         anonymous = Caller("anonymous", frozenset(SCOPES))
-        assert await w.hub.gate.still(anonymous)
+        assert await w.hub.authenticator.still(anonymous)
         token, _ = await w.token("read")
-        assert not await w.hub.gate.still(anonymous)
+        assert not await w.hub.authenticator.still(anonymous)
         caller = Caller("read", frozenset({"read"}), token)
-        assert await w.hub.gate.still(caller)
+        assert await w.hub.authenticator.still(caller)
         await w.engine.revoke_token(token.id)
-        assert not await w.hub.gate.still(caller)
+        assert not await w.hub.authenticator.still(caller)
 
     run(check())
 
@@ -555,8 +555,8 @@ def test_addresses_and_tokens_are_remembered_within_bounds(world: Callable[..., 
         for n, secret in enumerate(secrets):
             assert (await w.ask("GET", "/api/v1/me", bearer(secret))).status == 200
             await _wrong(w, 1, client=(f"192.0.2.{n}", 1))
-        assert len(w.hub.gate._known) == 5
-        assert len(w.hub.gate.failures._counts) == 5
+        assert len(w.hub.authenticator._known) == 5
+        assert len(w.hub.authenticator.failures._counts) == 5
 
     run(check())
 
@@ -585,7 +585,7 @@ def test_a_hub_on_loopback_is_open_until_the_first_token(world: Callable[..., Wo
         w, other = world(), world()
         for one in (w, other):
             assert (await one.ask("GET", "/api/v1/me")).json == {
-                "who": "anonymous",
+                "actor": "anonymous",
                 "scopes": list(SCOPES),
                 "token": None,
                 "worker": None,
@@ -596,7 +596,7 @@ def test_a_hub_on_loopback_is_open_until_the_first_token(world: Callable[..., Wo
         w.clock.moved += FRESH
         assert (await other.ask("GET", "/api/v1/me")).status == 401
         secret = answer.json["secret"]
-        assert (await other.ask("GET", "/api/v1/me", bearer(secret))).json["who"] == "ann"
+        assert (await other.ask("GET", "/api/v1/me", bearer(secret))).json["actor"] == "ann"
         await w.ask("DELETE", f"/api/v1/tokens/{answer.json['token']['id']}", bearer(secret))
         assert (await w.ask("GET", "/api/v1/me")).status == 401  # without a good token it is shut, not open
         assert (await world().ask("GET", "/api/v1/me")).status == 401
@@ -610,7 +610,7 @@ def test_in_an_open_hub_a_ticket_is_not_needed_and_does_not_hurt(world: Callable
         ticket = (await w.ask("POST", "/api/v1/tickets")).json["ticket"]
         assert (await w.ask("GET", "/api/v1/events", query=f"ticket={ticket}")).status == 200
         await w.token("read")
-        w.hub.gate.forget()
+        w.hub.authenticator.forget()
         assert (await w.ask("GET", "/api/v1/events", query=f"ticket={ticket}")).status == 401
 
     run(check())
@@ -813,7 +813,7 @@ def test_a_secret_is_told_once(world: Callable[..., World]) -> None:
         made = (await w.ask("POST", "/api/v1/tokens", bearer(admin) | JSON, json.dumps(asked).encode())).json
         secret, token = made["secret"], made["token"]
         assert (token["name"], token["scopes"], token["worker"], token["kind"]) == ("w7", ["work"], "w7", "token")
-        assert (await w.ask("GET", "/api/v1/me", bearer(secret))).json["who"] == "w7"
+        assert (await w.ask("GET", "/api/v1/me", bearer(secret))).json["actor"] == "w7"
         listed = await w.ask("GET", "/api/v1/tokens", bearer(admin))
         assert token["id"] in {one["id"] for one in listed.json["tokens"]}
         one = await w.ask("GET", f"/api/v1/tokens/{token['id']}", bearer(admin))
@@ -882,7 +882,7 @@ def test_acts_leave_entries_with_the_name_of_the_token(world: Callable[..., Worl
         await w.ask("DELETE", f"/api/v1/tokens/{id}", bearer(admin))
         await w.ask("DELETE", "/api/v1/tokens/nobody", bearer(admin))
         entries = (await w.ask("GET", "/api/v1/audit", bearer(admin))).json["entries"]
-        assert [(one["who"], one["what"], one["subject"]) for one in entries] == [
+        assert [(one["actor"], one["what"], one["subject"]) for one in entries] == [
             ("root", "revoke", f"token {id}"),
             ("root", "rotate", f"token {id}"),
             ("root", "create", "token ann"),
@@ -940,7 +940,7 @@ def test_who_signs_in_is_in_the_audit_and_who_only_tries_is_not(world: Callable[
         for ticket, status in ((f"wli_{1:044}", 401), (good, 201), (good, 401)):
             assert (await w.ask("POST", "/api/v1/session", JSON, json.dumps({"ticket": ticket}).encode())).status == status
         (session,) = await w.engine.tokens()
-        assert [(entry.who, entry.what, entry.subject) for entry in (await w.engine.audit()).entries] == [
+        assert [(entry.actor, entry.what, entry.subject) for entry in (await w.engine.audit()).entries] == [
             ("ann", "sign in", f"session {session.id}")
         ]
 
@@ -974,7 +974,7 @@ def test_a_store_that_is_away_lets_nobody_in(world: Callable[..., World], monkey
         async def away(_: str) -> None:
             raise StoreUnreachable("The store is away.", hint="Wait.")
 
-        monkeypatch.setattr(w.hub.gate.engine, "find_token", away)
+        monkeypatch.setattr(w.hub.authenticator.engine, "find_token", away)
         assert (await w.ask("GET", "/api/v1/me", bearer(secret))).status == 503
 
     run(check())

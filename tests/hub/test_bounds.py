@@ -104,14 +104,14 @@ def test_requests_behind_one_that_waits_stay_with_the_client_and_are_answered_in
         assert len(there._ahead) <= AHEAD + READ
         assert httpx.get(served.url + "healthz", timeout=60).status_code == 200
         run = httpx.post(served.url + "api/v1/runs", json={"job": "mail"}, timeout=60).json()["id"]
-        said, most = b"", 0
+        said, limit = b"", 0
         while part := line.recv(1 << 20):
-            said, most = said + part, max(most, len(there.pipeline))
+            said, limit = said + part, max(limit, len(there.pipeline))
         sending.join()
     assert said.count(b"HTTP/1.1 200 ") == 1 + many
     assert run.encode() in said.partition(b"HTTP/1.1 200 ")[2].partition(b"HTTP/1.1 ")[0]
     assert said.rpartition(b"HTTP/1.1 ")[2].startswith(b"404 ")
-    assert most <= 1
+    assert limit <= 1
 
 
 @pytest.mark.parametrize(
@@ -397,15 +397,15 @@ def test_no_flood_makes_the_hub_grow(tmp_path: Path, first: bytes, rest: bytes) 
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
-            before, most = rss(process.pid), 0
+            before, limit = rss(process.pid), 0
             for _ in range(5):
                 with socket.create_connection(("127.0.0.1", port)) as line, suppress(OSError):
                     line.settimeout(2)
                     line.sendall(first)
                     for _ in range(12):
                         line.sendall(rest)
-                        most = max(most, rss(process.pid))
-            print(f"{before} MB before, {most} MB at most")
-            assert most < before + 60
+                        limit = max(limit, rss(process.pid))
+            print(f"{before} MB before, {limit} MB at most")
+            assert limit < before + 60
         finally:
             process.terminate()

@@ -163,15 +163,28 @@ def child(code: str, *, soft: int, hard: int) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, "-c", limits + code], capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize(
-    ("soft", "hard", "wanted", "room", "then"),
-    [(300, 300, 1_000, 100, 300), (300, 600, 1_000, 400, 600), (300, 600, 50, 50, 300), (300, 600, 300, 300, 500), (100, 100, 50, 1, 100)],
-)
-def test_a_hub_asks_for_the_files_it_needs_and_has_as_many_connections_as_it_gets(
-    soft: int, hard: int, wanted: int, room: int, then: int
-) -> None:
-    code = f"from windlass.hub.serving import room_for\nprint(room_for({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
-    assert child(code, soft=soft, hard=hard).stdout.split() == [str(room), str(then)]
+_ROOM = """
+import os
+from windlass.hub.serving import room_for
+for soft, hard, wanted in {cases}:
+    if os.fork() == 0:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        print(room_for(wanted), resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_a_hub_asks_for_the_files_it_needs_and_has_as_many_connections_as_it_gets() -> None:
+    rooms = {  # of the limits of a process and the connections of a hub: those that it has, and the limit it has then
+        (300, 300, 1_000): (100, 300),
+        (300, 600, 1_000): (400, 600),
+        (300, 600, 50): (50, 300),
+        (300, 600, 300): (300, 500),
+        (100, 100, 50): (1, 100),
+    }
+    ended = child(_ROOM.format(cases=list(rooms)), soft=300, hard=600)
+    assert [tuple(map(int, line.split())) for line in ended.stdout.splitlines()] == list(rooms.values()), ended
 
 
 def test_more_connections_than_the_system_allows_are_refused_with_a_way_out(tmp_path: Path) -> None:

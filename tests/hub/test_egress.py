@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.egress import Answer, Egress, parse
+from windlass.egress import Egress, Response, parse
 from windlass.errors import BadInput, EgressFailed, EgressRefused, EgressTimeout, EgressTooLarge
 
 PATIENCE = 30.0
@@ -130,7 +130,7 @@ class Net:
         return Egress(**settings)
 
 
-def sent(egress: Egress, url: str, method: str = "GET", **how: Any) -> Answer:
+def sent(egress: Egress, url: str, method: str = "GET", **how: Any) -> Response:
     return asyncio.run(egress.send(method, url, **{"timeout": PATIENCE} | how))
 
 
@@ -449,9 +449,9 @@ def exchanged(handle: Handle, act: Callable[[Egress, str], Awaitable[Any]], **ho
 def test_a_request_arrives_as_it_was_meant_and_so_does_the_answer() -> None:
     handle = answering(b"HTTP/1.1 202 Fine\r\nX-One: 1\r\nContent-Length: 5\r\n\r\nhello")
     answer, server = exchanged(
-        handle, lambda egress, url: egress.send("POST", url, headers={"X-Sign": "abc"}, body=b"{}", timeout=PATIENCE, most=3)
+        handle, lambda egress, url: egress.send("POST", url, headers={"X-Sign": "abc"}, body=b"{}", timeout=PATIENCE, limit=3)
     )
-    assert answer == Answer(202, (("x-one", "1"), ("content-length", "5")), b"hel")
+    assert answer == Response(202, (("x-one", "1"), ("content-length", "5")), b"hel")
     head, body = server.asked[0].split(b"\r\n\r\n")
     lines = head.decode().lower().splitlines()
     assert lines[0] == "post /hook?x=1 http/1.1"
@@ -464,9 +464,9 @@ def test_a_redirect_is_an_answer_and_not_followed(status: int) -> None:
     handle = answering(f"HTTP/1.1 {status} Go\r\nLocation: http://127.0.0.1:1/inside\r\nContent-Length: 0\r\n\r\n".encode())
     net = Net()
 
-    async def act(egress: Egress, url: str) -> tuple[Answer, Answer]:
+    async def act(egress: Egress, url: str) -> tuple[Response, Response]:
         pieces: list[bytes] = []
-        answers = await egress.send("POST", url, timeout=PATIENCE), await egress.fetch(url, timeout=PATIENCE, most=10, sink=pieces.append)
+        answers = await egress.send("POST", url, timeout=PATIENCE), await egress.fetch(url, timeout=PATIENCE, limit=10, sink=pieces.append)
         assert pieces == []
         return answers
 
@@ -486,8 +486,8 @@ def test_a_huge_body_is_cut_off() -> None:
 
     poured = [0]
 
-    async def act(egress: Egress, url: str) -> Answer:
-        return await egress.send("GET", url, timeout=PATIENCE, most=65_536)
+    async def act(egress: Egress, url: str) -> Response:
+        return await egress.send("GET", url, timeout=PATIENCE, limit=65_536)
 
     answer, _ = exchanged(pour, act)
     assert len(answer.body) == 65_536
@@ -586,7 +586,7 @@ def test_a_download_arrives_in_pieces() -> None:
     content = bytes(range(256)) * 4_000
     pieces: list[bytes] = []
     handle = answering(f"HTTP/1.1 200 OK\r\nContent-Length: {len(content)}\r\n\r\n".encode(), content)
-    answer, _ = exchanged(handle, lambda egress, url: egress.fetch(url, timeout=PATIENCE, most=len(content), sink=pieces.append))
+    answer, _ = exchanged(handle, lambda egress, url: egress.fetch(url, timeout=PATIENCE, limit=len(content), sink=pieces.append))
     assert answer.status == 200
     assert b"".join(pieces) == content
     assert len(pieces) > 1
@@ -599,7 +599,7 @@ def test_a_download_that_is_too_large_is_refused(announced: bool) -> None:
 
     async def act(egress: Egress, url: str) -> None:
         with pytest.raises(EgressTooLarge, match="1,000,000 bytes"):
-            await egress.fetch(url, timeout=PATIENCE, most=1_000_000, sink=pieces.append)
+            await egress.fetch(url, timeout=PATIENCE, limit=1_000_000, sink=pieces.append)
 
     exchanged(answering(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n", bytes(1_000_001)), act)
     assert sum(map(len, pieces)) <= 1_000_000
@@ -609,7 +609,7 @@ def test_a_download_that_is_too_large_is_refused(announced: bool) -> None:
 def test_a_download_that_ends_early_is_a_failure() -> None:
     async def act(egress: Egress, url: str) -> None:
         with pytest.raises(EgressFailed):
-            await egress.fetch(url, timeout=PATIENCE, most=100, sink=lambda data: None)
+            await egress.fetch(url, timeout=PATIENCE, limit=100, sink=lambda data: None)
 
     exchanged(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nonly this"), act)
 
@@ -620,7 +620,7 @@ def test_what_the_sink_raises_comes_through() -> None:
 
     async def act(egress: Egress, url: str) -> None:
         with pytest.raises(OSError, match="No space"):
-            await egress.fetch(url, timeout=PATIENCE, most=100, sink=full)
+            await egress.fetch(url, timeout=PATIENCE, limit=100, sink=full)
 
     exchanged(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody"), act)
 

@@ -21,17 +21,18 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
+from tests.grounds import set_ground
 from tests.harness import BOOM, Harness, token
 from tests.tiers import long
 from tests.workers import DEADLINE, until
-from windlass import config
 from windlass.api.values import to_rfc3339
 from windlass.clock import ManualClock, SystemClock
-from windlass.engine import Engine, Outcome, reading
+from windlass.config import opening
+from windlass.engine import Engine, Outcome, cursors
 from windlass.errors import StoreBusy
 from windlass.hub import Hub, HubApp, HubSettings, events
 from windlass.hub.events import streams
-from windlass.hub.events.frames import Place
+from windlass.hub.events.frames import JournalOffset
 from windlass.hub.serving import listening, server
 from windlass.machine import Succeed
 from windlass.model import Limits, NewRun, Run, State, WorkerInfo
@@ -44,10 +45,10 @@ EVERYTHING = "/api/v1/events"
 
 
 def cursor_of(*parts: Any) -> str:
-    return reading._encoded(["tail", *parts])
+    return cursors.encoded(["tail", *parts])
 
 
-BEGINNING = str(Place(SystemClock().now(), cursor_of("", "", 0, 0)))
+BEGINNING = str(JournalOffset(SystemClock().now(), cursor_of("", "", 0, 0)))
 """The id of one who has seen nothing yet."""
 
 
@@ -151,7 +152,7 @@ class ServedHub:
 
     async def _serve(self) -> None:
         clock = SystemClock()
-        store = config.open_store(self._where, clock, blocking=False)
+        store = opening.open_store(self._where, clock, blocking=False)
         hub = Hub(Engine(store, clock, self._limits), clock, replace(self._settings or HubSettings(), open=True))
         self.events = hub.events
         with listening("127.0.0.1", 0) as sock:
@@ -175,9 +176,9 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Where:
 @pytest.fixture
 def h(where: Where) -> Iterator[Harness]:
     """An application and its worker, in a process of their own as far as the hub can tell."""
-    store = config.open_store(where, SystemClock(), blocking=True)
+    store = opening.open_store(where, SystemClock(), blocking=True)
     harness = Harness(store, ManualClock())
-    harness.engine.clock = SystemClock()  # as the hub's
+    set_ground(harness.engine, clock=SystemClock())  # as the hub's
     harness.define()
     yield harness
     run_sync(store.close())
@@ -227,7 +228,7 @@ def test_F8_a_repeated_report_makes_no_second_event(h: Harness, hub: ServedHub) 
 
 
 def test_F21_listeners_hear_of_creation_claim_end_failure_and_quarantine_as_they_happen(h: Harness, hub: ServedHub) -> None:
-    h.define("frail", max_attempts=2, backoff=(0,), exhausted="quarantined")
+    h.define("frail", max_attempts=2, backoff=(0,), on_exhausted="quarantined")
     with Listener(hub.port).ready() as listener:
 
         def heard() -> dict[str, Any]:
@@ -310,7 +311,7 @@ def test_whoever_hears_nothing_is_kept_and_its_id_moves_on(h: Harness, hub: Serv
         made = h.create()
         assert other.next()[0].entry == (made, 1)
         place = hub.events.place  # the reader is behind that entry
-        mark = next(mark for mark in quiet.marks() if not reading.ahead(place.cursor, Place.read(mark).cursor))
+        mark = next(mark for mark in quiet.marks() if not cursors.ahead(place.cursor, JournalOffset.read(mark).cursor))
     last = h.create()
     with Listener(hub.port, last=mark) as again:
         assert again.next()[0].entry == (last, 1)
@@ -343,7 +344,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         try:
-            store = config.open_store(self._where, SystemClock(), blocking=True)
+            store = opening.open_store(self._where, SystemClock(), blocking=True)
             self._write(Engine(store, SystemClock()))
             run_sync(store.close())
         except BaseException as error:
@@ -474,7 +475,7 @@ def test_whoever_has_heard_more_elsewhere_is_not_told_it_again(h: Harness, where
             (heard,) = other.next()
             with Listener(slow.port, last=heard.id) as listener:
                 until(lambda: slow.events.open == 2 and len(slow.events._joining) == 1)
-                assert reading.ahead(Place.read(heard.id).cursor, slow.events.place.cursor)
+                assert cursors.ahead(JournalOffset.read(heard.id).cursor, slow.events.place.cursor)
                 go_on.set()
                 last = h.create()
                 assert [(told.event, told.entry) for told in listener.next()] == [("run", (last, 1))]
@@ -492,7 +493,7 @@ def test_what_is_too_much_to_keep_is_read_from_the_store(h: Harness, hub: Served
         async def slowly(self: Any, pipe: Any, place: Any, end: Any) -> None:
             if len(more) < 60:
                 more.extend([created.id for created in await self.events.engine.create([NewRun("mail") for _ in range(30)])])
-                while reading.ahead(await self.events.engine.tail_end(), self.events.place.cursor):  # noqa: ASYNC110 - the reader says nothing
+                while cursors.ahead(await self.events.engine.tail_end(), self.events.place.cursor):  # noqa: ASYNC110 - the reader says nothing
                     await asyncio.sleep(0.01)
             await meet(self, pipe, place, end)
 
@@ -534,9 +535,9 @@ def test_a_place_older_than_the_retention_is_told_to_have_a_gap(h: Harness, wher
     with ServedHub(where, limits=Limits(keep_succeeded=3_600_000)) as hub:
         now, cursor = h.engine.clock.now(), cursor_of("", "", 0, 0)
         made = h.create()
-        with Listener(hub.port, last=str(Place(now - 1_000_000, cursor))) as fresh:
+        with Listener(hub.port, last=str(JournalOffset(now - 1_000_000, cursor))) as fresh:
             assert fresh.next()[0].entry == (made, 1)
-        with Listener(hub.port, last=str(Place(now - 3_600_000, cursor))) as old:
+        with Listener(hub.port, last=str(JournalOffset(now - 3_600_000, cursor))) as old:
             gap, told = old.next(2)
     assert (gap.event, gap.data["reason"], gap.data["since"]) == ("gap", "pruned", to_rfc3339(now - 3_600_000))
     assert told.entry == (made, 1)
@@ -548,7 +549,7 @@ def test_a_place_where_the_journal_has_not_been_is_told_to_have_a_gap(h: Harness
         later, of_the_other_store = cursor_of("99999999:99999999:", "", 0, 0), cursor_of("", "", 0, 7)
     for cursor in (later, of_the_other_store):
         h.create()
-        with Listener(hub.port, last=str(Place(h.engine.clock.now(), cursor))) as listener:
+        with Listener(hub.port, last=str(JournalOffset(h.engine.clock.now(), cursor))) as listener:
             (gap,) = listener.next()
             made = h.create()
             assert (gap.event, gap.data["reason"]) == ("gap", "ahead")
@@ -780,7 +781,7 @@ def test_E2_clients_that_reset_at_once_leave_no_stream_behind(h: Harness, hub: S
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
     until(lambda: hub.events.open == 0)
-    assert not hub.events._followers
+    assert not hub.events._subscribers
     assert not hub.events._watchers
     with Listener(hub.port).ready() as listener:
         made = h.create()

@@ -29,7 +29,7 @@ HOUR = 3_600_000
 SETTINGS = HubSettings(body=1_000_000)
 
 
-class Desk:
+class HubDesk:
     """A hub, and somebody who asks it."""
 
     def __init__(self, store: str, clock: LeapingClock) -> None:
@@ -104,9 +104,9 @@ class Desk:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=long)])
-def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HubDesk]:
     store = str(tmp_path / "hub.db") if request.param == "sqlite" else request.getfixturevalue("emptied_postgres")
-    made = Desk(store, LeapingClock())
+    made = HubDesk(store, LeapingClock())
     made.define()
     yield made
     made.close()
@@ -115,7 +115,7 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
 # SO1: the life of a run
 
 
-def test_L1_a_run_that_is_asked_for_waits_and_has_not_begun(desk: Desk) -> None:
+def test_L1_a_run_that_is_asked_for_waits_and_has_not_begun(desk: HubDesk) -> None:
     answer = desk.ask("POST", "/runs", {"job": "mail", "payload": {"to": "ann"}}, 202)
     run = answer["run"]
     assert (answer["id"], answer["created"]) == (run["id"], True)
@@ -124,7 +124,7 @@ def test_L1_a_run_that_is_asked_for_waits_and_has_not_begun(desk: Desk) -> None:
     assert (run["started_at"], run["finished_at"]) == (None, None)
 
 
-def test_L2_a_run_that_begins_is_running_and_its_start_is_set_once(desk: Desk) -> None:
+def test_L2_a_run_that_begins_is_running_and_its_start_is_set_once(desk: HubDesk) -> None:
     run_id = desk.create()
     run = desk.claimed()
     desk.start(run)
@@ -135,7 +135,7 @@ def test_L2_a_run_that_begins_is_running_and_its_start_is_set_once(desk: Desk) -
     assert desk.get(run_id)["started_at"] == begun["started_at"] is not None
 
 
-def test_L3_a_run_that_succeeds_has_its_output_and_its_end_and_no_error(desk: Desk) -> None:
+def test_L3_a_run_that_succeeds_has_its_output_and_its_end_and_no_error(desk: HubDesk) -> None:
     run_id = desk.create()
     assert desk.report(desk.claimed(), output='{"sent": 3}')["state"] == "succeeded"
     run = desk.get(run_id)
@@ -143,7 +143,7 @@ def test_L3_a_run_that_succeeds_has_its_output_and_its_end_and_no_error(desk: De
     assert run["finished_at"] is not None
 
 
-def test_L4_a_run_that_fails_has_an_error_with_code_and_message(desk: Desk) -> None:
+def test_L4_a_run_that_fails_has_an_error_with_code_and_message(desk: HubDesk) -> None:
     run_id = desk.create(options={"max_attempts": 1})
     assert desk.fail(desk.claimed())["state"] == "failed"
     run = desk.get(run_id)
@@ -151,7 +151,7 @@ def test_L4_a_run_that_fails_has_an_error_with_code_and_message(desk: Desk) -> N
     assert run["finished_at"] is not None
 
 
-def test_L5_a_run_cancelled_while_it_waits_is_never_executed(desk: Desk) -> None:
+def test_L5_a_run_cancelled_while_it_waits_is_never_executed(desk: HubDesk) -> None:
     run_id = desk.create()
     run = desk.ask("POST", f"/runs/{run_id}/cancel", {"reason": "ordered twice"})
     assert (run["state"], run["reason"], run["started_at"]) == ("cancelled", "ordered twice", None)
@@ -159,7 +159,7 @@ def test_L5_a_run_cancelled_while_it_waits_is_never_executed(desk: Desk) -> None
     assert desk.claim() == []
 
 
-def test_L6_a_run_cancelled_while_it_runs_is_stopped_and_a_later_success_changes_nothing(desk: Desk) -> None:
+def test_L6_a_run_cancelled_while_it_runs_is_stopped_and_a_later_success_changes_nothing(desk: HubDesk) -> None:
     run_id = desk.create()
     run = desk.claimed()
     desk.start(run)
@@ -173,7 +173,7 @@ def test_L6_a_run_cancelled_while_it_runs_is_stopped_and_a_later_success_changes
 
 
 @pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled"])
-def test_L7_an_ended_run_is_the_same_after_every_further_try_to_move_it(desk: Desk, end: str) -> None:
+def test_L7_an_ended_run_is_the_same_after_every_further_try_to_move_it(desk: HubDesk, end: str) -> None:
     run_id = desk.create(options={"max_attempts": 1})
     run = desk.claimed() if end != "cancelled" else {"id": run_id, "seq": 1, "token": "x" * 22}
     if end == "succeeded":
@@ -188,12 +188,12 @@ def test_L7_an_ended_run_is_the_same_after_every_further_try_to_move_it(desk: De
     assert desk.report(run, "snooze", delay=0)["problem"]["status"] == 409
     assert desk.beat(run) == "lost"
     assert desk.ask("POST", "/worker/start", {"held": [[run["seq"], run["token"]]]})["started"] == []
-    desk.refused("PATCH", f"/runs/{run_id}", {"priority": 3}, 409, "frozen")
+    desk.refused("PATCH", f"/runs/{run_id}", {"priority": 3}, 409, "not_editable")
     desk.refused("POST", f"/runs/{run_id}/cancel", None, 409, "wrong_state")
     assert desk.get(run_id) == before
 
 
-def test_L8_no_move_leads_back_to_the_beginning(desk: Desk) -> None:
+def test_L8_no_move_leads_back_to_the_beginning(desk: HubDesk) -> None:
     run_id = desk.create()
     desk.report(desk.claimed(), output="1")
     assert desk.get(run_id)["actions"] == ["rerun"]
@@ -202,7 +202,7 @@ def test_L8_no_move_leads_back_to_the_beginning(desk: Desk) -> None:
     assert [event["rev"] for event in events] == [1, 2, 3]
 
 
-def test_L9_to_retry_by_hand_is_a_new_run_and_the_old_one_stays_failed(desk: Desk) -> None:
+def test_L9_to_retry_by_hand_is_a_new_run_and_the_old_one_stays_failed(desk: HubDesk) -> None:
     old = desk.create(payload={"n": 1}, options={"max_attempts": 1})
     desk.fail(desk.claimed())
     before = desk.get(old)
@@ -213,7 +213,7 @@ def test_L9_to_retry_by_hand_is_a_new_run_and_the_old_one_stays_failed(desk: Des
     desk.refused("POST", f"/runs/{made['id']}/rerun", None, 409, "wrong_state")
 
 
-def test_L11_log_lines_are_read_unchanged_after_the_end(desk: Desk) -> None:
+def test_L11_log_lines_are_read_unchanged_after_the_end(desk: HubDesk) -> None:
     run_id = desk.create()
     run = desk.claimed()
     lines = [(1, "begun"), (2, "half"), (3, "\x1b[31mred\x1b[0m")]
@@ -226,7 +226,7 @@ def test_L11_log_lines_are_read_unchanged_after_the_end(desk: Desk) -> None:
     desk.refused("POST", "/worker/log", {"run": run["id"], "token": run["token"], "lines": [(4, "late")]}, 409, "lease_lost")
 
 
-def test_a_worker_cannot_log_without_end(desk: Desk) -> None:
+def test_a_worker_cannot_log_without_end(desk: HubDesk) -> None:
     run_id = desk.create()
     run = desk.claimed()
     for first in range(1, 1_300, 100):
@@ -241,7 +241,7 @@ def test_a_worker_cannot_log_without_end(desk: Desk) -> None:
     desk.report(run, output="1")
 
 
-def test_L12_times_are_in_order_and_in_UTC(desk: Desk) -> None:
+def test_L12_times_are_in_order_and_in_UTC(desk: HubDesk) -> None:
     run_id = desk.create()
     desk.clock.leap(1_500)
     run = desk.claimed()
@@ -256,7 +256,7 @@ def test_L12_times_are_in_order_and_in_UTC(desk: Desk) -> None:
     assert times[2] - times[0] >= timedelta(seconds=3)
 
 
-def test_L13_cursors_of_log_lines_grow_and_give_exactly_what_follows_across_a_restart(desk: Desk) -> None:
+def test_L13_cursors_of_log_lines_grow_and_give_exactly_what_follows_across_a_restart(desk: HubDesk) -> None:
     run_id = desk.create()
     run = desk.claimed()
     desk.ask("POST", "/worker/log", {"run": run["id"], "token": run["token"], "lines": [(n, f"line {n}") for n in range(1, 8)]})
@@ -272,7 +272,7 @@ def test_L13_cursors_of_log_lines_grow_and_give_exactly_what_follows_across_a_re
         assert desk.ask("GET", f"/runs/{run_id}/logs?after={cursor}")["lines"] == whole[index + 1 :]
 
 
-def test_L15_the_same_key_and_body_is_the_same_run_also_after_a_restart(desk: Desk) -> None:
+def test_L15_the_same_key_and_body_is_the_same_run_also_after_a_restart(desk: HubDesk) -> None:
     body = {"job": "mail", "payload": {"to": "ann"}, "delay": 60_000}
     first = desk.http.post("/runs", json=body, headers={"Idempotency-Key": "order-17"})
     desk.restart()
@@ -284,7 +284,7 @@ def test_L15_the_same_key_and_body_is_the_same_run_also_after_a_restart(desk: De
     assert len(desk.ask("GET", "/runs")["runs"]) == 1
 
 
-def test_L15_asked_at_once_from_many_sides_there_is_one_run(desk: Desk) -> None:
+def test_L15_asked_at_once_from_many_sides_there_is_one_run(desk: HubDesk) -> None:
     body = {"job": "mail", "payload": {"to": "ann"}}
     with ThreadPoolExecutor(16) as crowd:
         answers = list(crowd.map(lambda _: desk.ask("POST", "/runs", body, 202, Idempotency_Key="k"), range(48)))
@@ -292,14 +292,14 @@ def test_L15_asked_at_once_from_many_sides_there_is_one_run(desk: Desk) -> None:
     assert sum(answer["created"] for answer in answers) == 1
 
 
-def test_L16_the_same_key_with_another_body_is_refused_and_makes_nothing(desk: Desk) -> None:
+def test_L16_the_same_key_with_another_body_is_refused_and_makes_nothing(desk: HubDesk) -> None:
     desk.ask("POST", "/runs", {"job": "mail", "payload": 1}, 202, Idempotency_Key="k")
     desk.refused("POST", "/runs", {"job": "mail", "payload": 2}, 409, "duplicate_key", Idempotency_Key="k")
     desk.refused("POST", "/runs", {"job": "mail", "payload": 1, "delay": 5}, 409, "duplicate_key", Idempotency_Key="k")
     assert len(desk.ask("GET", "/runs")["runs"]) == 1
 
 
-def test_L17_after_a_day_the_key_is_free_again(desk: Desk) -> None:
+def test_L17_after_a_day_the_key_is_free_again(desk: HubDesk) -> None:
     first = desk.ask("POST", "/runs", {"job": "mail", "payload": 1}, 202, Idempotency_Key="k")
     desk.clock.leap(24 * HOUR - 60_000)
     assert desk.ask("POST", "/runs", {"job": "mail", "payload": 1}, 202, Idempotency_Key="k")["id"] == first["id"]
@@ -308,11 +308,11 @@ def test_L17_after_a_day_the_key_is_free_again(desk: Desk) -> None:
     assert (second["created"], second["id"] != first["id"]) == (True, True)
 
 
-def test_L18_without_a_key_every_request_makes_a_run(desk: Desk) -> None:
+def test_L18_without_a_key_every_request_makes_a_run(desk: HubDesk) -> None:
     assert desk.create() != desk.create()
 
 
-def test_runs_of_one_request_are_stored_together_and_once_for_a_key(desk: Desk) -> None:
+def test_runs_of_one_request_are_stored_together_and_once_for_a_key(desk: HubDesk) -> None:
     asked = {"runs": [{"job": "mail", "payload": n} for n in range(5)]}
     first = desk.ask("POST", "/runs/batch", asked, 202, Idempotency_Key="b")["runs"]
     again = desk.ask("POST", "/runs/batch", asked, 202, Idempotency_Key="b")["runs"]
@@ -321,20 +321,20 @@ def test_runs_of_one_request_are_stored_together_and_once_for_a_key(desk: Desk) 
     assert len(desk.ask("GET", "/runs")["runs"]) == 5
 
 
-def test_a_key_of_its_own_and_one_of_the_request_are_one_too_many(desk: Desk) -> None:
+def test_a_key_of_its_own_and_one_of_the_request_are_one_too_many(desk: HubDesk) -> None:
     desk.refused("POST", "/runs", {"job": "mail", "key": {"name": "k"}}, 400, "bad_input", Idempotency_Key="k")
 
 
 # Forge: workers anywhere
 
 
-def test_F1_a_run_has_its_defaults(desk: Desk) -> None:
+def test_F1_a_run_has_its_defaults(desk: HubDesk) -> None:
     run = desk.get(desk.create())
     assert (run["state"], run["priority"], run["max_attempts"], run["payload"]) == ("queued", 0, 5, {})
     assert desk.get(desk.create(options={"max_attempts": 3}))["max_attempts"] == 3  # the protocol's own
 
 
-def test_F2_a_claim_takes_the_highest_priority_then_the_oldest_of_the_named_types(desk: Desk) -> None:
+def test_F2_a_claim_takes_the_highest_priority_then_the_oldest_of_the_named_types(desk: HubDesk) -> None:
     desk.define("other")
     low, high, older = desk.create(), desk.create(options={"priority": 5}), desk.create("other", options={"priority": 9})
     assert [run["id"] for run in desk.claim(jobs=["mail"], count=2)] == [high, low]
@@ -342,7 +342,7 @@ def test_F2_a_claim_takes_the_highest_priority_then_the_oldest_of_the_named_type
     assert desk.claim() == []
 
 
-def test_F3_claims_at_once_give_each_run_to_one(desk: Desk) -> None:
+def test_F3_claims_at_once_give_each_run_to_one(desk: HubDesk) -> None:
     wanted = {desk.create() for _ in range(20)}
     with ThreadPoolExecutor(50) as crowd:
         claims = list(crowd.map(lambda n: desk.claim(f"w{n}"), range(50)))
@@ -351,7 +351,7 @@ def test_F3_claims_at_once_give_each_run_to_one(desk: Desk) -> None:
     assert {run["worker"] for claim in claims for run in claim} == {f"w{n}" for n, claim in enumerate(claims) if claim}
 
 
-def test_F4_a_claim_says_who_has_it_since_when(desk: Desk) -> None:
+def test_F4_a_claim_says_who_has_it_since_when(desk: HubDesk) -> None:
     desk.create()
     run = desk.claimed(worker="solver-7")
     told = desk.get(run["id"])
@@ -359,7 +359,7 @@ def test_F4_a_claim_says_who_has_it_since_when(desk: Desk) -> None:
     assert told["claimed_at"] is not None
 
 
-def test_F5_a_start_makes_it_running_and_beats_keep_it(desk: Desk) -> None:
+def test_F5_a_start_makes_it_running_and_beats_keep_it(desk: HubDesk) -> None:
     desk.create()
     run = desk.claimed(lease=30_000)
     desk.start(run)
@@ -369,7 +369,7 @@ def test_F5_a_start_makes_it_running_and_beats_keep_it(desk: Desk) -> None:
     assert desk.get(run["id"])["state"] == "running"
 
 
-def test_F6_another_token_cannot_beat_report_or_log(desk: Desk) -> None:
+def test_F6_another_token_cannot_beat_report_or_log(desk: HubDesk) -> None:
     desk.create()
     run = desk.claimed()
     stranger = {**run, "token": "A" * 22}
@@ -381,14 +381,14 @@ def test_F6_another_token_cannot_beat_report_or_log(desk: Desk) -> None:
     assert desk.get(run["id"])["state"] == "claimed"
 
 
-def test_F7_a_result_is_stored_with_its_hash(desk: Desk) -> None:
+def test_F7_a_result_is_stored_with_its_hash(desk: HubDesk) -> None:
     desk.create()
     run = desk.claimed()
     assert desk.report(run, output='"0.5"', output_hash="ab" * 32) == {"run": run["id"], "state": "succeeded"}
     assert desk.get(run["id"])["output"] == "0.5"
 
 
-def test_F8_the_same_result_again_is_answered_as_before_from_anybody(desk: Desk) -> None:
+def test_F8_the_same_result_again_is_answered_as_before_from_anybody(desk: HubDesk) -> None:
     desk.create()
     run = desk.claimed()
     desk.report(run, output="5", output_hash="ab")
@@ -399,7 +399,7 @@ def test_F8_the_same_result_again_is_answered_as_before_from_anybody(desk: Desk)
     assert desk.moves(run["id"]) == ["create", "claim", "succeed"]
 
 
-def test_F9_another_result_on_an_ended_run_is_refused_and_equal_bytes_are_the_same(desk: Desk) -> None:
+def test_F9_another_result_on_an_ended_run_is_refused_and_equal_bytes_are_the_same(desk: HubDesk) -> None:
     desk.create()
     run = desk.claimed()
     desk.report(run, output="5")
@@ -407,7 +407,7 @@ def test_F9_another_result_on_an_ended_run_is_refused_and_equal_bytes_are_the_sa
     assert desk.report(run, output="5")["repeated"]
 
 
-def test_F10_a_failed_try_goes_back_and_is_remembered(desk: Desk) -> None:
+def test_F10_a_failed_try_goes_back_and_is_remembered(desk: HubDesk) -> None:
     desk.create()
     run = desk.claimed(worker="w1")
     assert desk.fail(run, "no memory", delay=0)["state"] == "queued"
@@ -419,14 +419,14 @@ def test_F10_a_failed_try_goes_back_and_is_remembered(desk: Desk) -> None:
     assert desk.claimed()["id"] == run["id"]
 
 
-def test_F11_F12_three_tries_are_three_and_then_it_is_quarantined(desk: Desk) -> None:
-    desk.create(options={"exhausted": "quarantined", "max_attempts": 3})
+def test_F11_F12_three_tries_are_three_and_then_it_is_quarantined(desk: HubDesk) -> None:
+    desk.create(options={"on_exhausted": "quarantined", "max_attempts": 3})
     states = [desk.fail(desk.claimed(), delay=0)["state"] for _ in range(3)]
     assert states == ["queued", "queued", "quarantined"]
     assert desk.claim() == []
 
 
-def watched(desk: Desk, seconds: int) -> Iterator[None]:
+def watched(desk: HubDesk, seconds: int) -> Iterator[None]:
     """So many seconds pass while the hub watches: never more than it takes for a pause of its own between two sweeps."""
     engine, done = desk.served.hub.engine, Counter[str]()
     sweep = engine.sweep
@@ -449,12 +449,12 @@ def watched(desk: Desk, seconds: int) -> Iterator[None]:
     setattr(engine, "sweep", sweep)  # noqa: B010
 
 
-def lost(desk: Desk, run: dict[str, Any]) -> dict[str, Any]:
+def lost(desk: HubDesk, run: dict[str, Any]) -> dict[str, Any]:
     """The run when the hub has noticed that nobody has it any more: it has watched for a lease itself before it judges."""
     return next(told for _ in watched(desk, 200) if (told := desk.get(run["id"]))["state"] not in ("claimed", "running"))
 
 
-def test_F13_a_worker_that_is_silent_for_a_lease_loses_its_run_and_its_later_words(desk: Desk) -> None:
+def test_F13_a_worker_that_is_silent_for_a_lease_loses_its_run_and_its_later_words(desk: HubDesk) -> None:
     desk.create(options={"backoff": [0]})
     run = desk.claimed(lease=60_000)
     desk.start(run)
@@ -468,15 +468,15 @@ def test_F13_a_worker_that_is_silent_for_a_lease_loses_its_run_and_its_later_wor
     assert desk.get(run["id"])["output"] == 2
 
 
-def test_F14_the_last_try_lost_is_the_end(desk: Desk) -> None:
-    desk.create(options={"max_attempts": 1, "exhausted": "quarantined"})
+def test_F14_the_last_try_lost_is_the_end(desk: HubDesk) -> None:
+    desk.create(options={"max_attempts": 1, "on_exhausted": "quarantined"})
     run = desk.claimed(lease=60_000)
     told = lost(desk, run)
     assert (told["state"], told["error"]["code"]) == ("quarantined", "worker_lost")
 
 
-def test_F15_what_runs_for_too_long_in_all_is_ended_although_it_beats(desk: Desk) -> None:
-    desk.create(options={"max_runtime": 300_000, "exhausted": "quarantined"})
+def test_F15_what_runs_for_too_long_in_all_is_ended_although_it_beats(desk: HubDesk) -> None:
+    desk.create(options={"max_runtime": 300_000, "on_exhausted": "quarantined"})
     run = desk.claimed(lease=30_000)
 
     told = next(told for _ in watched(desk, 400) if desk.beat(run, 30_000) and (told := desk.get(run["id"]))["state"] in ENDED)
@@ -484,8 +484,8 @@ def test_F15_what_runs_for_too_long_in_all_is_ended_although_it_beats(desk: Desk
 
 
 @pytest.mark.parametrize("end", ["succeeded", "cancelled", "quarantined"])
-def test_F17_late_words_on_an_ended_run_are_refused_and_change_nothing(desk: Desk, end: str) -> None:
-    desk.create(options={"max_attempts": 1, "exhausted": "quarantined"})
+def test_F17_late_words_on_an_ended_run_are_refused_and_change_nothing(desk: HubDesk, end: str) -> None:
+    desk.create(options={"max_attempts": 1, "on_exhausted": "quarantined"})
     run = desk.claimed()
     if end == "succeeded":
         desk.report(run, output="1")
@@ -503,14 +503,14 @@ def test_F17_late_words_on_an_ended_run_are_refused_and_change_nothing(desk: Des
     assert desk.claim() == []
 
 
-def test_F20_a_worker_that_registers_twice_is_one_worker(desk: Desk) -> None:
+def test_F20_a_worker_that_registers_twice_is_one_worker(desk: HubDesk) -> None:
     for cores in (2, 4):
         desk.ask("POST", "/worker/register", {"worker": {"name": "w1", "cores": cores, "tags": ["gpu"]}, "about": {"host": "a"}})
     (worker,) = desk.ask("GET", "/workers")["workers"]
     assert (worker["name"], worker["cores"], worker["tags"]) == ("w1", 4, ["gpu"])
 
 
-def test_F22_runs_and_workers_survive_a_restart_and_what_runs_goes_on(desk: Desk) -> None:
+def test_F22_runs_and_workers_survive_a_restart_and_what_runs_goes_on(desk: HubDesk) -> None:
     desk.ask("POST", "/worker/register", {"worker": {"name": "w1"}})
     waits, runs = desk.create(), desk.create(options={"priority": 1})
     run = desk.claimed()
@@ -528,7 +528,7 @@ def test_F22_runs_and_workers_survive_a_restart_and_what_runs_goes_on(desk: Desk
 # Waiting
 
 
-def test_a_claim_that_waits_is_answered_as_soon_as_there_is_work(desk: Desk) -> None:
+def test_a_claim_that_waits_is_answered_as_soon_as_there_is_work(desk: HubDesk) -> None:
     with ThreadPoolExecutor(1) as other:
         waiting = other.submit(desk.claim, wait=30_000)
         until(lambda: desk.served.hub.waiting == 1)
@@ -536,7 +536,7 @@ def test_a_claim_that_waits_is_answered_as_soon_as_there_is_work(desk: Desk) -> 
         assert [run["id"] for run in waiting.result(30)] == [run_id]
 
 
-def test_whoever_leaves_while_waiting_is_given_nothing(desk: Desk) -> None:
+def test_whoever_leaves_while_waiting_is_given_nothing(desk: HubDesk) -> None:
     body = b'{"worker": {"name": "w1"}, "count": 1, "lease": 60000, "wait": 30000}'
     with socket.create_connection(("127.0.0.1", desk.served.port)) as line:
         head = f"POST /api/v1/worker/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
@@ -548,7 +548,7 @@ def test_whoever_leaves_while_waiting_is_given_nothing(desk: Desk) -> None:
     assert desk.claimed(worker="w2")["id"] == run_id
 
 
-def test_a_claim_asked_again_under_its_token_gives_the_same_runs(desk: Desk) -> None:
+def test_a_claim_asked_again_under_its_token_gives_the_same_runs(desk: HubDesk) -> None:
     for _ in range(3):
         desk.create()
     asked = {"worker": {"name": "w1", "slots": 9}, "count": 2, "lease": 60_000, "token": "N" * 22}
@@ -570,7 +570,7 @@ def test_too_many_who_wait_are_told_to_come_back(tmp_path: Path) -> None:
 # Capabilities
 
 
-def test_a_worker_that_lacks_what_a_job_requires_is_never_offered_it(desk: Desk) -> None:
+def test_a_worker_that_lacks_what_a_job_requires_is_never_offered_it(desk: HubDesk) -> None:
     desk.define("train", requires={"tags": ["gpu"], "cores": 4, "memory": 2_000})
     run_id = desk.create("train")
     assert desk.claim(tags=["gpu"], cores=3, memory=4_096) == []
@@ -583,7 +583,7 @@ def test_a_worker_that_lacks_what_a_job_requires_is_never_offered_it(desk: Desk)
 # Lists and edits
 
 
-def test_pages_follow_each_other_without_gap_or_repeat(desk: Desk) -> None:
+def test_pages_follow_each_other_without_gap_or_repeat(desk: HubDesk) -> None:
     wanted = [desk.create(payload={"n": n}) for n in range(25)]
     seen, cursor = list[str](), ""
     while True:
@@ -595,32 +595,32 @@ def test_pages_follow_each_other_without_gap_or_repeat(desk: Desk) -> None:
     assert seen == wanted[::-1]
 
 
-def test_a_run_that_waits_can_be_edited_and_the_journal_says_by_whom(desk: Desk) -> None:
+def test_a_run_that_waits_can_be_edited_and_the_journal_says_by_whom(desk: HubDesk) -> None:
     run_id = desk.create(payload={"n": 1})
     later = desk.ask("PATCH", f"/runs/{run_id}", {"priority": 7, "payload": {"n": 2}, "scheduled_for": "2100-01-01T00:00:00Z"})
     assert (later["priority"], later["payload"], later["state"]) == (7, {"n": 2}, "scheduled")
     event = desk.ask("GET", f"/runs/{run_id}/history")["events"][-1]
     assert (event["move"], event["detail"]["by"]) == ("patch", "anonymous")
-    assert {"who": "anonymous", "what": "patch", "subject": f"run {run_id}"}.items() <= desk.ask("GET", "/audit")["entries"][0].items()
+    assert {"actor": "anonymous", "what": "patch", "subject": f"run {run_id}"}.items() <= desk.ask("GET", "/audit")["entries"][0].items()
     desk.refused("PATCH", f"/runs/{run_id}", {}, 400, "bad_input")
     desk.refused("PATCH", f"/runs/{run_id}", {"state": "succeeded"}, 400, "bad_input")
 
 
 @pytest.mark.parametrize("name", ["a/b", "ä ö/%2F?#", "..", "x\\y", "'; drop table jobs --"])
-def test_names_with_slashes_and_worse_have_their_routes(desk: Desk, name: str) -> None:
+def test_names_with_slashes_and_worse_have_their_routes(desk: HubDesk, name: str) -> None:
     path = "/".join(["/jobs", httpx.QueryParams({"n": name}).__str__()[2:].replace("+", "%20").replace(".", "%2E")])
     assert desk.ask("PUT", path, {})["name"] == name
     assert desk.ask("GET", path)["name"] == name
 
 
-def test_what_is_not_there_is_said_to_be_missing(desk: Desk) -> None:
+def test_what_is_not_there_is_said_to_be_missing(desk: HubDesk) -> None:
     for path in ("/runs/nobody", "/jobs/nobody", "/schedules/nobody", "/runs/nobody/logs", "/runs/nobody/history", "/runs/nobody/why"):
         desk.refused("GET", path, None, 404, "not_found")
     desk.refused("GET", "/nothing", None, 404, "not_found")
     desk.refused("DELETE", "/runs", None, 405, "method_not_allowed")
 
 
-def test_schedules_are_stored_edited_previewed_triggered_and_removed(desk: Desk) -> None:
+def test_schedules_are_stored_edited_previewed_triggered_and_removed(desk: HubDesk) -> None:
     made = desk.ask("PUT", "/schedules/nightly", {"job": "mail", "cron": "0 3 * * *", "zone": "Europe/Paris", "payload": {"n": 1}})
     assert (made["kind"], made["expr"], made["enabled"]) == ("cron", "0 3 * * *", True)
     assert desk.ask("PATCH", "/schedules/nightly", {"enabled": False})["next_at"] is None
@@ -638,7 +638,7 @@ def test_schedules_are_stored_edited_previewed_triggered_and_removed(desk: Desk)
     desk.refused("GET", "/schedules/nightly", None, 404, "not_found")
 
 
-def test_a_hub_that_ends_lets_those_who_wait_go_at_once(desk: Desk) -> None:
+def test_a_hub_that_ends_lets_those_who_wait_go_at_once(desk: HubDesk) -> None:
     with ThreadPoolExecutor(1) as other:
         claiming = other.submit(desk.claim, wait=30_000)
         until(lambda: desk.served.hub.waiting == 1)
@@ -647,7 +647,7 @@ def test_a_hub_that_ends_lets_those_who_wait_go_at_once(desk: Desk) -> None:
     desk.served.start()
 
 
-def test_a_hub_that_ends_lets_those_go_who_would_only_begin_to_wait(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_ends_lets_those_go_who_would_only_begin_to_wait(desk: HubDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     joining, asked = desk.served.hub.joining, threading.Event()
     claim = joining.claim
 
@@ -670,7 +670,7 @@ def test_a_hub_that_ends_lets_those_go_who_would_only_begin_to_wait(desk: Desk, 
 # What stands behind the ? of an address
 
 
-def _routes(desk: Desk) -> list[tuple[str, str, list[str]]]:
+def _routes(desk: HubDesk) -> list[tuple[str, str, list[str]]]:
     document = desk.ask("GET", "/openapi.json")
     return [
         (method.upper(), path.removeprefix("/api/v1"), [one["name"] for one in operation.get("parameters", []) if one["in"] == "query"])
@@ -680,7 +680,7 @@ def _routes(desk: Desk) -> list[tuple[str, str, list[str]]]:
     ]
 
 
-def test_no_route_ignores_a_parameter_that_it_does_not_have(desk: Desk) -> None:
+def test_no_route_ignores_a_parameter_that_it_does_not_have(desk: HubDesk) -> None:
     routes = _routes(desk)
     assert len(routes) > 50
     for method, path, known in routes:
@@ -691,7 +691,7 @@ def test_no_route_ignores_a_parameter_that_it_does_not_have(desk: Desk) -> None:
             assert name in problem["hint"], (method, path)
 
 
-def test_the_parameter_that_was_meant_is_named(desk: Desk) -> None:
+def test_the_parameter_that_was_meant_is_named(desk: HubDesk) -> None:
     for address, meant in (
         ("/runs?stat=failed", "Did you mean state?"),
         ("/runs?state=failed&Count=3", "Did you mean count?"),
@@ -704,13 +704,13 @@ def test_the_parameter_that_was_meant_is_named(desk: Desk) -> None:
         assert desk.refused("GET", address, None, 400, "bad_input")["hint"] == meant
 
 
-def test_what_workers_ask_has_no_parameters_either(desk: Desk) -> None:
+def test_what_workers_ask_has_no_parameters_either(desk: HubDesk) -> None:
     desk.create()
     asked = {"worker": {"name": "w1"}, "count": 1, "lease": 60_000}
     desk.refused("POST", "/worker/claim?wait=1", asked, 400, "bad_input")
     assert len(desk.claim()) == 1  # nothing was taken before
 
 
-def test_files_of_the_page_and_health_are_there_whatever_stands_behind_them(desk: Desk) -> None:
+def test_files_of_the_page_and_health_are_there_whatever_stands_behind_them(desk: HubDesk) -> None:
     for place in ("", "page/style.css", "healthz", "metrics"):
         assert httpx.get(f"{desk.served.url}{place}?v=2").status_code == 200

@@ -22,14 +22,14 @@ from tests.served import ServedHub
 from tests.workers import DEADLINE, until
 from windlass import loops, webhooks
 from windlass.clock import SystemClock
-from windlass.config import open_store
+from windlass.config.opening import open_store
 from windlass.engine import Engine, Tail
 from windlass.errors import StoreUnreachable
 from windlass.hub import HubSettings, events, rollups
 from windlass.hub.events import streams
 from windlass.model import NewRun
 from windlass.store.base import JOURNAL, journal_topics, queue_topic, run_sync
-from windlass.store.hints import AT_MOST_EVERY, JOURNAL_EVERY, Paced
+from windlass.store.hints import JOURNAL_EVERY, MAX_PACE, Paced
 from windlass.store.postgres import AsyncPostgres, BorrowedPostgres
 from windlass.store.postgres import hints as postgres_hints
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
@@ -244,7 +244,7 @@ def test_what_is_written_together_is_said_once(where: str, monkeypatch: pytest.M
             await asyncio.gather(*(engine.create([NewRun("mail")]) for _ in range(30)))
         while not times or times[-1] < began:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.01)
-        await asyncio.sleep(2 * AT_MOST_EVERY / 1000)  # what is still to be said of them
+        await asyncio.sleep(2 * MAX_PACE / 1000)  # what is still to be said of them
         spent = SystemClock().monotonic() - began
         assert 2 <= len(times) <= min(spent // JOURNAL_EVERY + 2, 150)  # of 300 creations
         said = len(times)

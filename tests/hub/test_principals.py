@@ -13,7 +13,7 @@ import pytest
 from tests.served import LeapingClock, ServedHub
 from tests.tiers import long
 from windlass import App
-from windlass.config import open_store
+from windlass.config.opening import open_store
 from windlass.engine import Engine
 from windlass.hub import HubSettings
 from windlass.model import Key, NewRun
@@ -214,8 +214,8 @@ def test_a_worker_whose_definition_is_refused_says_so_and_works(place: Place, ca
         place.admin.ask("PUT", "/schedules/nightly", {"job": "mail", "cron": "0 4 * * *"})
         app.work(burst=True, name="w")
         app.close()
-    assert "Job 'mail' is not defined as the code says" in caplog.text
-    assert "Schedule 'nightly' is not stored as the code says" in caplog.text
+    assert "Job 'mail' keeps another definition than the code's" in caplog.text
+    assert "Schedule 'nightly' keeps another definition than the code's" in caplog.text
     assert shop.ask("GET", f"/runs/{run}")["output"] == "ann by ops"
 
 
@@ -242,7 +242,7 @@ def test_tokens_of_one_principal_share_their_keys(place: Place) -> None:
 def test_the_scopes_of_others_cannot_be_chosen(place: Place) -> None:
     victim, thief = place.somebody("victim", "submit"), place.somebody("thief", "submit")
     for scope in ("http:victim", "by:victim:key", "schedule"):
-        asked = {"job": "mail", "key": {"name": "k", "lasts": "forever", "scope": scope}}
+        asked = {"job": "mail", "key": {"name": "k", "ttl": "forever", "scope": scope}}
         assert thief.ask("POST", "/runs", asked, 202)["created"]
         assert place.admin.ask("POST", "/runs", asked, 400)["code"] == "bad_input"
     assert victim.ask("POST", "/runs", {"job": "mail"}, 202, Idempotency_Key="k")["created"]

@@ -63,7 +63,7 @@ def _described() -> Any:
 
 async def _document() -> Any:
     async with World(tokens=False) as world:
-        document = await world.good("GET", "/api/v1/openapi.json", who=None)
+        document = await world.good("GET", "/api/v1/openapi.json", actor=None)
         document["info"]["version"] = "<version>"
         return document
 

@@ -149,7 +149,7 @@ def test_a_body_that_comes_when_its_token_has_ended_does_nothing(tmp_path: Path)
         head = f"POST /api/v1/runs HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {secret}\r\nContent-Type: application/json\r\n"
         with socket.create_connection(("127.0.0.1", s.hub.port), timeout=DEADLINE) as line:
             line.sendall(head.encode() + b"Content-Length: %d\r\n\r\n{" % len(body))
-            until(lambda: any(known.token.id == id for known in s.hub.hub.gate._known.values()))  # it is let in
+            until(lambda: any(known.token.id == id for known in s.hub.hub.authenticator._known.values()))  # it is let in
             s.ask("DELETE", f"tokens/{id}", s.admin).raise_for_status()
             line.sendall(body[1:])
             response = HTTPResponse(line)
@@ -183,7 +183,7 @@ def test_who_signs_out_is_signed_out_everywhere(where: str) -> None:
         s.hubs[1].clock.leap(FRESH)  # type: ignore[attr-defined]
         assert [s.ask("GET", "me", secret, hub).status_code for hub in (0, 1)] == [401, 401]
         entry = s.ask("GET", "audit", s.admin).json()["entries"][0]
-        assert (entry["who"], entry["what"], entry["subject"]) == ("ann", "sign out", f"session {session['token']['id']}")
+        assert (entry["actor"], entry["what"], entry["subject"]) == ("ann", "sign out", f"session {session['token']['id']}")
 
 
 def test_a_token_outlives_a_page_that_it_was_typed_into(tmp_path: Path) -> None:

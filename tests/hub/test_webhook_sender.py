@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -27,14 +25,15 @@ from tests import kill_child
 from tests.cli.test_cli import World
 from tests.conformance import IN_STATE, SHARED
 from tests.engine.test_webhooks import DAY, LEASE, MINUTE, URL, add, claim, counts, end, make, memory, no_faults, read, refuse, take, told
+from tests.forkserver import ForkServer
 from tests.harness import Harness
 from tests.hub.receivers import Answer, Post, Receiver, drip, hang, huge, reset, status
 from tests.tiers import long
 from windlass import webhooks
 from windlass.clock import ManualClock, SystemClock
+from windlass.defaults import SECRET_OVERLAP
 from windlass.egress import Egress
 from windlass.engine import Engine
-from windlass.engine.webhooks import SECRET_OVERLAP
 from windlass.faults import FAULTS
 from windlass.hub import Hub, HubApp, HubSettings
 from windlass.machine import ENDED
@@ -465,30 +464,8 @@ def test_two_senders_send_each_delivery_once(kind: str, emptied_postgres: str, t
 # Kills
 
 
-class Nursery:
-    """Bears a sender for each round."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, "-m", "tests.hub.webhook_child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def bear(self, **request: Any) -> dict[str, int]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
-        answer: dict[str, int] = json.loads(self._process.stdout.readline())
-        return answer
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(10)
-
-
 SENT_BY = ("make_deliveries", "claim_deliveries", "settle_delivery")
-RARE = ("after_probe_webhooks", "after_blame_webhook", "after_disable_webhook")  # which nobody passes whose receiver is well
+RARE = ("after_probe_webhooks", "after_record_webhook_failure", "after_disable_webhook")  # which nobody passes whose receiver is well
 
 
 def kills(dialect: str) -> list[str]:
@@ -507,17 +484,17 @@ def test_W2_nothing_is_missing_whenever_a_sender_dies(kind: str, rounds: int, re
         store = kill_child.open_store(kind, where, clock)
         h = Harness(store, clock)
         h.define()
-        nursery, died, ended, points = Nursery(), Counter[str](), [], kills(kind)
+        server, died, ended, points = ForkServer("tests.hub.webhook_child"), Counter[str](), [], kills(kind)
         try:
             async with Receiver() as receiver:
                 webhook = add(h, receiver.url)
                 for point, nth in islice(cycle(product(points, (1, 2))), rounds):
                     ended += end(h, 2)
-                    answer = await asyncio.to_thread(nursery.bear, faults=f"{point}=kill@{nth}", kind=kind, where=where, now=clock.now())
+                    answer = await asyncio.to_thread(server.ask, faults=f"{point}=kill@{nth}", kind=kind, where=where, now=clock.now())
                     assert answer in ({"signal": 9, "code": -9}, {"signal": 0, "code": 0}), answer
                     died[point] += answer["signal"] == 9
                     clock.advance(webhooks.LEASE)
-                assert await asyncio.to_thread(nursery.bear, faults="", kind=kind, where=where, now=clock.now()) == {"signal": 0, "code": 0}
+                assert await asyncio.to_thread(server.ask, faults="", kind=kind, where=where, now=clock.now()) == {"signal": 0, "code": 0}
                 missing = {(run, "cancelled") for run in ended} - {post.change for post in receiver.posts}
                 assert missing == set()
                 ids = {(post.change, post.id, post.body) for post in receiver.posts}
@@ -533,7 +510,7 @@ def test_W2_nothing_is_missing_whenever_a_sender_dies(kind: str, rounds: int, re
                 assert len(receiver.posts) > len(ended), "some were sent twice, or the kills came at no harm"
                 assert all(died[point] for point in points), died
         finally:
-            nursery.close()
+            server.close()
             run_sync(store.close())
 
     if kind == "postgres":
@@ -627,7 +604,7 @@ def test_the_hub_makes_tells_and_removes(tmp_path: Path) -> None:
 # The command line
 
 
-class Desk(World):
+class HubDesk(World):
     """The world of the other commands, with webhooks."""
 
     def webhook(self) -> Webhook:
@@ -636,17 +613,17 @@ class Desk(World):
 
 
 @pytest.fixture
-def w(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Desk]:
+def w(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubDesk]:
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("WINDLASS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("WINDLASS_STORE", "shop.db")
-    world = Desk("shop.db", capsys)
+    world = HubDesk("shop.db", capsys)
     yield world
     run_sync(world.store.close())
 
 
-def test_the_command_line_makes_changes_and_removes(w: Desk) -> None:
+def test_the_command_line_makes_changes_and_removes(w: HubDesk) -> None:
     made = w.json("webhooks", "add", URL, "--job", "mail", "--state", "failed", "--delay", "5s", "--delay", "1h", "--name", "alarms")
     found = w.webhook()
     assert made["secret"] == found.secrets[0].key
@@ -664,7 +641,7 @@ def test_the_command_line_makes_changes_and_removes(w: Desk) -> None:
     assert run_sync(w.engine.webhooks()) == []
 
 
-def test_the_command_line_shows_and_resends(w: Desk) -> None:
+def test_the_command_line_shows_and_resends(w: HubDesk) -> None:
     w("webhooks", "add", URL, "--delay", "0s")
     webhook = w.webhook()
     h = Harness(w.store, ManualClock(int(time.time() * 1000)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,8 +14,7 @@ from hypothesis.errors import NoSuchExample
 from msgspec.structs import asdict, replace
 
 from tests.invariants import HELD_FIELDS, MOVED, NEVER_CHANGED, PATCHED, whole
-from windlass import machine
-from windlass.engine.core import DEFAULT_ATTEMPTS
+from windlass import defaults, machine
 from windlass.errors import LeaseLost, WindlassError
 from windlass.machine import (
     ENDED,
@@ -31,13 +29,13 @@ from windlass.machine import (
     Dispatch,
     Expire,
     Fail,
-    GiveBack,
     Lapse,
     Patch,
     Refuse,
     Release,
     Reorder,
     Report,
+    Requeue,
     Skip,
     Snooze,
     Start,
@@ -50,17 +48,11 @@ from windlass.machine import (
 from windlass.model import Failure, Policy, Refusals, Run, State, place
 from windlass.store import sql
 
-# The same examples every time, so that green can be had again; the long profile looks for new ones.
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("long", deadline=None, print_blob=True, max_examples=2_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
-
 HOUR = 3_600_000
 START = 1_767_225_600_000
 
 COMMANDS: tuple[type[Command], ...] = (
-    Dispatch, Release, Claim, Start, Beat, Succeed, Fail, Snooze, GiveBack, Refuse, Lapse, Expire, Cancel, Abandon, Skip, Patch,
+    Dispatch, Release, Claim, Start, Beat, Succeed, Fail, Snooze, Requeue, Refuse, Lapse, Expire, Cancel, Abandon, Skip, Patch,
     Reorder,
 )  # fmt: skip
 CHANGED: dict[type[Command], set[str]] = {
@@ -77,14 +69,14 @@ times = st.integers(START - HOUR, START + HOUR)
 durations = st.sampled_from([0, 1, 500, 1_000, 30_000, HOUR])
 lengths = st.sampled_from([1, 500, 30_000, HOUR])
 words = st.sampled_from(["a", "b", "c"])
-failures = st.builds(Failure, words, words, st.none() | words)
+errors = st.builds(Failure, words, words, st.none() | words)
 chances = st.floats(0, 1, exclude_max=True)
 policies = st.builds(
     Policy,
     backoff=st.none() | st.lists(durations, min_size=1, max_size=3).map(tuple),
-    exhausted=st.sampled_from(["failed", "quarantined"]),
+    on_exhausted=st.sampled_from(["failed", "quarantined"]),
     retry_place=st.sampled_from(["keep", "tail"]),
-    max_returns=st.sampled_from([2, 1000]),
+    max_requeues=st.sampled_from([2, 1000]),
     grace=durations,
 )
 
@@ -96,11 +88,11 @@ policies = st.builds(
 def runs(draw: Callable[..., Any], *states: State, seq: int = 1, tokens: Any = words) -> Run:
     """A run in one of these states, or in any, its columns random but in agreement with it."""
     state = draw(st.sampled_from(states or tuple(State)))
-    created_at, queue, ageing = draw(times), draw(words), draw(st.none() | lengths)
-    burnt, returns = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+    created_at, queue, aging = draw(times), draw(words), draw(st.none() | lengths)
+    failures, requeues = draw(st.integers(0, 2)), draw(st.integers(0, 2))
     failed = state in (State.FAILED, State.QUARANTINED)
-    burnt += failed
-    attempt = burnt + returns + (not failed)
+    failures += failed
+    attempt = failures + requeues + (not failed)
     run = Run(
         seq=seq,
         id=f"run{seq}",
@@ -109,21 +101,21 @@ def runs(draw: Callable[..., Any], *states: State, seq: int = 1, tokens: Any = w
         job=draw(words),
         queue=queue,
         lane=draw(st.integers(1, 3)),
-        band=draw(st.integers(-2, 2)) if ageing is None else 0,
+        priority_key=draw(st.integers(-2, 2)) if aging is None else 0,
         position=place(draw(times), draw(st.integers(0, 2))),
         payload=draw(st.sampled_from(['{"a":1}', "[]", '"é"'])),
         due_at=draw(times),
         created_at=created_at,
-        max_attempts=draw(st.integers(burnt + (not failed), burnt + 3)),
+        max_attempts=draw(st.integers(failures + (not failed), failures + 3)),
         max_runtime=draw(st.none() | lengths),
-        policy=replace(draw(policies), ageing=ageing),
-        aged=None if ageing is None else draw(st.integers(-2, 2)),
+        policy=replace(draw(policies), aging=aging),
+        aging_priority=None if aging is None else draw(st.integers(-2, 2)),
         attempt=attempt,
         attempt_id=f"run{seq}-{attempt}" if attempt > 1 else None,
         retry_of=f"run{seq}-{attempt - 1}" if attempt > 1 else None,
-        burnt=burnt,
-        returns=returns,
-        error=draw(failures) if burnt and state is not State.SUCCEEDED else None,
+        failures=failures,
+        requeues=requeues,
+        error=draw(errors) if failures and state is not State.SUCCEEDED else None,
         reason=draw(st.none() | words) if state in (State.CANCELLING, State.CANCELLED, State.SKIPPED) else None,
     )
     if state in LIVE:
@@ -149,7 +141,7 @@ def _held(draw: Callable[..., Any], run: Run, tokens: Any) -> dict[str, Any]:
         "claimed_at": claimed_at,
         "started_at": claimed_at + draw(durations) if begun else None,
         "lease_until": lease_until,
-        "look_at": draw(st.integers(claimed_at, lease_until)),
+        "lease_check_at": draw(st.integers(claimed_at, lease_until)),
         "cancel_asked_at": draw(times) if run.state is State.CANCELLING else None,
     }
 
@@ -158,7 +150,7 @@ def _ended(draw: Callable[..., Any], run: Run, tokens: Any) -> Run:
     was_claimed = run.state in (State.SUCCEEDED, State.FAILED, State.QUARANTINED) or (run.state is State.CANCELLED and draw(st.booleans()))
     if was_claimed:
         held = _held(draw, replace(run, state=State.CANCELLING), tokens)
-        dropped: dict[str, None] = {"slot": None, "lease_until": None, "look_at": None, "cancel_asked_at": None}
+        dropped: dict[str, None] = {"slot": None, "lease_until": None, "lease_check_at": None, "cancel_asked_at": None}
         run = replace(run, **(held | dropped))
     times_so_far = [run.created_at, run.claimed_at or 0, run.started_at or 0]
     run = replace(run, finished_at=max(times_so_far) + draw(durations))
@@ -178,10 +170,10 @@ commands: dict[type[Command], st.SearchStrategy[Command]] = {
     Start: st.builds(Start),
     Beat: st.builds(Beat, lease=lengths, progress=st.none() | words),
     Succeed: st.builds(Succeed, output=st.none() | words, output_hash=st.none() | words),
-    Fail: st.builds(Fail, error=failures, retry=st.booleans(), delay=st.none() | durations, chance=chances, next_id=st.just("next")),
+    Fail: st.builds(Fail, error=errors, retry=st.booleans(), delay=st.none() | durations, chance=chances, next_id=st.just("next")),
     Snooze: st.builds(Snooze, delay=durations, next_id=st.just("next")),
-    GiveBack: st.builds(GiveBack, begun=st.booleans(), next_id=st.just("next")),
-    Refuse: st.builds(Refuse, error=failures, schema=words, hope=st.booleans(), next_id=st.just("next")),
+    Requeue: st.builds(Requeue, begun=st.booleans(), next_id=st.just("next")),
+    Refuse: st.builds(Refuse, error=errors, schema=words, hope=st.booleans(), next_id=st.just("next")),
     Lapse: st.builds(Lapse, chance=chances, next_id=st.just("next")),
     Expire: st.builds(Expire),
     Cancel: st.builds(Cancel, reason=st.none() | words),
@@ -195,12 +187,12 @@ commands: dict[type[Command], st.SearchStrategy[Command]] = {
         max_attempts=st.none() | st.integers(1, 5),
         queue=st.none() | words,
         lane=st.none() | st.integers(1, 3),
-        ageing=st.none() | lengths,
+        aging=st.none() | lengths,
     ),
-    Reorder: st.builds(Reorder, band=st.integers(-2, 2), position=times.map(place)),
+    Reorder: st.builds(Reorder, priority_key=st.integers(-2, 2), position=times.map(place)),
 }
 any_command = st.one_of(*commands.values())
-bad_ends = st.one_of(commands[Fail], commands[Lapse], commands[Expire], commands[Snooze], commands[GiveBack], commands[Refuse])
+bad_ends = st.one_of(commands[Fail], commands[Lapse], commands[Expire], commands[Snooze], commands[Requeue], commands[Refuse])
 
 
 def stepped(run: Run, cmd: Command, now: int) -> Run | WindlassError:
@@ -211,8 +203,8 @@ def stepped(run: Run, cmd: Command, now: int) -> Run | WindlassError:
 
 
 PLAIN = Run(
-    seq=1, id="run1", rev=1, state=State.QUEUED, job="a", queue="a", lane=1, band=0, position=place(START), payload="{}", due_at=START,
-    created_at=START, max_attempts=3, max_runtime=None, policy=Policy(),
+    seq=1, id="run1", rev=1, state=State.QUEUED, job="a", queue="a", lane=1, priority_key=0, position=place(START), payload="{}",
+    due_at=START, created_at=START, max_attempts=3, max_runtime=None, policy=Policy(),
 )  # fmt: skip
 
 
@@ -290,14 +282,14 @@ LITERALS: dict[str, set[str]] = {
     "respace": _from(Claim),
     "refuse_move": _from(Claim),
     "list_waiting": _from(Release),
-    "lock_followers": _from(Release) | _ENDED,
-    "doom": _from(Release) | _ENDED,
+    "lock_dependents": _from(Release) | _ENDED,
+    "cancel_dependents": _from(Release) | _ENDED,
     "release": _from(Release) | _to(Release) | _ENDED,
-    "journal_followers": _ENDED,
-    "doom_created": _from(Release) | _ENDED,
+    "journal_dependents": _ENDED,
+    "cancel_created": _from(Release) | _ENDED,
     "release_created": _from(Release) | _to(Release),
     "journal_settled": {"cancelled"},
-    "look_later": _LIVE,
+    "postpone_check": _LIVE,
     "correct_claims": _LIVE,
     "still_held": _LIVE,
     "recovered_due": _from(Dispatch),
@@ -442,24 +434,24 @@ def test_a_run_that_is_being_cancelled_ends_cancelled_and_keeps_nothing_of_a_rep
     after = stepped(run, cmd, now)
     if isinstance(after, Run) and not isinstance(cmd, Beat):
         assert after.state is State.CANCELLED
-        assert (after.output, after.output_hash, after.error, after.burnt) == (run.output, run.output_hash, run.error, run.burnt)
+        assert (after.output, after.output_hash, after.error, after.failures) == (run.output, run.output_hash, run.error, run.failures)
 
 
 @given(runs(State.CLAIMED, State.RUNNING), bad_ends, times)
 def test_a_retry_has_no_trace_of_the_worker_and_names_the_attempt_before(run: Run, cmd: Command, now: int) -> None:
     after = step(run, cmd, now)
-    unbegun = isinstance(cmd, GiveBack) and not cmd.begun
+    unbegun = isinstance(cmd, Requeue) and not cmd.begun
     assert after.attempt - run.attempt == (after.finished_at is None and not unbegun)
     if after.attempt > run.attempt:
         assert (after.attempt_id, after.retry_of) == ("next", run.current_attempt)
         assert not any(getattr(after, name) for name in (*HELD_FIELDS, "slot", "started_at"))
-        assert isinstance(cmd, Snooze | GiveBack | Refuse) == (after.burnt == run.burnt)
-        assert isinstance(cmd, Snooze | GiveBack) == (after.returns == run.returns + 1)
+        assert isinstance(cmd, Snooze | Requeue | Refuse) == (after.failures == run.failures)
+        assert isinstance(cmd, Snooze | Requeue) == (after.requeues == run.requeues + 1)
 
 
 @given(runs(State.CLAIMED, State.RUNNING), times)
-def test_what_is_given_back_without_having_begun_is_as_it_was_before_its_claim(run: Run, now: int) -> None:
-    after = step(run, GiveBack(token=run.token, begun=False, next_id="next"), now)
+def test_what_is_requeued_without_having_begun_is_as_it_was_before_its_claim(run: Run, now: int) -> None:
+    after = step(run, Requeue(token=run.token, begun=False, next_id="next"), now)
     nobodys = dict.fromkeys((*HELD_FIELDS, "slot", "started_at"))
     assert after == replace(run, state=State.QUEUED, rev=run.rev + 1, **nobodys)
 
@@ -468,16 +460,16 @@ def test_what_is_given_back_without_having_begun_is_as_it_was_before_its_claim(r
 def test_an_end_without_success_is_what_the_policy_says(run: Run, cmd: Command, now: int) -> None:
     after = step(run, cmd, now)
     final = isinstance(cmd, Expire) or (isinstance(cmd, Fail) and not cmd.retry) or (isinstance(cmd, Refuse) and not cmd.hope)
-    spent = isinstance(cmd, Fail | Lapse) and run.burnt + 1 == run.max_attempts
-    returned = isinstance(cmd, Snooze | GiveBack) and getattr(cmd, "begun", True) and run.returns == run.policy.max_returns
-    assert (after.state.value == run.policy.exhausted) == (final or spent or returned) == (after.finished_at is not None)
+    spent = isinstance(cmd, Fail | Lapse) and run.failures + 1 == run.max_attempts
+    returned = isinstance(cmd, Snooze | Requeue) and getattr(cmd, "begun", True) and run.requeues == run.policy.max_requeues
+    assert (after.state.value == run.policy.on_exhausted) == (final or spent or returned) == (after.finished_at is not None)
 
 
 @given(runs(State.QUEUED), commands[Claim], times)
 def test_a_lease_ends_its_length_from_now(run: Run, cmd: Claim, now: int) -> None:
     after = step(run, cmd, now)
     assert (after.lease_until, after.lease, after.token, after.worker) == (now + cmd.lease, cmd.lease, cmd.grant, cmd.worker)
-    assert after.look_at == now + min(cmd.lease, run.max_runtime or cmd.lease)
+    assert after.lease_check_at == now + min(cmd.lease, run.max_runtime or cmd.lease)
 
 
 @given(runs(*LIVE), commands[Beat], times)
@@ -503,13 +495,13 @@ HALF_A_SECOND = replace(PLAIN, policy=Policy(backoff_base=500))
 
 
 @given(st.integers(1, 10**9), st.integers(0, 1_200), chances)
-def test_Z7_a_backoff_is_between_half_and_all_of_its_bound(base: int, burnt: int, chance: float) -> None:
-    upper = min(base * 2 ** (burnt + 1), 60_000)
-    assert upper // 2 <= backoff(replace(PLAIN, burnt=burnt, policy=Policy(backoff_base=base)), chance) <= upper
+def test_Z7_a_backoff_is_between_half_and_all_of_its_bound(base: int, failures: int, chance: float) -> None:
+    upper = min(base * 2 ** (failures + 1), 60_000)
+    assert upper // 2 <= backoff(replace(PLAIN, failures=failures, policy=Policy(backoff_base=base)), chance) <= upper
 
 
 def test_Z7_the_bounds_grow_strictly_up_to_a_minute() -> None:
-    tries = [replace(HALF_A_SECOND, burnt=burnt) for burnt in range(1_200)]
+    tries = [replace(HALF_A_SECOND, failures=failures) for failures in range(1_200)]
     bounds = [(backoff(tried, 0.0), backoff(tried, 1.0)) for tried in tries]
     assert bounds[:6] == [(500 * 2**n, 1_000 * 2**n) for n in range(6)]
     assert set(bounds[6:]) == {(30_000, 60_000)}
@@ -517,14 +509,14 @@ def test_Z7_the_bounds_grow_strictly_up_to_a_minute() -> None:
 
 
 def test_what_nobody_has_set_outlasts_an_outage_of_a_minute() -> None:
-    retries = [replace(PLAIN, burnt=burnt) for burnt in range(DEFAULT_ATTEMPTS - 1)]
+    retries = [replace(PLAIN, failures=failures) for failures in range(defaults.ATTEMPTS - 1)]
     assert [sum(backoff(retry, chance) for retry in retries) for chance in (0.0, 1.0)] == [65_000, 130_000]
 
 
 @given(st.lists(durations, min_size=1, max_size=4), st.integers(0, 6), chances)
-def test_Z7_a_list_of_its_own_is_honoured_and_its_last_repeated(delays: list[int], burnt: int, chance: float) -> None:
-    tried = replace(PLAIN, burnt=burnt, policy=Policy(backoff=tuple(delays)))
-    assert backoff(tried, chance) == [*delays, *[delays[-1]] * 6][burnt]
+def test_Z7_a_list_of_its_own_is_honoured_and_its_last_repeated(delays: list[int], failures: int, chance: float) -> None:
+    tried = replace(PLAIN, failures=failures, policy=Policy(backoff=tuple(delays)))
+    assert backoff(tried, chance) == [*delays, *[delays[-1]] * 6][failures]
 
 
 @given(runs(State.RUNNING), commands[Fail], times)
@@ -553,7 +545,7 @@ def test_a_payload_that_is_refused_comes_back_after_one_to_thirty_seconds_and_fa
         now = max(now, run.due_at)
     assert delays[:7] == [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
     assert all(1_000 <= delay <= 30_000 for delay in delays[:-1])
-    assert (run.finished_at, run.state, run.burnt, run.returns) == (START + 600_000, State.FAILED, 1, 0)
+    assert (run.finished_at, run.state, run.failures, run.requeues) == (START + 600_000, State.FAILED, 1, 0)
     assert run.error is not None
     assert run.error.refused == Refusals(("old",), len(delays), START, len(delays), "w")
 
@@ -583,7 +575,7 @@ def test_a_clock_that_is_set_back_does_not_make_refusals_last_longer() -> None:
 def test_whatever_is_asked_and_whatever_the_clock_says_a_run_stays_whole(run: Run, asked: list[tuple[Command, int]]) -> None:
     ended: Run | None = None
     for number, (cmd, now) in enumerate(asked):
-        fresh = replace(cmd, next_id=f"a{number}") if isinstance(cmd, Fail | Snooze | GiveBack | Refuse | Lapse) else cmd
+        fresh = replace(cmd, next_id=f"a{number}") if isinstance(cmd, Fail | Snooze | Requeue | Refuse | Lapse) else cmd
         after = stepped(run, fresh, now)
         if isinstance(after, Run):
             run = after
@@ -593,6 +585,6 @@ def test_whatever_is_asked_and_whatever_the_clock_says_a_run_stays_whole(run: Ru
 
 
 def test_a_report_is_any_word_of_a_worker_on_how_an_attempt_ended() -> None:
-    assert {kind for kind in COMMANDS if issubclass(kind, Report)} == {Succeed, Fail, Snooze, GiveBack, Refuse}
-    for kind in (Succeed, Fail, Snooze, GiveBack, Refuse):
+    assert {kind for kind in COMMANDS if issubclass(kind, Report)} == {Succeed, Fail, Snooze, Requeue, Refuse}
+    for kind in (Succeed, Fail, Snooze, Requeue, Refuse):
         assert {state for state, row in MOVES.items() if kind in row} == set(LIVE)

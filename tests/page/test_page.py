@@ -1009,7 +1009,7 @@ def test_nothing_in_a_timeline_overlaps(app: App, hub: ServedHub, page: Page) ->
 def test_every_text_stands_out_from_its_ground(scheme: Any, app: App, hub: ServedHub, page: Page) -> None:
     page.emulate_media(color_scheme=scheme)
     for name in ("mail", "broken", "poison"):
-        run_sync(app.verbs.define(name, options=Options(max_attempts=1, exhausted="quarantined" if name == "poison" else "failed")))
+        run_sync(app.verbs.define(name, options=Options(max_attempts=1, on_exhausted="quarantined" if name == "poison" else "failed")))
     run_sync(app.engine.register(WorkerInfo("gone", tags=("gpu",)), about={"host": "far"}))
     run_sync(app.engine.leave("gone", 0))
     run_sync(app.engine.register(WorkerInfo("alive"), about={"host": "near"}))

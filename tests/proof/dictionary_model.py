@@ -21,15 +21,15 @@ from windlass.errors import (
     BadInput,
     Cancelled,
     DuplicateKey,
-    Frozen,
     LeaseLost,
+    NotEditable,
     NotFound,
     Pruned,
     UnknownJob,
     WindlassError,
     WrongState,
 )
-from windlass.machine import Fail, GiveBack, Refuse, Report, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Report, Requeue, Snooze, Succeed
 from windlass.model import Created, Group, NewGroup, NewRun, Options, Policy, Rate, Slot, Use, WorkerInfo
 
 LIVE = {"claimed", "running", "cancelling"}
@@ -72,7 +72,7 @@ class Doc:
     cores: int
     uses: tuple[Use, ...]
     state: str
-    band: int
+    priority_key: int
     position: int
     payload: Any
     due_at: int
@@ -86,11 +86,11 @@ class Doc:
     rule: str = "success"  # what it asks of their ends; "skip" is "success", but it is left out and not cancelled
     group: str | None = None
     calls: str | None = None  # the group at whose end it begins
-    aged: int | None = None  # its priority, where waiting counts
+    aging_priority: int | None = None  # its priority, where waiting counts
     parked: bool = False
     attempt: int = 1
-    burnt: int = 0
-    returns: int = 0
+    failures: int = 0
+    requeues: int = 0
     token: str | None = None
     worker: str | None = None
     alone: bool = False
@@ -98,7 +98,7 @@ class Doc:
     claimed_at: int | None = None
     started_at: int | None = None
     lease_until: int | None = None
-    look_at: int | None = None
+    lease_check_at: int | None = None
     cancel_asked_at: int | None = None
     finished_at: int | None = None
     reason: str | None = None
@@ -115,11 +115,11 @@ class Doc:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        return self.band, self.position, self.number
+        return self.priority_key, self.position, self.number
 
     @property
     def head_start(self) -> int:
-        return (self.aged or 0) * (self.policy.ageing or 0)
+        return (self.aging_priority or 0) * (self.policy.aging or 0)
 
     @property
     def ended(self) -> bool:
@@ -193,7 +193,7 @@ class Model:
         self.workers: dict[str, tuple[WorkerInfo, int]] = {}
         self.groups: dict[str, Bunch] = {}
         self.pauses: set[tuple[str, str]] = set()
-        self.ageing: dict[str, int] = {}
+        self.aging: dict[str, int] = {}
         self.supplies: dict[str, Supply] = {}
         self.slots: dict[str, Slot] = {}  # direct calls, in their order
         self.full_at: dict[tuple[str, int], int] = {}  # by gate and rate: until when it is used up, in microseconds
@@ -224,8 +224,8 @@ class Model:
             expected.append(Created(answer.id, created=True))
             self._add(self._made(answer.id, new, now, index))
             if new.key:
-                until = None if new.key.period is None else self.bounds(now)[1] + new.key.period
-                self.keys[new.key.name] = Holder(answer.id, _content(new), new.key.lasts == "unfinished", until)
+                until = new.key.until(self.bounds(now)[1])
+                self.keys[new.key.name] = Holder(answer.id, _content(new), new.key.ttl == "unfinished", until)
         self.settle(now)
         return expected
 
@@ -271,7 +271,7 @@ class Model:
             cores=requires.cores if requires else 0,
             uses=tuple(sorted(options.get("uses", ()), key=lambda use: (use.resource, use.per or ""))),
             state="waiting" if new.after else "scheduled" if due_at > now else "queued",
-            band=-options.get("priority", 0),
+            priority_key=-options.get("priority", 0),
             position=position(max(now, due_at), index),
             payload=payload,
             due_at=due_at,
@@ -282,14 +282,14 @@ class Model:
             after=sorted(set(new.after)),
             rule=new.after_end,
         )
-        self._rank(doc, -doc.band, self.ageing.get(doc.queue))
+        self._rank(doc, -doc.priority_key, self.aging.get(doc.queue))
         return doc
 
-    def _rank(self, doc: Doc, priority: int, ageing: int | None) -> None:
-        """Where waiting counts, a priority is a head start; else it is a band of its own."""
+    def _rank(self, doc: Doc, priority: int, aging: int | None) -> None:
+        """Where waiting counts, a priority is a head start; else it is a priority_key of its own."""
         doc.position += position(doc.head_start)
-        doc.policy = replace(doc.policy, ageing=ageing)
-        doc.band, doc.aged = (-priority, None) if ageing is None else (0, priority)
+        doc.policy = replace(doc.policy, aging=aging)
+        doc.priority_key, doc.aging_priority = (-priority, None) if aging is None else (0, priority)
         doc.position -= position(doc.head_start)
 
     def _add(self, doc: Doc) -> None:
@@ -309,7 +309,19 @@ class Model:
         return Created(answer.id, created=True)
 
     def _again_from(self, old: Doc, run: str, now: int, index: int) -> Doc:
-        names = ("job", "queue", "needs", "cores", "uses", "band", "payload", "max_attempts", "max_runtime", "policy", "aged")
+        names = (
+            "job",
+            "queue",
+            "needs",
+            "cores",
+            "uses",
+            "priority_key",
+            "payload",
+            "max_attempts",
+            "max_runtime",
+            "policy",
+            "aging_priority",
+        )
         kept = {name: getattr(old, name) for name in names}
         place = position(now - old.head_start, index)
         return Doc(id=run, number=0, state="queued", retry_of=old.ids[-1], position=place, due_at=now, created_at=now, **kept)
@@ -542,7 +554,7 @@ class Model:
         for doc in taken:
             doc.state, doc.token, doc.worker, doc.alone, doc.lease = "claimed", token, worker.name, worker.slots == 1, lease
             doc.claimed_at, doc.lease_until = max(now, doc.created_at), now + lease
-            doc.look_at, doc.progress = now + min(lease, doc.max_runtime or lease), None
+            doc.lease_check_at, doc.progress = now + min(lease, doc.max_runtime or lease), None
             self._note(doc, "claim")
 
     def start(self, run: str, token: str, now: int) -> None:
@@ -610,7 +622,7 @@ class Model:
         if isinstance(report, Refuse):
             self._does_not_fit(doc, report, now)
             return
-        if not isinstance(report, Snooze | GiveBack):
+        if not isinstance(report, Snooze | Requeue):
             doc.started_at = doc.claimed_at if doc.started_at is None else doc.started_at
         if isinstance(report, Succeed):
             doc.output, doc.digest, doc.error = report.output, report.output_hash, None
@@ -626,9 +638,9 @@ class Model:
 
     def _fail(self, doc: Doc, code: str, now: int, move: str, delay: int | None = None, final: bool = False) -> None:
         delays = delay if delay is not None else _delays(doc)
-        doc.error, doc.burnt = code, doc.burnt + 1
-        if final or doc.burnt == doc.max_attempts:
-            self._end(doc, doc.policy.exhausted, now, move)
+        doc.error, doc.failures = code, doc.failures + 1
+        if final or doc.failures == doc.max_attempts:
+            self._end(doc, doc.policy.on_exhausted, now, move)
             return
         self._again(doc, now, delays, "lapsed" if move == "lapse" else "failed", move)
         if doc.policy.retry_place == "tail":
@@ -640,17 +652,17 @@ class Model:
         doc.refused, doc.error = (doc.attempt, min(begun, now), count + 1), report.error.code
         left = doc.refused[1] + 600_000 - now
         if left <= 0 or not any(able(worker, doc) and worker.name != doc.worker for worker in self._alive(now)):
-            doc.started_at, doc.burnt = doc.claimed_at if doc.started_at is None else doc.started_at, doc.burnt + 1
-            self._end(doc, doc.policy.exhausted, now, "refuse")
+            doc.started_at, doc.failures = doc.claimed_at if doc.started_at is None else doc.started_at, doc.failures + 1
+            self._end(doc, doc.policy.on_exhausted, now, "refuse")
         else:
             self._again(doc, now, min(1_000 * 2**count, 30_000, max(left, 1_000)), "returned", "refuse", doc.error)
 
     def _return(self, doc: Doc, now: int, delay: int, move: str) -> None:
-        if doc.returns == doc.policy.max_returns:
-            doc.error, doc.burnt = "max_returns_exceeded", doc.burnt + 1
-            self._end(doc, doc.policy.exhausted, now, move)
+        if doc.requeues == doc.policy.max_requeues:
+            doc.error, doc.failures = "max_requeues_exceeded", doc.failures + 1
+            self._end(doc, doc.policy.on_exhausted, now, move)
             return
-        doc.returns += 1
+        doc.requeues += 1
         self._again(doc, now, delay, "returned", move)
 
     def _again(self, doc: Doc, now: int, delay: int | tuple[int, int], outcome: str, move: str, refused: str | None = None) -> None:
@@ -667,7 +679,7 @@ class Model:
         self._let_go(doc)
 
     def _let_go(self, doc: Doc) -> None:
-        doc.token = doc.worker = doc.lease = doc.claimed_at = doc.started_at = doc.lease_until = doc.look_at = None
+        doc.token = doc.worker = doc.lease = doc.claimed_at = doc.started_at = doc.lease_until = doc.lease_check_at = None
         doc.alone = False
 
     def _end(self, doc: Doc, state: str, now: int, move: str) -> None:
@@ -677,7 +689,7 @@ class Model:
     def _finish(self, doc: Doc, state: str, now: int, move: str) -> None:
         doc.state = state
         doc.finished_at = max(now, doc.created_at, doc.claimed_at or 0, doc.started_at or 0)
-        doc.lease_until = doc.look_at = None
+        doc.lease_until = doc.lease_check_at = None
         doc.alone = doc.parked = False
         self._note(doc, move)
         if doc.group is not None:
@@ -714,7 +726,7 @@ class Model:
         if doc.state in PENDING:
             self._finish(doc, "cancelled", now, "cancel")
         else:
-            doc.state, doc.look_at = "cancelling", min(doc.look_at or 0, now + doc.policy.grace)
+            doc.state, doc.lease_check_at = "cancelling", min(doc.lease_check_at or 0, now + doc.policy.grace)
             self._note(doc, "cancel")
 
     def skip(self, run: str, reason: str, now: int) -> str:
@@ -728,15 +740,18 @@ class Model:
     def patch(self, run: str, given: Mapping[str, Any], now: int) -> str:
         doc = self.get(run)
         if doc.state not in PENDING:
-            raise Refused(Frozen)
-        if given.get("max_attempts", doc.max_attempts) <= doc.burnt:
+            raise Refused(NotEditable)
+        if given.get("max_attempts", doc.max_attempts) <= doc.failures:
             raise Refused(BadInput)
         doc.payload, doc.max_attempts = given.get("payload", doc.payload), given.get("max_attempts", doc.max_attempts)
-        queue, priority = given.get("queue", doc.queue), given.get("priority", -doc.band if doc.aged is None else doc.aged)
+        queue, priority = (
+            given.get("queue", doc.queue),
+            given.get("priority", -doc.priority_key if doc.aging_priority is None else doc.aging_priority),
+        )
         if queue != doc.queue:
-            self._rank(doc, priority, self.ageing.get(queue))
+            self._rank(doc, priority, self.aging.get(queue))
         elif "priority" in given:
-            self._rank(doc, priority, None if doc.aged is None else doc.policy.ageing)
+            self._rank(doc, priority, None if doc.aging_priority is None else doc.policy.aging)
         doc.queue, doc.parked = queue, False
         if "due_at" in given:
             doc.due_at = given["due_at"]
@@ -750,12 +765,12 @@ class Model:
         """The queue stands in a new order; positions are the engine's business."""
         doc = self.get(run)
         if doc.state not in PENDING:
-            raise Refused(Frozen)
+            raise Refused(NotEditable)
         line = [other for other in self.listed(None, doc.queue, "queued") if other != run]
         index = self._aimed(doc, line, aim)
-        low, high = ([self.runs[other].band for other in part] for part in (line[:index], line[index:]))
-        band = min([max([doc.band, *low[-1:]]), *high[:1]])
-        doc.aged, doc.band = doc.aged if band == doc.band else None, band
+        low, high = ([self.runs[other].priority_key for other in part] for part in (line[:index], line[index:]))
+        priority_key = min([max([doc.priority_key, *low[-1:]]), *high[:1]])
+        doc.aging_priority, doc.priority_key = doc.aging_priority if priority_key == doc.priority_key else None, priority_key
         self.asked_order = run, [*line[:index], run, *line[index:]]
         self._note(doc, "move")
         return doc.state
@@ -777,12 +792,12 @@ class Model:
     def look_sooner(self, now: int, jump: int) -> None:
         """Have those leases looked at that seem to last for longer than they can."""
         for doc in self.runs.values():
-            if doc.look_at is not None and doc.look_at > now + jump + (doc.lease or 0):
-                doc.look_at = now
+            if doc.lease_check_at is not None and doc.lease_check_at > now + jump + (doc.lease or 0):
+                doc.lease_check_at = now
 
     def verdicts(self, now: int, over: Over) -> dict[str, tuple[int, int | None, str | int]]:
         """What a sweep that looks now decides for each lease that wants a look: a move, or when to look again; with what it saw."""
-        looked = [doc for doc in self.runs.values() if doc.look_at is not None and doc.look_at <= now]
+        looked = [doc for doc in self.runs.values() if doc.lease_check_at is not None and doc.lease_check_at <= now]
         found = {doc.id: (doc.rev, doc.lease_until, self._verdict(doc, over)) for doc in looked}
         return {run: (rev, until, verdict) for run, (rev, until, verdict) in found.items() if verdict is not None}
 
@@ -806,7 +821,7 @@ class Model:
             if doc.rev != rev or renewed:
                 continue
             if isinstance(verdict, int):
-                doc.look_at = verdict
+                doc.lease_check_at = verdict
                 continue
             moved.append(run)
             if doc.state == "cancelling":
@@ -852,7 +867,7 @@ class Model:
         wanted = {"job": job, "queue": queue, "state": state}
         docs = [doc for doc in self.runs.values() if all(value in (None, getattr(doc, name)) for name, value in wanted.items())]
         if state in LIVE:
-            docs.sort(key=lambda doc: (doc.look_at or 0, doc.number))
+            docs.sort(key=lambda doc: (doc.lease_check_at or 0, doc.number))
         elif state == "queued":
             docs.sort(key=lambda doc: doc.place)
         elif state == "scheduled":
@@ -925,7 +940,7 @@ class Model:
             return
         run, line = self.asked_order
         self.asked_order = None
-        assert sorted(line, key=lambda one: (rows[one].band, rows[one].position, rows[one].seq)) == line, (
+        assert sorted(line, key=lambda one: (rows[one].priority_key, rows[one].position, rows[one].seq)) == line, (
             f"S14: {run} is not where it was put"
         )
         for one in line:
@@ -933,7 +948,7 @@ class Model:
 
     def _compare_controls(self, found: Snapshot, now: int) -> None:
         assert {(pause.scope, pause.name) for pause in found.pauses} == self.pauses
-        assert {queue.name: queue.ageing for queue in found.queues} == self.ageing
+        assert {queue.name: queue.aging for queue in found.queues} == self.aging
         supplies = {name: Supply(one.capacity, one.rates, one.max_wait) for name, one in found.resources.items()}
         for name in supplies.keys() - self.supplies.keys():
             self.supplies[name] = Supply()  # of a creation that was refused
@@ -1012,7 +1027,7 @@ def _bucket(rate: Rate) -> tuple[int, int]:
 
 
 def _delays(doc: Doc) -> int | tuple[int, int]:
-    nth = doc.burnt
+    nth = doc.failures
     if doc.policy.backoff:
         return [*doc.policy.backoff, *[doc.policy.backoff[-1]] * nth][nth]
     upper = min(2 * doc.policy.backoff_base * 2**nth, 60_000)
@@ -1027,7 +1042,7 @@ def _words(report: Report) -> Any:
 
 
 def _unbegun(report: Report) -> bool:
-    return isinstance(report, GiveBack) and not report.begun
+    return isinstance(report, Requeue) and not report.begun
 
 
 def _equal(doc: Doc, report: Succeed) -> bool:
@@ -1035,9 +1050,9 @@ def _equal(doc: Doc, report: Succeed) -> bool:
 
 
 _COMPARED = (
-    "job", "queue", "band", "position", "due_at", "created_at", "max_attempts", "max_runtime", "policy", "attempt", "burnt", "returns",
-    "token", "worker", "lease", "claimed_at", "started_at", "lease_until", "look_at", "cancel_asked_at", "finished_at", "reason", "output",
-    "progress", "aged",
+    "job", "queue", "priority_key", "position", "due_at", "created_at", "max_attempts", "max_runtime", "policy", "attempt", "failures",
+    "requeues", "token", "worker", "lease", "claimed_at", "started_at", "lease_until", "lease_check_at", "cancel_asked_at", "finished_at",
+    "reason", "output", "progress", "aging_priority",
 )  # fmt: skip
 
 

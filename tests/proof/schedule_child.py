@@ -63,19 +63,20 @@ class Firing:
         self._byte[0] = yes
 
 
-class Sweeper(Engine):
-    """An engine of which can be seen whether it is firing."""
+def seen_firing(engine: Engine, firing: Firing) -> Engine:
+    """The engine, of which can be seen whether it is firing."""
+    fires = engine.parts.fires
+    store = fires._store_fires
 
-    def __init__(self, store: Store, clock: Clock, firing: Firing) -> None:
-        super().__init__(store, clock)
-        self._firing = firing
-
-    async def _store_fires(self, plans: Sequence[tuple[Schedule, Fire]], news: Sequence[NewRun]) -> int:
-        self._firing.say(True)
+    async def seen(plans: Sequence[tuple[Schedule, Fire]], news: Sequence[NewRun]) -> int:
+        firing.say(True)
         try:
-            return await super()._store_fires(plans, news)
+            return await store(plans, news)
         finally:
-            self._firing.say(False)
+            firing.say(False)
+
+    fires._store_fires = seen  # type: ignore[method-assign]
+    return engine
 
 
 def open_store(kind: str, where: str, clock: Clock, **how: Any) -> Store:
@@ -85,7 +86,7 @@ def open_store(kind: str, where: str, clock: Clock, **how: Any) -> Store:
 def sweep_for_ever(kind: str, where: str, begun: int, ahead: int, firing: str) -> None:
     """Sweep without a pause, and do what the schedules make."""
     clock = FastClock(begun, ahead)
-    engine = Sweeper(open_store(kind, where, clock), clock, Firing(Path(firing)))
+    engine = seen_firing(Engine(open_store(kind, where, clock), clock), Firing(Path(firing)))
     while True:
         with contextlib.suppress(StoreBusy):
             run_sync(engine.sweep())
@@ -119,11 +120,11 @@ def serve() -> None:
 
 
 def _start(order: dict[str, Any]) -> int:
-    nursery = os.getpid()
+    server = os.getpid()
     if pid := os.fork():
         return pid
     try:
-        bind(0, nursery)
+        bind(0, server)
         sweep_for_ever(**order["sweeper"])
     except BaseException:
         traceback.print_exc()

@@ -17,10 +17,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.kill_child import Joined
+from tests.kill_child import InTransaction
 from windlass.clock import ManualClock
 from windlass.engine import Engine
-from windlass.errors import Cancelled, Frozen, LeaseLost, NotFound, WindlassError, WrongState
+from windlass.errors import Cancelled, LeaseLost, NotEditable, NotFound, WindlassError, WrongState
 from windlass.machine import Fail, Succeed
 from windlass.model import Created, Entry, Failure, Group, Key, Member, NewGroup, NewRun, Options, Receipt, Run, State, WorkerInfo
 from windlass.store.base import Row, Statement, Store, run_sync
@@ -175,10 +175,10 @@ def create(**fields: Any) -> Verb:
 # Keys
 
 
-@pytest.mark.parametrize("lasts", ["unfinished", "time", "forever"])
-def test_two_creators_of_one_key_make_one_run(arena: Arena, lasts: Any) -> None:
+@pytest.mark.parametrize("ttl", ["unfinished", 1_000, "forever"])
+def test_two_creators_of_one_key_make_one_run(arena: Arena, ttl: Any) -> None:
     for turn in range(ROUNDS):
-        key = Key(f"{turn}", lasts=lasts, period=1_000 if lasts == "time" else None)
+        key = Key(f"{turn}", ttl=ttl)
         answers = [made for call in arena.race(create(key=key), create(key=key), create(key=key)) for made in call]
         assert [made.created for made in answers].count(True) == 1
         assert len({made.id for made in answers}) == 1
@@ -197,7 +197,7 @@ def test_two_creators_of_a_key_that_was_just_freed_make_one_run(arena: Arena) ->
 
 
 def test_two_creators_of_a_key_whose_time_is_over_make_one_run(arena: Arena) -> None:
-    key, made = Key("k", lasts="time", period=1_000), set[str]()
+    key, made = Key("k", ttl=1_000), set[str]()
     for _ in range(ROUNDS):
         arena.clock.advance(1_000)
         answers = [answer for call in arena.race(create(key=key), create(key=key)) for answer in call]
@@ -250,7 +250,7 @@ def test_the_answer_names_the_run_that_was_made_although_its_key_has_changed_han
 # Followers
 
 
-def test_the_last_two_predecessors_release_their_follower_once(arena: Arena) -> None:
+def test_the_last_two_predecessors_release_their_dependent_once(arena: Arena) -> None:
     for _ in range(ROUNDS):
         before = arena.create(2)
         (after,) = arena.create(after=tuple(before))
@@ -261,7 +261,7 @@ def test_the_last_two_predecessors_release_their_follower_once(arena: Arena) -> 
         arena.finish(after)
 
 
-def test_a_success_and_a_failure_at_once_cancel_their_follower_once(arena: Arena) -> None:
+def test_a_success_and_a_failure_at_once_cancel_their_dependent_once(arena: Arena) -> None:
     for _ in range(ROUNDS):
         before = arena.create(2)
         (after,) = arena.create(after=tuple(before))
@@ -274,7 +274,7 @@ def test_a_success_and_a_failure_at_once_cancel_their_follower_once(arena: Arena
 
 
 @pytest.mark.parametrize(("end", "became"), [(succeed, "release"), (fail, "cancel")])
-def test_a_follower_made_while_its_predecessor_ends_is_not_forgotten(arena: Arena, end: Callable[[Run], Verb], became: str) -> None:
+def test_a_dependent_made_while_its_predecessor_ends_is_not_forgotten(arena: Arena, end: Callable[[Run], Verb], became: str) -> None:
     for _ in range(ROUNDS):
         (before,) = arena.create()
         (run,) = arena.claim()
@@ -283,7 +283,7 @@ def test_a_follower_made_while_its_predecessor_ends_is_not_forgotten(arena: Aren
         arena.finish(made.id)
 
 
-def test_a_follower_made_while_its_predecessor_is_doomed_is_doomed_too(arena: Arena) -> None:
+def test_a_dependent_made_while_its_predecessor_is_cancelled_is_cancelled_too(arena: Arena) -> None:
     for _ in range(ROUNDS):
         (first,) = arena.create()
         (second,) = arena.create(after=(first,))
@@ -439,13 +439,13 @@ def test_a_wait_that_is_settled_after_its_commit_is_over_once(arena: Arena) -> N
         )
         arena(arena.engine.settle())
         assert arena.moves(made[0].id) == ["create", "release" if good else "cancel"]
-        assert arena(arena.engine.records.checks(0, 10)) == []
+        assert arena(arena.engine.records.sweeps.checks(0, 10)) == []
         arena.finish(made[0].id)
 
 
 def joined(before: str) -> Verb:
     """A run that waits for another, made as in a caller's transaction."""
-    return lambda engine: engine.on(Joined(engine.records.store)).create([NewRun("job", after=(before,))])
+    return lambda engine: engine.on(InTransaction(engine.records.store)).create([NewRun("job", after=(before,))])
 
 
 def test_two_sweeps_lapse_a_lease_once(arena: Arena) -> None:
@@ -501,7 +501,7 @@ def test_a_patch_counts_before_the_claim_or_not_at_all(arena: Arena) -> None:
         (run_id,) = arena.create(payload=1)
         patched, claimed = arena.race(patch(run_id, payload=2), claim())
         claimed = claimed or arena.claim()
-        assert claimed[0].payload == arena.get(run_id).payload == ("1" if isinstance(patched, Frozen) else "2")
+        assert claimed[0].payload == arena.get(run_id).payload == ("1" if isinstance(patched, NotEditable) else "2")
         arena.finish(run_id)
 
 
@@ -694,7 +694,7 @@ def test_both_wait_for_a_key_and_one_gets_it(post: Arena, gate: Gate) -> None:
         holder = answers[0].id
 
 
-def test_both_wait_for_a_follower_and_it_is_released_once(post: Arena, gate: Gate) -> None:
+def test_both_wait_for_a_dependent_and_it_is_released_once(post: Arena, gate: Gate) -> None:
     for _ in range(ROUNDS // 3):
         before = post.create(2)
         (after,) = post.create(after=tuple(before))
@@ -810,12 +810,12 @@ def rerun_group(group: Group, key: Key) -> Verb:
 
 def test_a_group_that_is_asked_for_twice_at_once_is_made_once(arena: Arena) -> None:
     for turn in range(ROUNDS):
-        key = Key(f"{turn}", lasts="forever", on_duplicate="compare")
+        key = Key(f"{turn}", ttl="forever", on_duplicate="compare")
         new = NewGroup((Member(NewRun("job")), Member(NewRun("job"))), "sequential", key=key)
         made = arena.race(*[create_group(new)] * 3)
         assert len({group.id for group in made}) == 1
         arena(arena.engine.cancel_group(made[0].id))
-        again = arena.race(*[rerun_group(made[0], Key(f"again {turn}", lasts="forever"))] * 3)
+        again = arena.race(*[rerun_group(made[0], Key(f"again {turn}", ttl="forever"))] * 3)
         assert len({group.id for group in again}) == 1
         arena(arena.engine.cancel_group(again[0].id))
     assert len(arena(arena.engine.groups(count=1_000))) == 2 * ROUNDS
@@ -827,5 +827,5 @@ def test_two_who_prune_the_last_members_of_a_group_remove_it(arena: Arena) -> No
         group, members = group_of(arena, "", "")
         arena(arena.engine.cancel_group(group.id))
         arena.finish(group.callback or "")
-        arena.race(*(lambda engine, seq=member.seq: engine.records.prune([seq], 0) for member in members))
-        assert arena(arena.engine.records.group(group.id)) is None
+        arena.race(*(lambda engine, seq=member.seq: engine.records.retention.prune([seq], 0) for member in members))
+        assert arena(arena.engine.records.groups.find(group.id)) is None

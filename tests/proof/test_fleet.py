@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from windlass.clock import SystemClock, nap
-from windlass.config import migrate_store
+from windlass.config.opening import migrate_store
 from windlass.hub.serving import listening
 
 RUNS, WORKERS, HUBS, WATCHERS = 10_000, 10, 2, 3

@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from tests import invariants, ledger
+from tests.forkserver import ForkServer, folder_in_memory
 from tests.kill_child import WORKER, Life, open_store
 from windlass.clock import ManualClock
 from windlass.faults import VARIABLE
@@ -31,34 +32,18 @@ HOUR = 3_600_000
 ROUNDS = count(1)
 
 
-class Nursery:
-    """Bears a child for each round, from a process that has imported everything and opened nothing."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, "-m", "tests.kill_child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def bear(self, faults: str, *life: str) -> dict[str, Any]:
-        """Let a child live with these faults; how it ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"faults": faults, "life": life}).encode() + b"\n")
-        self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(10)
-
-
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+def server() -> Iterator[ForkServer]:
+    """Forks a child for each life."""
+    server = ForkServer("tests.kill_child")
+    yield server
+    server.close()
+
+
+def live(server: ForkServer, faults: str, *life: str) -> dict[str, Any]:
+    """Let a child live with these faults; how it ended."""
+    answer: dict[str, Any] = server.ask(faults=faults, life=life)
+    return answer
 
 
 class Files:
@@ -107,12 +92,8 @@ class Databases:
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder in memory where there is one: a process that dies takes no disk with it, and syncs cost nothing there."""
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path_factory.mktemp("kills")
-        return
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
+    with folder_in_memory(tmp_path_factory.mktemp("kills")) as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -142,10 +123,10 @@ def stores(request: pytest.FixtureRequest) -> Files | Databases:
 _VISITS: dict[str, dict[str, int]] = {}
 
 
-def visits(nursery: Nursery, stores: Files | Databases, folder: Path) -> dict[str, int]:
+def visits(server: ForkServer, stores: Files | Databases, folder: Path) -> dict[str, int]:
     """How often a life that nobody ends passes each point."""
     if stores.kind not in _VISITS:
-        _VISITS[stores.kind] = json.loads(nursery.bear("", stores.kind, stores.fresh(), str(folder / "whole"), "all")["said"])
+        _VISITS[stores.kind] = json.loads(live(server, "", stores.kind, stores.fresh(), str(folder / "whole"), "all")["said"])
     return _VISITS[stores.kind]
 
 
@@ -158,11 +139,11 @@ def recover(kind: str, where: str, path: Path) -> None:
     entries = [entry.at for journal in snapshot.journal.values() for entry in journal]
     clock.advance(max(entries, default=clock.now()) - clock.now() + HOUR)
     life = Life(store, clock, path)
-    again = life.create(key=Key("b", lasts="forever"))  # asked for again by somebody who may not have heard the answer
+    again = life.create(key=Key("b", ttl="forever"))  # asked for again by somebody who may not have heard the answer
     finish(life)
     check_counts(life, kind)
     snapshot, lines = invariants.read(store), ledger.read(path)
-    held, slots = life(life.engine.records.held_under()), life(life.engine.slots())
+    held, slots = life(life.engine.records.limiters.held_under()), life(life.engine.slots())
     life.ledger.close()
     run_sync(store.close())
     invariants.check(snapshot)
@@ -187,8 +168,8 @@ def check_counts(life: Life, kind: str) -> None:
     whole, _ = life(life.engine.totals())
     assert sum(whole.unfinished.values()) == 0
     assert sum(getattr(whole.counts, state) for state in ENDED) == whole.counts.created
-    burnt = life(life.engine.get(last)).seq - whole.counts.created  # numbers of runs that were never committed
-    assert burnt == 0 or (kind == "postgres" and 0 < burnt <= IN_A_CROWD)
+    failures = life(life.engine.get(last)).seq - whole.counts.created  # numbers of runs that were never committed
+    assert failures == 0 or (kind == "postgres" and 0 < failures <= IN_A_CROWD)
 
 
 def finish(life: Life) -> None:
@@ -205,20 +186,20 @@ def finish(life: Life) -> None:
     raise AssertionError("there are runs that never end")
 
 
-def kill(nursery: Nursery, stores: Files | Databases, folder: Path, point: str, nth: int, which: str = "all") -> None:
+def kill(server: ForkServer, stores: Files | Databases, folder: Path, point: str, nth: int, which: str = "all") -> None:
     where, path = stores.fresh(), folder / f"ledger {nth}"
-    answer = nursery.bear(f"{point}=kill@{nth}", stores.kind, where, str(path), which)
+    answer = live(server, f"{point}=kill@{nth}", stores.kind, where, str(path), which)
     assert answer == {"signal": signal.SIGKILL, "said": ""}
     recover(stores.kind, where, path)
 
 
-def test_a_life_passes_every_point(nursery: Nursery, stores: Files | Databases, folder: Path) -> None:
-    assert sorted(visits(nursery, stores, folder)) == fault_points(stores.dialect)
+def test_a_life_passes_every_point(server: ForkServer, stores: Files | Databases, folder: Path) -> None:
+    assert sorted(visits(server, stores, folder)) == fault_points(stores.dialect)
 
 
-def test_a_life_that_nobody_ends_keeps_the_ledger(nursery: Nursery, stores: Files | Databases, folder: Path) -> None:
+def test_a_life_that_nobody_ends_keeps_the_ledger(server: ForkServer, stores: Files | Databases, folder: Path) -> None:
     where, path = stores.fresh(), folder / "ledger"
-    assert nursery.bear("nowhere.at_all=kill", stores.kind, where, str(path), "all") == {"signal": 0, "said": "{}"}
+    assert live(server, "nowhere.at_all=kill", stores.kind, where, str(path), "all") == {"signal": 0, "said": "{}"}
     recover(stores.kind, where, path)
 
 
@@ -228,28 +209,28 @@ def some(times: int) -> list[int]:
 
 
 @pytest.mark.parametrize("point", fault_points("sqlite"))
-def test_a_kill_on_a_file_loses_nothing(nursery: Nursery, files: Files, folder: Path, point: str) -> None:
-    for nth in some(visits(nursery, files, folder)[point]):
-        kill(nursery, files, folder, point, nth)
+def test_a_kill_on_a_file_loses_nothing(server: ForkServer, files: Files, folder: Path, point: str) -> None:
+    for nth in some(visits(server, files, folder)[point]):
+        kill(server, files, folder, point, nth)
 
 
 @pytest.mark.parametrize("point", fault_points("postgres"))
-def test_a_kill_on_postgres_loses_nothing(nursery: Nursery, databases: Databases, folder: Path, point: str) -> None:
-    for nth in some(visits(nursery, databases, folder)[point])[-1:]:
-        kill(nursery, databases, folder, point, nth)
+def test_a_kill_on_postgres_loses_nothing(server: ForkServer, databases: Databases, folder: Path, point: str) -> None:
+    for nth in some(visits(server, databases, folder)[point])[-1:]:
+        kill(server, databases, folder, point, nth)
 
 
 @pytest.mark.parametrize("place", ["before_begin", "before_commit", "after_commit", "after_journal_created", "after_succeed"])
-def test_a_kill_in_a_crowd_loses_nothing(nursery: Nursery, stores: Files | Databases, folder: Path, place: str) -> None:
+def test_a_kill_in_a_crowd_loses_nothing(server: ForkServer, stores: Files | Databases, folder: Path, place: str) -> None:
     verb = "report" if place == "after_succeed" else "create"
     for nth in (1, 9, 20):
-        kill(nursery, stores, folder, f"{verb}.{place}", nth, "crowd")
+        kill(server, stores, folder, f"{verb}.{place}", nth, "crowd")
 
 
 @pytest.mark.parametrize("point", ["checkpoint.before", "checkpoint.after"])
-def test_a_kill_around_a_checkpoint_loses_nothing(nursery: Nursery, files: Files, folder: Path, point: str) -> None:
+def test_a_kill_around_a_checkpoint_loses_nothing(server: ForkServer, files: Files, folder: Path, point: str) -> None:
     for nth in (1, 2):
-        kill(nursery, files, folder, point, nth, "much")
+        kill(server, files, folder, point, nth, "much")
 
 
 def test_the_environment_says_where_to_die(stores: Files | Databases, folder: Path) -> None:
@@ -260,9 +241,9 @@ def test_the_environment_says_where_to_die(stores: Files | Databases, folder: Pa
     recover(stores.kind, where, path)
 
 
-def test_nothing_is_damaged(nursery: Nursery, files: Files, folder: Path) -> None:
+def test_nothing_is_damaged(server: ForkServer, files: Files, folder: Path) -> None:
     where = files.fresh()
-    nursery.bear("report.before_commit=kill@5", files.kind, where, str(folder / "ledger"), "all")
+    live(server, "report.before_commit=kill@5", files.kind, where, str(folder / "ledger"), "all")
     store = open_store(files.kind, where, ManualClock(), queries=invariants.with_tables("sqlite", damage="pragma integrity_check"))
     assert run_sync(store.batch("read", [Statement("damage")])) == [[("ok",)]]
     run_sync(store.close())

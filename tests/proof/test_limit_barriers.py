@@ -20,9 +20,9 @@ from tests.invariants import Snapshot
 from tests.proof.test_barriers import MANY, ROUNDS, Arena, Verb, succeed
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
-from windlass.errors import Cancelled, Frozen, LeaseLost, WindlassError, WrongState
-from windlass.gates import gate_key
-from windlass.machine import LIVE, Fail, GiveBack, Succeed
+from windlass.errors import Cancelled, LeaseLost, NotEditable, WindlassError, WrongState
+from windlass.limiters import limiter_key
+from windlass.machine import LIVE, Fail, Requeue, Succeed
 from windlass.model import Failure, NewRun, Options, Rate, Run, Slot, State, Use, WorkerInfo
 from windlass.store.base import Store, run_sync
 from windlass.store.postgres import BlockingPostgres
@@ -33,7 +33,7 @@ _LINGER = """
 create function linger() returns trigger language plpgsql as $$
   begin if current_setting('windlass.linger', true) = 'on' then perform pg_sleep(0.002); end if; return null; end $$;
 create trigger linger after insert or update on job_runs for each statement execute function linger();
-create trigger linger after insert or update on job_gates for each statement execute function linger();
+create trigger linger after insert or update on job_limiters for each statement execute function linger();
 create trigger linger after insert or update or delete on job_holds for each statement execute function linger();
 create trigger linger after insert or update or delete on job_slots for each statement execute function linger();
 create trigger linger after insert or update on job_journal for each statement execute function linger();
@@ -134,8 +134,8 @@ def test_nobody_is_stuck_when_a_claim_wants_to_park_while_the_holder_ends(arena:
     for turn in range(ROUNDS):
         made = arena.create(2, payload={"customer": 1})
         (run,) = arena.claim()
-        give_back: Verb = lambda engine, run=run: engine.report(run.id, GiveBack(token=run.token))  # type: ignore[misc]  # noqa: E731
-        _, *claims = arena.race(succeed(run) if turn % 2 else give_back, *[claim(2)] * 3)
+        requeue: Verb = lambda engine, run=run: engine.report(run.id, Requeue(token=run.token))  # type: ignore[misc]  # noqa: E731
+        _, *claims = arena.race(succeed(run) if turn % 2 else requeue, *[claim(2)] * 3)
         assert sum(map(len, claims)) == len(live(arena)) <= 1
         while any(arena.get(run_id).finished_at is None for run_id in made):
             if not live(arena):
@@ -257,10 +257,10 @@ class Crowd:
                         await engine.cancel(run.id)
                     else:
                         await engine.patch(run.id, payload={"customer": int(dice.chance() * 3)})
-                except (Frozen, WrongState):
+                except (NotEditable, WrongState):
                     pass
         claimed = await engine.claim(worker, count=3)
-        usage = await engine.records.usage(CUSTOMERS)  # one statement, so one moment
+        usage = await engine.records.limiters.usage(CUSTOMERS)  # one statement, so one moment
         assert all(usage[key].held <= CAPACITY["customer"] for key in CUSTOMERS), usage
         for run in claimed:
             with suppress(Cancelled):  # a report of any kind then says that it has stopped
@@ -269,7 +269,7 @@ class Crowd:
                 if dice.chance() < 0.2:
                     await engine.report(run.id, Fail(token=run.token, error=BOOM, delay=0))
                 elif dice.chance() < 0.2:
-                    await engine.report(run.id, GiveBack(token=run.token))
+                    await engine.report(run.id, Requeue(token=run.token))
                 else:
                     await engine.report(run.id, Succeed(token=run.token))
             except (Cancelled, LeaseLost):
@@ -278,7 +278,7 @@ class Crowd:
 
 NEEDS = {"a": {"gpu": 1}, "b": {"gpu": 2}, "c": {}}
 CAPACITY = {"gpu": 3, "customer": 2}
-CUSTOMERS = [gate_key("customer", str(n)) for n in range(3)]
+CUSTOMERS = [limiter_key("customer", str(n)) for n in range(3)]
 
 
 def _crowd_on_postgres(request: pytest.FixtureRequest) -> tuple[Crowd, Callable[[], str]]:
@@ -316,7 +316,7 @@ def test_S11_capacity_is_never_exceeded_in_a_crowd(request: pytest.FixtureReques
     snapshot = invariants.read(store)
     invariants.check(snapshot)
     check_journal(snapshot)
-    assert run_sync(engine.records.held_under()) == {}
+    assert run_sync(engine.records.limiters.held_under()) == {}
     run_sync(store.close())
     assert "deadlock detected" not in log()
 

@@ -5,13 +5,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
-import tempfile
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests import invariants
+from tests.forkserver import ForkServer, folder_in_memory
 from tests.proof.schedule_child import FastClock, Firing, open_store, work
 from windlass.clock import SystemClock
 from windlass.engine import Engine
@@ -45,7 +42,6 @@ RULES: Sequence[tuple[dict[str, Any], int]] = (
 )
 MISSED, OVERLAPS = ("skip", "latest", "all"), ("allow", "skip", "queue", "cancel")
 SKIPS = {"all_skips": "select schedule, first_at, last_at, number, reason from job_skips order by id"}
-ROOT = Path(__file__).parents[2]
 SkipRow = tuple[int, int, int, str]  # first, last, number, reason
 
 pytestmark = pytest.mark.timeout(300 * max(FACTOR, 1))
@@ -75,30 +71,21 @@ class Site:
         self.engine = Engine(self.store, self.clock)
         self.sweepers: dict[int, Firing] = {}
         self._log = (folder / "log").open("wb")
-        self._nursery = subprocess.Popen(
-            [sys.executable, "-m", "tests.proof.schedule_child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, cwd=ROOT
-        )
+        self._server = ForkServer("tests.proof.schedule_child", log=self._log)
         self._born = 0
-
-    def _ask(self, **order: Any) -> int:
-        assert self._nursery.stdin is not None
-        assert self._nursery.stdout is not None
-        self._nursery.stdin.write(json.dumps(order).encode() + b"\n")
-        self._nursery.stdin.flush()
-        return int(self._nursery.stdout.readline())
 
     def start(self) -> None:
         self._born += 1
         path = self.folder / f"firing{self._born}"
         firing = Firing(path)
         times = {"begun": self.clock.begun, "ahead": self.clock.ahead}
-        pid = self._ask(do="start", sweeper={"kind": self.kind, "where": self.where, "firing": str(path), **times})
+        pid = int(self._server.ask(do="start", sweeper={"kind": self.kind, "where": self.where, "firing": str(path), **times}))
         self.sweepers[pid] = firing
 
     def kill(self, pid: int) -> bool:
         """End a sweeper; whether that came while it stored what it fired."""
         os.kill(pid, signal.SIGKILL)
-        assert self._ask(do="wait", pid=pid) == -signal.SIGKILL, f"a sweeper ended by itself:\n{(self.folder / 'log').read_text()}"
+        assert self._server.ask(do="wait", pid=pid) == -signal.SIGKILL, f"a sweeper ended by itself:\n{(self.folder / 'log').read_text()}"
         return bool(self.sweepers.pop(pid))
 
     def add_schedules(self) -> list[Kept]:
@@ -109,18 +96,14 @@ class Site:
     def _add(self, n: int) -> Kept:
         n, rule = divmod(n, len(RULES))
         n, missed = divmod(n, len(MISSED))
-        words: dict[str, Any] = {"missed": MISSED[missed], "overlap": OVERLAPS[n % len(OVERLAPS)], "most": 5}
+        words: dict[str, Any] = {"missed": MISSED[missed], "overlap": OVERLAPS[n % len(OVERLAPS)], "max_missed": 5}
         when, step = RULES[rule]
         return Kept(run_sync(self.engine.schedule(f"{n} {rule} {missed}", "job", **when, **words)), step)
 
     def close(self) -> None:
         for pid in list(self.sweepers):
             os.kill(pid, signal.SIGKILL)
-        assert self._nursery.stdin is not None
-        assert self._nursery.stdout is not None
-        self._nursery.stdin.close()
-        self._nursery.stdout.close()
-        self._nursery.wait(10)
+        self._server.close()
         self._log.close()
         print((self.folder / "log").read_text()[-10_000:])
         run_sync(self.store.close())
@@ -128,12 +111,8 @@ class Site:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where there is one: a process that dies takes no disk with it."""
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
+    with folder_in_memory(tmp_path) as folder:
+        yield folder
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -18,14 +18,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import asdict, replace
 
 from tests.invariants import CLEAR, Observer, Snapshot, clear, in_order, lane_is_open, nothing_changed, with_tables
-from tests.kill_child import Joined
-from tests.machine.test_machine import LONG
+from tests.kill_child import InTransaction
 from tests.proof.dictionary_model import LIVE, Doc, Model, Refused, able
+from tests.tiers import MANY
 from windlass.clock import ManualClock
 from windlass.engine import Engine, Outcome, Watch
 from windlass.errors import OutcomeUnknown, StoreBusy, WindlassError, WrongState
 from windlass.faults import FAULTS
-from windlass.machine import Fail, GiveBack, Refuse, Report, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Report, Requeue, Snooze, Succeed
 from windlass.model import Created, Failure, Key, NewRun, Options, Receipt, Requires, Run, State, WorkerInfo
 from windlass.store.base import Row, Statement, Store, run_sync
 from windlass.store.records import Held
@@ -61,17 +61,17 @@ options = st.builds(
     max_runtime=st.sampled_from([None, None, 20_000]),
     backoff=st.sampled_from([None, (0,), (1_000, 5_000)]),
     backoff_base=st.sampled_from([None, 500]),
-    exhausted=st.sampled_from([None, "quarantined"]),
+    on_exhausted=st.sampled_from([None, "quarantined"]),
     retry_place=st.sampled_from([None, "tail"]),
-    max_returns=st.sampled_from([None, None, 0, 1]),
+    max_requeues=st.sampled_from([None, None, 0, 1]),
     grace=st.sampled_from([None, 0, 2_000]),
     requires=st.sampled_from([None, None, Requires(("gpu",))]),
 )
 payloads = st.sampled_from([None, {"x": 1}, {"y": "é"}, [1]])
 keys = st.builds(
-    lambda name, lasts, compare: Key(name, lasts, 5_000 if lasts == "time" else None, on_duplicate="compare" if compare else "return"),
+    lambda name, ttl, compare: Key(name, ttl, on_duplicate="compare" if compare else "return"),
     st.sampled_from(["k0", "k1"]),
-    st.sampled_from(["unfinished", "unfinished", "time", "forever"]),
+    st.sampled_from(["unfinished", "unfinished", 5_000, "forever"]),
     st.booleans(),
 )
 items = st.tuples(
@@ -88,7 +88,7 @@ reports: st.SearchStrategy[Report] = st.one_of(
     st.builds(Succeed, output=st.sampled_from([None, "1", '"x"']), output_hash=st.sampled_from([None, None, "h1"])),
     st.builds(Fail, error=failures, retry=st.sampled_from([True, True, True, False]), delay=st.sampled_from([None, None, 0, 3_000])),
     st.builds(Snooze, delay=st.sampled_from([0, 4_000])),
-    st.builds(GiveBack, begun=st.sampled_from([True, True, False])),
+    st.builds(Requeue, begun=st.sampled_from([True, True, False])),
     st.builds(Refuse, error=st.just(Failure("bad_payload", "it does not fit")), schema=st.sampled_from(["old", "older"])),
 )
 
@@ -162,7 +162,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.store, self.observer = Between(store), Observer(store)
         self.here, self.elsewhere = Process(self.store, self.clock), Process(self.store, self.clock)
         self.asked = self.here
-        self.model.bounds = lambda _: run_sync(self.asked.engine.bounds())
+        self.model.bounds = lambda _: run_sync(self.asked.engine.parts.ground.bounds())
         self.ids: list[str] = []
         self.tokens: list[tuple[str, str]] = []  # every one there ever was: most are stale
         self.told: list[Outcome] = []
@@ -365,7 +365,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     async def _join(self, news: list[NewRun]) -> list[Created]:
         """The same as a part of a caller's transaction: what becomes of it is settled after the commit."""
-        created = await self.here.engine.on(Joined(self.store)).create(news)
+        created = await self.here.engine.on(InTransaction(self.store)).create(news)
         await self.here.engine.settle()
         return created
 
@@ -664,7 +664,7 @@ class EngineMachine(RuleBasedStateMachine):
         if renewed:
             self._renew(3 * MINUTE)
             self.holds()
-        self.clock.advance(max(0, ((doc.look_at if renewed else doc.lease_until) or 0) - self.now))
+        self.clock.advance(max(0, ((doc.lease_check_at if renewed else doc.lease_until) or 0) - self.now))
         self._sweep(self.here, False, None, deed, doc.id)
 
     @rule(number=picks, report=reports)
@@ -695,7 +695,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.model.look_sooner(self.now, 1_000)
             process.unsettled = process.unsettled and not watched
         verdicts = self.model.verdicts(self.now, over)
-        statement = "look_later" if isinstance(verdicts.get(subject, (0, 0, ""))[2], int) else "write_back"
+        statement = "postpone_check" if isinstance(verdicts.get(subject, (0, 0, ""))[2], int) else "write_back"
         answer = self.ask(process.engine.sweep(process.watch if watched else None), "lapse", trouble, deed, statement, subject)
         lapsed = self.model.carry_out(verdicts, self.now)
         if watched:
@@ -707,7 +707,7 @@ class EngineMachine(RuleBasedStateMachine):
             pruned, process.prune_at = self.model.prune(self.now), self.clock.monotonic() + MINUTE
         assert (answer.lapsed, answer.dispatched, answer.pruned) == (0 if trouble else len(lapsed), dispatched, pruned)
         waits = [doc.due_at for doc in self.model.runs.values() if doc.state == "scheduled" and doc.drawn is None]
-        waits += [doc.look_at for doc in self.model.runs.values() if doc.look_at is not None]
+        waits += [doc.lease_check_at for doc in self.model.runs.values() if doc.lease_check_at is not None]
         # What was due before and still is, it may not touch yet: it would come back at once for ever.
         assert 0 <= answer.back_in <= min([1_000, *(at - self.now for at in waits if at > self.now)])
 
@@ -856,11 +856,11 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 SETTINGS = settings(
-    max_examples=2_000 if LONG else 110,
-    stateful_step_count=100 if LONG else 50,
+    max_examples=2_000 if MANY else 110,
+    stateful_step_count=100 if MANY else 50,
     deadline=None,
     print_blob=True,
-    derandomize=not LONG,
+    derandomize=not MANY,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 
@@ -883,7 +883,7 @@ def opened(request: pytest.FixtureRequest) -> Store:
     return BlockingPostgres(request.getfixturevalue("postgres_url"), ManualClock(), queries=with_tables("postgres", **CLEAR))
 
 
-@pytest.mark.timeout(0 if LONG else 300)
+@pytest.mark.timeout(0 if MANY else 300)
 def test_the_engine_does_what_the_model_says(store: Store) -> None:
     EngineMachine.steps = 0
     run_state_machine_as_test(lambda: EngineMachine(store), settings=SETTINGS)  # type: ignore[arg-type]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.invariants import Snapshot, no_worker_has_too_much
-from tests.machine.test_machine import LONG
 from tests.proof.dictionary_model import Bunch, Doc, gate
 from tests.proof.test_stateful import (
     AHEAD,
@@ -28,6 +27,7 @@ from tests.proof.test_stateful import (
     picks,
     troubles,
 )
+from tests.tiers import MANY
 from windlass.engine import Outcome
 from windlass.errors import OutcomeUnknown, WindlassError
 from windlass.machine import Succeed
@@ -214,15 +214,15 @@ class OrderMachine(EngineMachine):
         self.judge(answer, lambda: self.model.pauses.discard((scope, name)), trouble, unknown=True)
         assert isinstance(answer, WindlassError) or answer == was
 
-    @rule(queue=queues, ageing=st.sampled_from([None, 1, 1_000, 20_000]), trouble=troubles)
-    def age(self, queue: str, ageing: int | None, trouble: str | None) -> None:
-        answer = self.ask(self.here.engine.set_queue(queue, ageing=ageing), "queue", trouble)
-        self.judge(answer, lambda: self._aged(queue, ageing), trouble, unknown=True)
+    @rule(queue=queues, aging=st.sampled_from([None, 1, 1_000, 20_000]), trouble=troubles)
+    def age(self, queue: str, aging: int | None, trouble: str | None) -> None:
+        answer = self.ask(self.here.engine.set_queue(queue, aging=aging), "queue", trouble)
+        self.judge(answer, lambda: self._aged(queue, aging), trouble, unknown=True)
 
-    def _aged(self, queue: str, ageing: int | None) -> None:
-        self.model.ageing.pop(queue, None)
-        if ageing is not None:
-            self.model.ageing[queue] = ageing
+    def _aged(self, queue: str, aging: int | None) -> None:
+        self.model.aging.pop(queue, None)
+        if aging is not None:
+            self.model.aging[queue] = aging
 
     # Moves
 
@@ -365,7 +365,7 @@ class OrderMachine(EngineMachine):
     def read_controls(self) -> None:
         engine, model = self.here.engine, self.model
         assert {(pause.scope, pause.name) for pause in self.ask(engine.pauses())} == model.pauses
-        assert {queue.name: queue.ageing for queue in self.ask(engine.queues())} == model.ageing
+        assert {queue.name: queue.aging for queue in self.ask(engine.queues())} == model.aging
         live = [(key, weight) for doc in model.runs.values() if doc.lease_until is not None for key, weight in model.wants(doc)]
         for state in self.ask(engine.resources()):
             name = state.resource.name
@@ -413,9 +413,9 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     run_sync(found.close())
 
 
-@pytest.mark.timeout(0 if LONG else 600)
+@pytest.mark.timeout(0 if MANY else 600)
 def test_what_is_handed_out_is_what_the_model_says(store: Store, request: pytest.FixtureRequest) -> None:
     EngineMachine.steps = 0
-    examples = SETTINGS.max_examples if LONG else 40 if "postgres" in request.node.name else 150
+    examples = SETTINGS.max_examples if MANY else 40 if "postgres" in request.node.name else 150
     run_state_machine_as_test(lambda: OrderMachine(store), settings=settings(SETTINGS, max_examples=examples))  # type: ignore[arg-type]
     print(f"{EngineMachine.steps} steps")

@@ -7,13 +7,11 @@ memory where it can: a process that dies takes no disk with it.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +22,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests import invariants, ledger
+from tests.forkserver import ROOT, ForkServer, folder_in_memory
 from tests.kill_child import open_store
 from tests.ledger import Ledger, Line, Tail
 from tests.proof.worker_child import LEDGER, PATIENCE, SMALL, TIMES, Times, app, make_impatient
@@ -51,8 +50,6 @@ COUNTS = {
 }
 CONNECTIONS = {"sqlite": 0, "postgres": 10}  # that may be opened later, when there is more to do
 GROWTH_KB = 10_000  # how a heap happens to be filled differs by some megabytes; 70 bytes kept of every run would be more
-ROOT = Path(__file__).parents[2]
-BEAR = "from tests.proof.worker_child import serve; serve()"
 T = TypeVar("T")
 Hold = tuple[str, str]
 
@@ -73,48 +70,20 @@ def pause(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-class Nursery:
-    """Starts workers, from a process that has imported everything and opened nothing."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, "-c", BEAR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
-
-    def start(self, environment: dict[str, str], log: Path, **settings: Any) -> int:
-        """A new worker; its process id."""
-        return self._ask({"do": "start", "environment": environment, "log": str(log), "settings": settings})
-
-    def wait(self, pid: int) -> int:
-        """Wait until a worker has ended; its exit code, negative for a signal."""
-        return self._ask({"do": "wait", "pid": pid})
-
-    def _ask(self, order: dict[str, Any]) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(10)
-
-
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+def forks() -> Iterator[ForkServer]:
+    """Starts workers, and waits for them."""
+    forks = ForkServer("tests.proof.worker_child")
+    yield forks
+    forks.close()
 
 
 class Site:
     """A store, its ledger, its producer and its workers."""
 
-    def __init__(self, kind: str, address: str, folder: Path, nursery: Nursery) -> None:
+    def __init__(self, kind: str, address: str, folder: Path, forks: ForkServer) -> None:
         print(f"TORTURE_SEED={SEED} TORTURE={FACTOR}")
-        self.kind, self.folder, self.nursery = kind, folder, nursery
+        self.kind, self.folder, self.forks = kind, folder, forks
         self.chance = random.Random(SEED)
         self.tail, self.ledger = Tail(folder / "ledger"), Ledger(folder / "ledger")
         self.environment = {"WINDLASS_STORE": address, LEDGER: str(folder / "ledger")}
@@ -159,12 +128,13 @@ class Site:
     # Workers
 
     def start(self, **settings: Any) -> int:
-        self._births[pid := self._bear(settings)] = len(self.tail.look())
+        self._births[pid := self._fork(settings)] = len(self.tail.look())
         self.workers[pid] = settings
         return pid
 
-    def _bear(self, settings: dict[str, Any]) -> int:
-        return self.nursery.start(self.environment, self.folder / "log", **{"lease": LEASE, "grace": 1.0} | settings)
+    def _fork(self, settings: dict[str, Any]) -> int:
+        settings = {"lease": LEASE, "grace": 1.0} | settings
+        return int(self.forks.ask(do="start", environment=self.environment, log=str(self.folder / "log"), settings=settings))
 
     def end(self, pid: int, number: int) -> int:
         """Send a signal that ends a worker, and wait until it has; its exit code."""
@@ -174,7 +144,7 @@ class Site:
     def ended(self, pid: int) -> int:
         """Wait until a worker has ended; its exit code."""
         del self.workers[pid]
-        return self.nursery.wait(pid)
+        return int(self.forks.ask(do="wait", pid=pid))
 
     def stop_all(self) -> None:
         """Stop all workers; no process of any worker, also of those that were killed, is left."""
@@ -237,17 +207,14 @@ def another_app(address: str) -> App:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
+    with folder_in_memory(tmp_path) as folder:
+        yield folder
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def site(request: pytest.FixtureRequest, folder: Path, nursery: Nursery) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, folder: Path, forks: ForkServer) -> Iterator[Site]:
     address = str(folder / "windlass.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    site = Site(request.param, address, folder, nursery)
+    site = Site(request.param, address, folder, forks)
     yield site
     site.close()
 
@@ -312,7 +279,7 @@ def test_a_killed_worker_that_is_started_again_under_its_name_goes_on_at_once(si
         burst = site.start(**settings, burst=True)
         assert site.ended(burst) == 0
     runs = site.judge()
-    assert {(run.attempt, run.burnt) for run in runs} == {(2, 1)}
+    assert {(run.attempt, run.failures) for run in runs} == {(2, 1)}
 
 
 def called(site: Site, times: int) -> bool:
@@ -334,7 +301,7 @@ def test_of_several_workers_with_one_name_only_the_killed_one_loses_its_runs(sit
     assert not site.words("Z"), "somebody lost a run"
     site.stop_all()
     invariants.check(now := invariants.read(site.store))
-    assert Counter(run.burnt for run in now.runs.values()) == {0: 4, 1: 2}
+    assert Counter(run.failures for run in now.runs.values()) == {0: 4, 1: 2}
 
 
 # Paused
@@ -440,7 +407,7 @@ def take_away_and_give_back(site: Site) -> None:
     until(lambda: run_sync(site.app.engine.sweep()).dispatched > 0, "what was lost is queued")
     os.kill(worker, signal.SIGCONT)
     until(lambda: {line.run for line in site.words("X", began)} == ids, "the runs are done")
-    until(lambda: holds(site.words("Z", began)) == held, "the handlers are told", 20)
+    until(lambda: holds(site.words("Z", began)) >= held, "the handlers are told", 20)  # a busy machine may lose the next lease as well
     assert site.end(worker, signal.SIGTERM) == 0
 
 
@@ -467,7 +434,7 @@ def test_neither_sleep_nor_clocks_that_are_set_nor_blocked_loops_take_a_run_from
     site.stop_all()
     for run in site.judge():
         calls = [line for line in site.words("S") if line.run == run.id]
-        assert run.burnt == len(calls) - 1
+        assert run.failures == len(calls) - 1
         assert all(line.rest[1] in killed for line in calls[:-1]), "a run was taken from a worker that lived"
 
 
@@ -493,7 +460,7 @@ def disturb(site: Site, times: Times, *, steps: bool = True) -> None:
 # Told to stop
 
 
-def test_a_worker_told_to_stop_under_load_loses_nothing_and_burns_no_try(site: Site) -> None:
+def test_a_worker_told_to_stop_under_load_loses_nothing_and_counts_no_failure(site: Site) -> None:
     for _ in range(STOPS):
         stop_one(site)
     site.start(slots=32, lease=3)
@@ -501,9 +468,9 @@ def test_a_worker_told_to_stop_under_load_loses_nothing_and_burns_no_try(site: S
     site.drained(120)
     site.stop_all()
     runs = site.judge()
-    assert {run.burnt for run in runs} == {0}
-    print(f"{STOPS} stops, {sum(run.returns for run in runs)} runs given back")
-    assert any(run.returns for run in runs)
+    assert {run.failures for run in runs} == {0}
+    print(f"{STOPS} stops, {sum(run.requeues for run in runs)} runs given back")
+    assert any(run.requeues for run in runs)
 
 
 def stop_one(site: Site) -> None:
@@ -555,7 +522,7 @@ class Producer:
         options: Any = {"max_attempts": 1} if self._chance.random() < self._once else {}
         while True:
             try:
-                return self._app.enqueue(job, {"seconds": self._chance.random() * longest}, key=Key(key, lasts="forever"), **options).id
+                return self._app.enqueue(job, {"seconds": self._chance.random() * longest}, key=Key(key, ttl="forever"), **options).id
             except (StoreUnreachable, StoreBusy, OutcomeUnknown):
                 self.asked_again += 1
 
@@ -565,10 +532,10 @@ class Producer:
         self._app.close()
 
 
-def test_work_goes_on_by_itself_when_the_database_comes_back(folder: Path, nursery: Nursery) -> None:
+def test_work_goes_on_by_itself_when_the_database_comes_back(folder: Path, forks: ForkServer) -> None:
     with PostgresServer() as server, contextlib.ExitStack() as closing:
         address = server.create_database("torture")
-        site = Site("postgres", address, folder, nursery)
+        site = Site("postgres", address, folder, forks)
         closing.callback(site.close)
         producers = [Producer(address, site.ledger, name) for name in ("left", "right")]
         for producer in producers:
@@ -595,11 +562,11 @@ def test_work_goes_on_by_itself_when_the_database_comes_back(folder: Path, nurse
         print(f"{OUTAGES} outages, {sum(producer.asked_again for producer in producers)} enqueues asked again")
 
 
-def test_a_database_killed_under_load_loses_nothing_and_fails_no_run_of_one_attempt(folder: Path, nursery: Nursery) -> None:
+def test_a_database_killed_under_load_loses_nothing_and_fails_no_run_of_one_attempt(folder: Path, forks: ForkServer) -> None:
     """Leases last longer than it is away, so nobody has an excuse: each run is executed once, and succeeds by its first attempt."""
     with PostgresServer(settings={"full_page_writes": "on"}) as server, contextlib.ExitStack() as closing:  # a kill can tear a page
         address = server.create_database("torture")
-        site = Site("postgres", address, folder, nursery)
+        site = Site("postgres", address, folder, forks)
         closing.callback(site.close)
         producers = [Producer(address, site.ledger, name, once=0.5) for name in ("left", "right")]
         for producer in producers:
@@ -622,7 +589,7 @@ def test_a_database_killed_under_load_loses_nothing_and_fails_no_run_of_one_atte
         site.stop_all()
         runs = site.judge()
         assert len(set(made)) == len(made), "two keys have the same run"
-        assert {(run.attempt, run.burnt, run.returns) for run in runs} == {(1, 0, 0)}
+        assert {(run.attempt, run.failures, run.requeues) for run in runs} == {(1, 0, 0)}
         once, again = sum(run.max_attempts == 1 for run in runs), sum(producer.asked_again for producer in producers)
         print(f"{CRASHES} crashes, {len(runs)} runs, {once} of one attempt, {again} enqueues asked again")
 

@@ -29,7 +29,7 @@ from windlass import App, Context, Stopped
 from windlass.clock import SystemClock
 from windlass.engine import Outcome
 from windlass.errors import WindlassError
-from windlass.machine import GiveBack
+from windlass.machine import Requeue
 from windlass.model import Limits, Receipt
 from windlass.worker import Port, Worker
 from windlass.worker.launch import bind
@@ -64,7 +64,7 @@ class Witness:
         return answers
 
     def _write(self, outcome: Outcome, answer: Receipt | WindlassError) -> None:
-        if isinstance(outcome.report, GiveBack) and not outcome.report.begun:
+        if isinstance(outcome.report, Requeue) and not outcome.report.begun:
             ledger().write("B", outcome.run, outcome.report.token)
         elif isinstance(answer, Receipt) and not answer.repeated:
             ledger().write("R", outcome.run, outcome.report.token, answer.state)
@@ -123,9 +123,9 @@ class WitnessedApp(App):
             self.clock = Disturbed(Times(os.environ[TIMES]))
         async with super().worker(**settings) as worker:
             if PATIENCE in os.environ:
-                make_impatient(worker.port, float(os.environ[PATIENCE]))
+                make_impatient(worker.runtime.port, float(os.environ[PATIENCE]))
             if LEDGER in os.environ:
-                worker.port = cast(Port, Witness(worker.port))
+                worker.runtime.port = cast(Port, Witness(worker.runtime.port))
             yield worker
 
 
@@ -307,12 +307,12 @@ def _answer(number: int) -> None:
 
 
 def _start(order: dict[str, Any]) -> int:
-    nursery = os.getpid()
+    server = os.getpid()
     if pid := os.fork():
         return pid
     code = 1
     try:
-        bind(0, nursery)
+        bind(0, server)
         os.environ.update(order["environment"])
         _speak_into(order["log"])
         app.work(**order["settings"])

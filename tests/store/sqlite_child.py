@@ -13,7 +13,7 @@ from windlass.errors import WindlassError
 from windlass.store import sqlite
 from windlass.store.base import Row, Statement, run_sync
 from windlass.store.sql import Query
-from windlass.store.sqlite import AsyncSqlite, BlockingSqlite, lines
+from windlass.store.sqlite import AsyncSqlite, BlockingSqlite, sessions
 
 STEPS = [
     """
@@ -103,7 +103,7 @@ def fork(path: str, kind: str) -> None:
 
 
 def main(command: str, path: str, kind: str = "blocking", count: str = "1") -> None:
-    lines.CHECKPOINT_EVERY = 20  # so that its fault points are reached soon
+    sessions.CHECKPOINT_EVERY = 20  # so that its fault points are reached soon
     if command == "wait_and_open":
         say("ready")
         sys.stdin.readline()

@@ -281,7 +281,7 @@ def test_root_and_the_owner_of_the_file_wake_each_other(open_folder: Path) -> No
         assert about(path.with_name("shop.db-hints")) == (NOBODY, NOBODY, 0o700)
         with opened(path) as store:
             assert run_sync(store.wait([A], LONG)) == {A}
-            assert store._hints._others._ear is not None  # type: ignore[attr-defined]
+            assert store._hints._others._socket is not None  # type: ignore[attr-defined]
             theirs.stdin.write("wake\n")
             assert run_sync(store.wait([A], LONG)) == {A}
             theirs.stdin.write("wait\n")

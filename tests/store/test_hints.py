@@ -23,15 +23,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness import Harness
-from tests.tiers import corners
+from tests.tiers import corners, long
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
 from windlass.errors import OutcomeUnknown, StoreError, WrongProcess
-from windlass.machine import GiveBack, Snooze
+from windlass.machine import Requeue, Snooze
 from windlass.model import Key, NewRun, Run, WorkerInfo
-from windlass.store import hints as board
+from windlass.store import hints as module
 from windlass.store.base import ALL_QUEUES, SWEEP, Hints, NoHints, Runs, Store, queue_topic, run_sync, worker_topic
-from windlass.store.hints import ANYTHING, Board, Waiter
+from windlass.store.hints import ANYTHING, Waiter, Waiters
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres, BorrowedPostgres
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
 
@@ -97,13 +97,14 @@ async def echo(mine: Hints, heard: str, out: str, rounds: int) -> None:
 # Every store that hears
 
 
-def test_nothing_is_lost_between_two_waits(both: Both) -> None:
+@pytest.mark.parametrize("rounds", [200, pytest.param(2_000, marks=long)])
+def test_nothing_is_lost_between_two_waits(both: Both, rounds: int) -> None:
     async def work(one: Hints, other: Hints) -> None:
         await listening(one, [A])
         await listening(other, [B])
         async with asyncio.TaskGroup() as group:
-            group.create_task(ping(one, B, A, 2_000))
-            group.create_task(echo(other, B, A, 2_000))
+            group.create_task(ping(one, B, A, rounds))
+            group.create_task(echo(other, B, A, rounds))
 
     both(work)
 
@@ -203,16 +204,16 @@ def test_a_topic_that_no_notification_can_carry_becomes_anything(postgres_url: s
     asyncio.run(work())
 
 
-# The board
+# Waiters
 
 
-def test_a_board_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board, "PLACES", 10)
-    monkeypatch.setattr(board, "KEPT", 10)
-    here = Board()
+def test_waiters_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SUBSCRIPTIONS", 10)
+    monkeypatch.setattr(module, "KEPT", 10)
+    here = Waiters()
     for n in range(100):
         assert here.block([f"queue:{n}"], 0) == {f"queue:{n}"}
-    assert len(here._places) == 10
+    assert len(here._subscriptions) == 10
     assert here.block([ALL_QUEUES], 0) == {ALL_QUEUES}
     for n in range(10):
         here.wake([f"queue:{n}"])
@@ -223,10 +224,10 @@ def test_a_board_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_waits_is_never_forgotten_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board, "PLACES", 10)
+    monkeypatch.setattr(module, "SUBSCRIPTIONS", 10)
 
     async def work() -> None:
-        here = Board()
+        here = Waiters()
         sets = [[A, str(n)] for n in range(20)]
         for wake in ([A], {A: [1]}):
             for topics in sets:
@@ -242,19 +243,19 @@ def test_who_waits_is_never_forgotten_however_many_there_are(monkeypatch: pytest
 
 
 def test_what_is_too_much_to_be_remembered_is_kept_for_those_who_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board, "KEPT", 10)
-    here = Board()
+    monkeypatch.setattr(module, "KEPT", 10)
+    here = Waiters()
     assert [here.block(topics, 0) for topics in ([A], [B])] == [{A}, {B}]
     here.wake({A: ["first"]})
     here.wake({B: [f"r{n}" for n in range(10)]})
-    assert len(here._news) == 10
+    assert len(here._hints) == 10
     here.taken([f"r{n}" for n in range(10)])
     assert [here.block(topics, 0) for topics in ([A], [B])] == [{A}, set()]
     assert [here.block(topics, 0) for topics in ([A], [B])] == [set(), set()]
 
 
 def test_anything_is_for_all() -> None:
-    here = Board()
+    here = Waiters()
     assert [here.block(topics, 0) for topics in ([A], [B])] == [{A}, {B}]
     here.wake([ANYTHING])
     assert [here.block(topics, 0) for topics in ([A], [B])] == [{A}, {B}]
@@ -666,7 +667,7 @@ def test_one_run_is_worth_one_look_however_many_wait() -> None:
         for n in range(1, 6):
             await fleet.engine.create([NewRun("mail")])
             await fleet.have(n)
-        await asyncio.sleep(3 * board.MORE_AFTER)  # in which nobody else is told
+        await asyncio.sleep(3 * module.MORE_AFTER)  # in which nobody else is told
         assert fleet.looks <= 2 * 5
 
     with_fleet(200, work)
@@ -684,7 +685,7 @@ def test_as_many_as_there_are_runs_are_told(at_once: int) -> None:
 
 
 def test_who_cannot_take_a_run_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board, "MORE_AFTER", LONG)
+    monkeypatch.setattr(module, "MORE_AFTER", LONG)
 
     async def work(fleet: Fleet) -> None:
         await fleet.engine.create([NewRun("film")])
@@ -694,7 +695,7 @@ def test_who_cannot_take_a_run_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_who_is_told_and_goes_away_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board, "MORE_AFTER", LONG)
+    monkeypatch.setattr(module, "MORE_AFTER", LONG)
 
     async def work(fleet: Fleet) -> None:
         await fleet.engine.create([NewRun("mail")])
@@ -723,10 +724,10 @@ def test_who_is_told_and_never_heard_of_again_costs_a_moment_only(monkeypatch: p
 
 
 def test_who_was_not_told_hears_when_it_comes_back_while_nobody_has_taken_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board, "MORE_AFTER", 0.1)
+    monkeypatch.setattr(module, "MORE_AFTER", 0.1)
 
     async def work() -> None:
-        here = Board()
+        here = Waiters()
         sets = [[A, str(n)] for n in range(4)]
         for topics in sets:
             assert await here.wait(topics, 0) == set(topics)
@@ -744,7 +745,7 @@ def test_who_was_not_told_hears_when_it_comes_back_while_nobody_has_taken_it(mon
 
 def test_those_who_wait_for_the_same_are_told_one_by_one_too() -> None:
     async def work() -> None:
-        here = Board()
+        here = Waiters()
         await here.wait([A], 0)
         waiting = [asyncio.create_task(here.wait([A], LONG)) for _ in range(5)]
         await asyncio.sleep(0)
@@ -755,7 +756,7 @@ def test_those_who_wait_for_the_same_are_told_one_by_one_too() -> None:
         waiting.append(asyncio.create_task(here.wait([A], LONG)))  # one comes back with nothing, for the other run
         assert await waiting[2] == {A}
         here.taken([1])
-        done, asleep = await asyncio.wait(waiting[3:], timeout=3 * board.MORE_AFTER)
+        done, asleep = await asyncio.wait(waiting[3:], timeout=3 * module.MORE_AFTER)
         assert (len(done), len(asleep)) == (0, 3)
         for task in asleep:
             task.cancel()
@@ -765,7 +766,7 @@ def test_those_who_wait_for_the_same_are_told_one_by_one_too() -> None:
 
 
 class Timers:
-    """An event loop as far as a board needs one: what is to be called later is called when the test says so."""
+    """An event loop as far as waiters need one: what is to be called later is called when the test says so."""
 
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []
@@ -789,7 +790,7 @@ class _Gone(Exception):
 class Seeker:
     """One who looks, and waits when there is nothing for it; each step by itself, so that anything may happen between two."""
 
-    def __init__(self, number: int, kinds: Collection[str], here: Board, runs: dict[int, str], timers: Timers) -> None:
+    def __init__(self, number: int, kinds: Collection[str], here: Waiters, runs: dict[int, str], timers: Timers) -> None:
         self.topics = {ALL_QUEUES, worker_topic(str(number))} if number % 2 else {A, worker_topic(str(number))}
         self.kinds, self.here, self.runs, self.timers = kinds, here, runs, timers
         self.looked, self.waiter = False, None
@@ -826,7 +827,7 @@ class Seeker:
 
     def live(self) -> bool:
         """Whether there was anything left to do for one who does what it should."""
-        if self.waiter is not None and not self.waiter.heard:
+        if self.waiter is not None and not self.waiter.topics:
             return False
         self.leave()
         self.look()
@@ -835,7 +836,7 @@ class Seeker:
 
 
 def test_one_whom_the_collector_ends_while_the_board_is_busy_passes_on_what_it_heard() -> None:
-    here = Board()
+    here = Waiters()
     with here.waiting({A}, lambda: None):
         pass  # whoever comes first may have missed anything
     gone: Any = here.waiting({A}, lambda: None)
@@ -844,13 +845,13 @@ def test_one_whom_the_collector_ends_while_the_board_is_busy_passes_on_what_it_h
     with here._lock:
         gone.gen.close()
     with here.waiting({A}, lambda: None) as other:
-        assert other.heard == {A}
+        assert other.topics == {A}
 
 
 @settings(max_examples=300, derandomize=True)
 @given(st.data())
 def test_no_run_waits_beside_one_who_could_take_it_and_sleeps(data: st.DataObject) -> None:
-    here, runs, timers = Board(), dict[int, str](), Timers()
+    here, runs, timers = Waiters(), dict[int, str](), Timers()
     kinds = data.draw(st.lists(st.sampled_from(["x", "y", "xy"]), min_size=1, max_size=8))
     seekers = [Seeker(number, some, here, runs, timers) for number, some in enumerate(kinds)]
     numbers = itertools.count()
@@ -864,7 +865,7 @@ def test_no_run_waits_beside_one_who_could_take_it_and_sleeps(data: st.DataObjec
         elif step == "fire":
             timers.fire()
         elif step == "vanish":
-            seekers = [one for one in seekers if one.waiter is None or not one.waiter.heard]  # told, and never heard of again
+            seekers = [one for one in seekers if one.waiter is None or not one.waiter.topics]  # told, and never heard of again
         elif seekers:
             getattr(data.draw(st.sampled_from(seekers)), step)()
     while sum(one.live() for one in seekers) or timers.due:
@@ -906,7 +907,7 @@ def ears(h: Harness) -> Recorder:
 
 
 def test_a_run_that_was_not_made_wakes_nobody(h: Harness, ears: Recorder) -> None:
-    key = Key("k", lasts="unfinished")
+    key = Key("k", ttl="unfinished")
     h(h.engine.create([NewRun("late", key=key)]))
     assert ears.take() == [queue_topic("other")]
     h(h.engine.create([NewRun("late", key=key)]))
@@ -954,12 +955,12 @@ def test_a_run_that_comes_back_soon_wakes(h: Harness, ears: Recorder, delay: int
     assert ears.take() == expected
 
 
-def test_a_run_that_is_given_back_or_lapses_wakes(h: Harness, ears: Recorder) -> None:
+def test_a_run_that_is_requeued_or_lapses_wakes(h: Harness, ears: Recorder) -> None:
     h.define(backoff=(0,))
     h.create()
     run = h.claimed()
     ears.take()
-    h.report(run, GiveBack(token=run.token))
+    h.report(run, Requeue(token=run.token))
     assert ears.take() == [MAIL]
     h.claimed()
     h.sweep(after=30_000)
@@ -968,8 +969,8 @@ def test_a_run_that_is_given_back_or_lapses_wakes(h: Harness, ears: Recorder) ->
 
 def test_an_end_wakes_nobody_but_those_that_followed(h: Harness, ears: Recorder) -> None:
     first, second, third = h.create(), h.create(), h.create()
-    followers = [NewRun("late", after=(first,)), NewRun("late", after=(first,), due_at=h.clock.now() + 1_001)]
-    h(h.engine.create([*followers, NewRun("late", after=(second,), after_end="any"), NewRun("late", after=(third,), after_end="any")]))
+    consumers = [NewRun("late", after=(first,)), NewRun("late", after=(first,), due_at=h.clock.now() + 1_001)]
+    h(h.engine.create([*consumers, NewRun("late", after=(second,), after_end="any"), NewRun("late", after=(third,), after_end="any")]))
     done, failing, _ = h.claim(3)
     assert ears.take() == [MAIL] * 3
     h.succeed(done)
@@ -979,7 +980,7 @@ def test_an_end_wakes_nobody_but_those_that_followed(h: Harness, ears: Recorder)
     h(h.engine.cancel(third))
     assert ears.take() == ["worker:w1"]
     h.sweep(after=30_000)
-    assert ears.take() == ["queue:other"] * 2  # the follower, and what was due by then
+    assert ears.take() == ["queue:other"] * 2  # the consumer, and what was due by then
     h.create("late", after=(first,))
     assert ears.take() == ["queue:other"]
     last = h.create()
@@ -1007,13 +1008,13 @@ def test_a_cancel_wakes_the_worker(h: Harness, ears: Recorder) -> None:
 
 
 def test_a_hint_goes_out_although_the_answer_was_lost(h: Harness, ears: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    create = h.engine.records.create
+    create = h.engine.records.creations.create
 
     async def lost(*made: Any) -> Any:
         await create(*made)
         raise OutcomeUnknown("lost", hint="ask")
 
-    monkeypatch.setattr(h.engine.records, "create", lost)
+    monkeypatch.setattr(h.engine.records.creations, "create", lost)
     h.create()
     assert ears.take() == [MAIL]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ GROWING = {
     "job_minutes",
     "job_audit",
     "job_deliveries",
-    "job_gates",
+    "job_limiters",
     "job_rates",
     "job_groups",
     "job_checks",
@@ -54,10 +55,10 @@ WALKS = {
     "places_before": {"job_runs_ready": "lane"},
     "place_at": {"job_runs_ready": "lane"},
     "due": {"job_runs_due": "due_at"},
-    "next_times": {"job_runs_due": "", "job_gates_wake": "", "job_runs_look": "look_at", "job_schedules_next": "next_at"},
+    "next_times": {"job_runs_due": "", "job_gates_wake": "", "job_runs_look": "lease_check_at", "job_schedules_next": "next_at"},
     "recovered_due": {"job_runs_due": "due_at"},
-    "overdue": {"job_runs_look": "look_at"},
-    "looked_at_late": {"job_runs_look": "look_at"},
+    "overdue": {"job_runs_look": "lease_check_at"},
+    "looked_at_late": {"job_runs_look": "lease_check_at"},
     "checks": {"job_checks_pkey": "run"},
     "journal_created": {"job_runs_pkey": "seq"},  # on SQLite: from the last row that the statement before it has inserted
     "list_newest": {"job_runs_pkey": "seq"},
@@ -66,7 +67,7 @@ WALKS = {
     "list_job_ended": {"job_runs_job_ended": "job state"},
     "list_scheduled": {"job_runs_due": "due_at"},
     "list_waiting": {"job_runs_waiting": "seq"},
-    "list_live": {"job_runs_look": "look_at"},
+    "list_live": {"job_runs_look": "lease_check_at"},
     "lanes_of_waiting": {"job_runs_waiting": "seq"},
     "lanes_of_scheduled": {"job_runs_due": "due_at"},
     "lanes_in_use": {"job_runs_ready": "lane"},
@@ -102,15 +103,15 @@ WALKS = {
     "newest_entry": {"job_journal_pkey": "entry"},
     "lapses": {"job_journal_pkey": "entry"},
     "runtimes": {"job_runs_job_ended": "job state"},
-    "gates_due": {"job_gates_wake": "wake_at"},
+    "limiters_due": {"job_gates_wake": "wake_at"},
     "parked_keys": {"job_runs_parked": "parked"},
     "unpark": {"job_runs_parked": "parked"},
     "unpark_keys": {"job_runs_parked": "parked"},
-    "idle_gates": {"job_runs_parked": ""},  # at worst all that is parked, once a minute
+    "idle_limiters": {"job_runs_parked": ""},  # at worst all that is parked, once a minute
 }
 """Statements that follow an index in its order and stop at their limit: the index, and how its key must begin."""
 
-RANGES = {"idle_gates", "drop_minutes", "minute_behind", "copied_upto", "settle_journal", "minutes_since", "jobs_since"}
+RANGES = {"idle_limiters", "drop_minutes", "minute_behind", "copied_upto", "settle_journal", "minutes_since", "jobs_since"}
 """Those of them that read on to a bound instead, which their caller keeps near."""
 
 PAIRS = {
@@ -120,14 +121,14 @@ PAIRS = {
 """Statements that look up all that belongs to a schedule: how the index is entered, and what else must be asked of it."""
 
 WHOLE = {
-    "idle_gates": ("job_gates", "only keys of the last hour, once a minute"),
+    "idle_limiters": ("job_limiters", "only keys of the last hour, once a minute"),
     "held_by_workers": ("job_runs_look", "only leases that are held now"),
     "held_by_lives": ("job_runs_look", "only leases that are held now, and a worker asks only at its start and its end"),
     "leases": ("job_runs_look", "only leases that are held now, once for each burst and doctor"),
     "lanes_in_use": ("job_runs_look", "only leases that are held now, once a day"),
     "drop_lanes": ("job_runs_look", "only leases that are held now, once a day"),
-    "resources_in_use": ("job_gates", "only keys of the last hour, once a day"),
-    "drop_resources": ("job_gates", "only keys of the last hour, once a day"),
+    "resources_in_use": ("job_limiters", "only keys of the last hour, once a day"),
+    "drop_resources": ("job_limiters", "only keys of the last hour, once a day"),
     "held": ("job_runs_look", "only leases that are held now, and a claim asks only when it is repeated"),
 }
 """Statements that read all of an index or a table, and why it is short."""
@@ -139,7 +140,23 @@ NOT_PLANNED = {
 
 VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(
-        ("now", "count", "seq", "band", "position", "at", "look_at", "entry", "after", "most", "first", "last", "lane", "slot"), 1
+        (
+            "now",
+            "count",
+            "seq",
+            "priority_key",
+            "position",
+            "at",
+            "lease_check_at",
+            "entry",
+            "after",
+            "limit",
+            "first",
+            "last",
+            "lane",
+            "slot",
+        ),
+        1,
     ),
     **dict.fromkeys(
         ("lease", "since", "before", "attempt", "n", "until", "definitions", "expected", "keys", "cores", "memory", "slots"), 1
@@ -152,8 +169,8 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("seen", "upto"), "1:1:"),
     **dict.fromkeys(("max_runtime", "policy", "retry_of", "keep")),
     "read": 1,
-    **dict.fromkeys(("key", "kind", "expr", "zone", "missed", "overlap", "said"), "a"),
-    **dict.fromkeys(("anchor", "max_age", "jitter", "enabled", "next_at", "rev", "skipped"), 1),
+    **dict.fromkeys(("key", "kind", "expr", "zone", "missed", "overlap", "code_hash"), "a"),
+    **dict.fromkeys(("anchor", "max_missed", "max_age", "jitter", "enabled", "next_at", "rev", "skipped"), 1),
     **dict.fromkeys(("about", "metrics", "schemas"), "{}"),
     "schema": "f00d",
     **dict.fromkeys(("cursor", "status", "error", "reason"), "a"),
@@ -165,11 +182,11 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("base", "other", "latest"), 1),
     "boot": "a",
     "older": 1,
-    **dict.fromkeys(("hash", "scopes", "who", "what", "subject", "invitation"), "a"),
-    **dict.fromkeys(("expires_at", "lasts"), 1),
-    **dict.fromkeys(("moved", "aged"), 1),
+    **dict.fromkeys(("hash", "scopes", "actor", "what", "subject", "invitation"), "a"),
+    **dict.fromkeys(("expires_at", "ttl"), 1),
+    **dict.fromkeys(("moved", "aging_priority"), 1),
     **dict.fromkeys(("on_failure", "rule", "scope", "ended", "run", "group", "callback"), "a"),
-    **dict.fromkeys(("total", "ageing", "capacity", "max_wait", "controls", "weight", "each"), 1),
+    **dict.fromkeys(("total", "aging", "capacity", "max_wait", "controls", "weight", "each"), 1),
     **dict.fromkeys(("g", "w", "p", "rates"), "[]"),
     "max_attempts": 3,
     "queue": "a",
@@ -229,8 +246,8 @@ def complaint(statement: str, access: Access) -> str | None:
 
 _STATES = ", ".join(f"'{state}'" for state in State)
 _FILL = f"""
-insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, token, worker,
-  lease, claimed_at, lease_until, look_at, finished_at, attempt_id)
+insert into job_runs (id, rev, state, job, queue, lane, priority_key, position, payload, due_at, created_at, max_attempts, token, worker,
+  lease, claimed_at, lease_until, lease_check_at, finished_at, attempt_id)
 select 'run' || n, 1, state, 'job' || (n % 7), 'default', n % 7 + 1, 0, n, '{{}}', n, n, 3, 'token' || n, 'worker' || (n % 100), 30, n,
   case when live then n end, case when live then n end, case when ended then n end, case when n % 3 = 0 then 'again' || n end
 from (select n, state, state in ('claimed', 'running', 'cancelling') as live,
@@ -244,17 +261,17 @@ insert into job_attempts (run, n, id, outcome, answer, finished_at)
 insert into job_logs (run, attempt, n, at, text) select seq, 1, 1, 1, 'line' from job_runs;
 insert into job_keys (scope, key, run, unfinished, until)
   select 'key', 'key' || seq, id, seq % 2, case when seq % 2 = 0 then seq end from job_runs;
-insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options, missed, most, overlap, jitter, enabled, next_at, rev,
+insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options, missed, max_missed, overlap, jitter, enabled, next_at, rev,
   created_at, updated_at)
   select 'key' || n, 'job', 'interval', '1h', 'UTC', 0, '{{}}', '{{}}', 'all', 1, 'allow', 0, 1, case when n % 5 > 0 then n end, 1, n, n
   from numbers;
 insert into job_skips (schedule, first_at, last_at, number, reason, at) select id, 1, 1, 1, 'missed', 1 from job_schedules;
-insert into job_audit (at, who, what, subject) select n, 'ann', 'cancel', 'run ' || n from numbers;
+insert into job_audit (at, actor, what, subject) select n, 'ann', 'cancel', 'run ' || n from numbers;
 update job_runs set schedule = seq % 50 + 1 where seq % 2 = 0;
-insert into job_gates (key, resource, wake_at, used_at)
+insert into job_limiters (key, resource, wake_at, used_at)
   select 'key' || n, 'key', case when n % 3 = 0 then n end, n from numbers where n <= 5000;
-insert into job_rates (key, n, tat) select key, 0, 1 from job_gates;
-insert into job_holds (key, run, token, weight) select 'key' || (seq % 5000), seq, token, 1 from job_runs where look_at is not null;
+insert into job_rates (key, n, tat) select key, 0, 1 from job_limiters;
+insert into job_holds (key, run, token, weight) select 'key' || (seq % 5000), seq, token, 1 from job_runs where lease_check_at is not null;
 insert into job_slots (id, key, token, weight, state, lease, lease_until, created_at)
   select 'slot' || n, 'key' || (n % 5000), 'a', 1, 'held', 1, n, n from numbers where n <= 10000;
 update job_runs set keep = case when seq % 8 = 0 then 4611686018427387904 else 60000 end where seq % 4 = 0;
@@ -443,10 +460,13 @@ ENDS, ALL = ("empty", "loaded, analyzed"), tuple(SITUATIONS)
 @pytest.mark.parametrize(
     ("version", "situations"), [(18, ENDS), pytest.param(18, ALL[1:-1], marks=long), pytest.param(16, ALL, marks=long)]
 )
-def test_postgres_looks_rows_up(version: int, situations: tuple[str, ...]) -> None:
-    with PostgresServer(version=version) as server:
+def test_postgres_looks_rows_up(version: int, situations: tuple[str, ...], postgres_server: PostgresServer) -> None:
+    with ExitStack() as stack:
+        server = postgres_server if version == postgres_server.version else stack.enter_context(PostgresServer(version=version))
         for situation in situations:
-            plans = postgres_plans(server.create_database(situation.replace(", ", "_")), *SITUATIONS[situation])
+            name = situation.replace(", ", "_")
+            stack.callback(server.drop_database, name)
+            plans = postgres_plans(server.create_database(name), *SITUATIONS[situation])
             assert set(plans) == {name for name, query in QUERIES["postgres"].items() if query.text} - set(NOT_PLANNED)
             assert not (wrong := faults("postgres", plans)), "\n".join([situation, *wrong])
 

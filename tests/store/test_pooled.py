@@ -17,8 +17,9 @@ from tests.proxies import Cable
 from tests.served import ServedHub
 from tests.tiers import long
 from tests.workers import ended, moves, until, working
-from windlass import App, Context, State, cli, config
+from windlass import App, Context, State, cli
 from windlass.clock import ManualClock, SystemClock
+from windlass.config.opening import migrate_store, open_store
 from windlass.engine import Engine
 from windlass.errors import Conflict, OutcomeUnknown, StoreError
 from windlass.model import NewRun, Options, WorkerInfo
@@ -71,7 +72,7 @@ def test_many_who_migrate_at_once_through_a_pooler_do_it_once(pooler: PgBouncer,
     postgres_server.create_database("migrated")
     address, newest = f"{pooler.url('migrated')}&pooled=true", len(sql.migrations("postgres"))
     with ThreadPoolExecutor(6) as threads:
-        done = list(threads.map(lambda _: config.migrate_store(address, SystemClock()), range(6)))
+        done = list(threads.map(lambda _: migrate_store(address, SystemClock()), range(6)))
     assert {after for _, after in done} == {newest}
     assert postgres_server.execute("select count(*) from schema_version", "migrated") == str(newest)
     assert postgres_server.execute("select count(*) from pg_locks where locktype = 'advisory'", "migrated") == "0"
@@ -81,8 +82,9 @@ def _reached(executed: list[str], count: int) -> bool:
     return len(executed) >= count
 
 
+@pytest.mark.parametrize(("count", "restarts"), [(100, (50,)), pytest.param(400, (50, 150, 250), marks=long)], ids=["100", "400"])
 def test_a_worker_goes_on_through_restarts_of_the_pooler_and_nothing_is_lost_or_done_twice(
-    postgres_server: PostgresServer, pooled: str
+    postgres_server: PostgresServer, pooled: str, count: int, restarts: tuple[int, ...]
 ) -> None:
     executed = list[str]()
     with PgBouncer(postgres_server, size=2) as own, App(f"{own.url('home')}&pooled=true") as app:
@@ -92,13 +94,13 @@ def test_a_worker_goes_on_through_restarts_of_the_pooler_and_nothing_is_lost_or_
             executed.append(ctx.run)
             await asyncio.sleep(0.005)
 
-        handles = app.enqueue_many(once.new() for _ in range(400))
+        handles = app.enqueue_many(once.new() for _ in range(count))
         with working(app, slots=6, lease=60):
-            for count in (50, 150, 250):
-                until(partial(_reached, executed, count))
+            for executions in restarts:
+                until(partial(_reached, executed, executions))
                 own.restart()
             runs = [ended(handle) for handle in handles]
-        assert {(run.state, run.attempt, run.burnt) for run in runs} == {(State.SUCCEEDED, 1, 0)}
+        assert {(run.state, run.attempt, run.failures) for run in runs} == {(State.SUCCEEDED, 1, 0)}
         assert Counter(executed) == Counter(handle.id for handle in handles)
         assert {tuple(moves(app, handle).count(move) for move in ("claim", "succeed")) for handle in handles} == {(1, 1)}
 
@@ -182,7 +184,7 @@ def test_without_the_setting_no_statement_is_taken_for_another(emptied_postgres:
 def test_the_doctor_tells_of_a_pooler_that_nobody_has_told_of(postgres_server: PostgresServer, pooled: str) -> None:
     with PgBouncer(postgres_server, settings={"pool_mode": "session"}) as own:
         for address, findings in ((own.url("home"), ["pooler"]), (f"{own.url('home')}&pooled=true", []), (postgres_server.url("home"), [])):
-            engine = Engine(config.open_store(address, clock := SystemClock(), blocking=True), clock)
+            engine = Engine(open_store(address, clock := SystemClock(), blocking=True), clock)
             assert [finding.code for finding in run_sync(engine.doctor())] == findings
             run_sync(engine.close())
 

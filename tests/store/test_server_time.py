@@ -104,7 +104,7 @@ def test_a_claim_that_was_written_with_a_wrong_time_is_corrected(here: Engine, e
     (run,) = run_sync(here.claim(WorkerInfo("w", slots=8), lease=LEASE))
     fresh(elsewhere, run_id)
     seen = run_sync(elsewhere.get(run_id))
-    assert seen.lease_until == seen.look_at == run.lease_until
+    assert seen.lease_until == seen.lease_check_at == run.lease_until
     assert seen.claimed_at is not None
     assert abs(seen.claimed_at - elsewhere.clock.now()) < NEAR
     assert run_sync(elsewhere.sweep()).lapsed == 0

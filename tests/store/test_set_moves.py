@@ -16,7 +16,7 @@ from tests.machine.test_machine import HOUR, START, commands, durations, lengths
 from tests.tiers import long
 from windlass.clock import ManualClock
 from windlass.errors import WindlassError
-from windlass.gates import SKEW, Candidate, Choice, Gate, Need, gate_key, parts_of, window
+from windlass.limiters import SKEW, Candidate, Limiter, Need, Selector, limiter_key, parts_of, window
 from windlass.machine import (
     ENDED,
     LIVE,
@@ -28,11 +28,11 @@ from windlass.machine import (
     Dispatch,
     Expire,
     Fail,
-    GiveBack,
     Lapse,
     Patch,
     Refuse,
     Release,
+    Requeue,
     Skip,
     Snooze,
     Start,
@@ -42,22 +42,22 @@ from windlass.machine import (
 )
 from windlass.model import Failure, Policy, Rate, Resource, Run, State
 from windlass.store.base import Statement, Store, run_sync
-from windlass.store.claims import Grab, Head, Moment, Wanted
 from windlass.store.creation import Creation, Kind, NewRow
-from windlass.store.order import Usage, within
 from windlass.store.records import Change, Held, Ready, Records, Written
+from windlass.store.records.claims import ClaimStamp, ClaimTerms, Head, Scan
+from windlass.store.records.limiters import Usage, within
 from windlass.store.rows import error_text, policy_text
 
 NOBODY = Beat(token="nobody's", lease=1)
 READY = (State.QUEUED, State.SCHEDULED)
-MARK, FOLLOW = "mark-of-this-batch", "mark-of-its-followers"
+MARK, FOLLOW = "mark-of-this-batch", "mark-of-its-consumers"
 COLUMNS = (*Run.__struct_fields__, "mark")
 OWN = {
     **CLEAR,
     "put_run": f"insert into job_runs ({', '.join(COLUMNS)}) values ({', '.join(f':{name}' for name in COLUMNS)})",
     "put_wait": "insert into job_waits (run, predecessor, rule) values (:run, :predecessor, :rule)",
     "put_key": "insert into job_keys (scope, key, run, unfinished, until) values ('claim', :key, :run, 0, :until)",
-    "put_gate": "insert into job_gates (key, resource, wake_at, used_at) values (:key, :resource, null, 0)",
+    "put_limiter": "insert into job_limiters (key, resource, wake_at, used_at) values (:key, :resource, null, 0)",
     "put_hold": "insert into job_holds (key, run, token, weight) values (:key, :run, :token, :weight)",
     "put_slot": "insert into job_slots (id, key, token, weight, state, lease, lease_until, created_at) "
     "values (:id, :key, 'a', 1, 'held', 1, 1, 1)",
@@ -65,7 +65,7 @@ OWN = {
     "put_rate": "insert into job_rates (key, n, tat) values (:key, 0, :tat)",
     "own_holds": "select key, run, token, weight from job_holds order by key, run",
     "own_rates": "select key, tat from job_rates where n = 0 order by key",
-    "own_gates": "select key, wake_at from job_gates order by key",
+    "own_limiters": "select key, wake_at from job_limiters order by key",
 }
 
 Waits = dict[int, tuple[str, tuple[int, ...]]]
@@ -132,9 +132,9 @@ def _open(request: pytest.FixtureRequest) -> Store:
 examples = settings(max_examples=settings().max_examples // 2)
 
 
-def sets(*states: State, most: int = 5) -> st.SearchStrategy[list[Run]]:
+def sets(*states: State, limit: int = 5) -> st.SearchStrategy[list[Run]]:
     """Some runs, numbered from 1; their tokens are few, so that one run's stale token is another's right one."""
-    return st.integers(1, most).flatmap(lambda count: st.tuples(*(runs(*states, seq=seq) for seq in range(1, count + 1)))).map(list)
+    return st.integers(1, limit).flatmap(lambda count: st.tuples(*(runs(*states, seq=seq) for seq in range(1, count + 1)))).map(list)
 
 
 @st.composite
@@ -161,11 +161,13 @@ def entries(moved: Sequence[Run], expected: dict[int, Run], move: str, now: int)
 
 
 def _place(run: Run) -> tuple[int, int, int]:
-    return run.band, run.position, run.seq
+    return run.priority_key, run.position, run.seq
 
 
 def _head(run: Run, lane: int | None = None) -> Head:
-    return Head(run.seq, run.band, run.position, run.lane if lane is None else lane, run.due_at, run.keys, len(run.payload.encode()))
+    return Head(
+        run.seq, run.priority_key, run.position, run.lane if lane is None else lane, run.due_at, run.keys, len(run.payload.encode())
+    )
 
 
 # Create
@@ -191,22 +193,22 @@ news = st.builds(
 
 @examples
 @given(st.lists(news, min_size=1, max_size=5), st.none() | st.integers(-2, 2), times)
-def test_create(table: Table, asked: list[New], aged: int | None, now: int) -> None:
+def test_create(table: Table, asked: list[New], aging_priority: int | None, now: int) -> None:
     """Every row is stored as `begin` decided, with all its columns, and the rest are those of a run that nothing has happened to."""
     table.fill([])
     rows: dict[Kind, list[NewRow]] = defaultdict(list)
     expected = {}
     for index, (due_at, waits, (job, max_runtime, policy, retry_of, keep), (payload, schedule, instant, keys)) in enumerate(asked):
-        state, due, position = begin(now, due_at, waits=waits, index=index, head_start=aged or 0)
+        state, due, position = begin(now, due_at, waits=waits, index=index, head_start=aging_priority or 0)
         common = (job, "mail", 2, -1, 3, max_runtime, policy_text(policy), retry_of)
-        kind = Kind(state.value, *common, aged=aged, keep=keep)
+        kind = Kind(state.value, *common, aging_priority=aging_priority, keep=keep)
         rows[kind].append(NewRow(f"run{index}", position, due, payload, schedule=schedule, instant=instant, keys=keys))
         expected[f"run{index}"] = Run(
-            seq=0, id=f"run{index}", rev=1, state=state, job=job, queue="mail", lane=2, band=-1, position=position, payload=payload,
+            seq=0, id=f"run{index}", rev=1, state=state, job=job, queue="mail", lane=2, priority_key=-1, position=position, payload=payload,
             due_at=due, created_at=now, max_attempts=3, max_runtime=max_runtime, policy=policy, retry_of=retry_of, schedule=schedule,
-            instant=instant, keys=keys, aged=aged, keep=keep,
+            instant=instant, keys=keys, aging_priority=aging_priority, keep=keep,
         )  # fmt: skip
-    run_sync(table.records.create(Creation(now, list(expected), rows), MARK))
+    run_sync(table.records.creations.create(Creation(now, list(expected), rows), MARK))
     found = table.read()
     assert {run.id: replace(run, seq=0) for run in found.runs.values()} == expected
     told = {_told(entry) for moves in found.journal.values() for entry in moves}
@@ -253,8 +255,8 @@ def test_claim(
     chosen = [] if busy or stale or nonce == "another's" else ready[:count]
     claim = Claim(grant="fresh", worker=worker, lease=lease, slot=slot)
     expected, moved = after_each(rows, {run.seq: claim for run in chosen}, now)
-    grab = Grab("fresh", "mine" if nonce else None, worker, slot, lease, count)
-    taken = run_sync(table.records.claim([(heads, [grab])], Moment("fresh", int(stale), now, now + HOUR))).runs
+    grab = ClaimTerms("fresh", "mine" if nonce else None, worker, slot, lease, count)
+    taken = run_sync(table.records.claims.claim([(heads, [grab])], ClaimStamp("fresh", int(stale), now, now + HOUR))).runs
     assert taken == [expected[run.seq] for run in chosen]
     found = table.expect(expected, entries(moved, expected, "claim", now))
     assert {key.run for key in found.keys.values()} == ({nonce} if nonce else set())
@@ -274,7 +276,7 @@ def test_claim_each(
     """Each gets the runs at its own numbers; those of one that may take nothing stay."""
     table.fill(rows)
     grabs = [
-        Grab(f"token {n}", f"call {n}" if called else None, f"w{n + 1}", slot, 1_000 * (n + 1), 1 if slot == 0 else count)
+        ClaimTerms(f"token {n}", f"call {n}" if called else None, f"w{n + 1}", slot, 1_000 * (n + 1), 1 if slot == 0 else count)
         for n, (count, slot, called) in enumerate(asked)
     ]
     if grabs[0].call is not None:  # somebody else has claimed under its nonce
@@ -286,11 +288,11 @@ def test_claim_each(
         busy = grab.slot == 0 and any((run.worker, run.slot) == (grab.worker, 0) for run in rows)
         if not (stale or busy or (n == 0 and grab.call is not None)):
             claim = Claim(grant=grab.token, worker=grab.worker, lease=grab.lease, slot=grab.slot)
-            commands |= {run.seq: claim for run in ready[at : at + grab.most]}
-        at += grab.most
+            commands |= {run.seq: claim for run in ready[at : at + grab.limit]}
+        at += grab.limit
     expected, moved = after_each(rows, commands, now)
     heads = [_head(run, lane=3 - run.lane if run.seq in moved_away else run.lane) for run in rows]
-    taken = run_sync(table.records.claim([(heads, grabs)], Moment("fresh", int(stale), now, now + HOUR))).runs
+    taken = run_sync(table.records.claims.claim([(heads, grabs)], ClaimStamp("fresh", int(stale), now, now + HOUR))).runs
     assert taken == [expected[run.seq] for run in ready if run.seq in commands]
     found = table.expect(expected, entries(moved, expected, "claim", now))
     calls = {grab.call for grab in grabs if grab.call is not None} - {"call 0"}
@@ -310,15 +312,15 @@ def test_heads(table: Table, rows: list[Run], lanes: set[int], shut: set[int], b
     table.fill(rows)
     place = (-9, 0, 0)
     if behind and behind <= len(rows):
-        place = (rows[behind - 1].band, rows[behind - 1].position, rows[behind - 1].seq)
-    ready = sorted((run.band, run.position, run.seq) for run in rows if run.state is State.QUEUED and run.lane in lanes)
-    look = run_sync(table.records.look([Wanted(sorted(lanes), place, count, sorted(shut - lanes))], {worker}))
+        place = (rows[behind - 1].priority_key, rows[behind - 1].position, rows[behind - 1].seq)
+    ready = sorted((run.priority_key, run.position, run.seq) for run in rows if run.state is State.QUEUED and run.lane in lanes)
+    look = run_sync(table.records.claims.look([Scan(sorted(lanes), place, count, sorted(shut - lanes))], {worker}))
     (view,) = look.views
     seen = [key for key in ready if key > place][:count]
     end = seen[-1] if len(seen) == count else None
     first = {run.lane: _place(run) for run in sorted(rows, key=_place, reverse=True) if run.state is State.QUEUED and _place(run) > place}
     others = [first[lane] for lane in shut - lanes if lane in first and (end is None or first[lane] < end)]
-    assert [(head.band, head.position, head.seq) for head in view.heads] == sorted(seen + others)
+    assert [(head.priority_key, head.position, head.seq) for head in view.heads] == sorted(seen + others)
     by_seq = {run.seq: run for run in rows}
     assert view.heads == [_head(by_seq[head.seq]) for head in view.heads]
     busy = frozenset({worker}) if any((run.worker, run.slot) == (worker, 0) for run in rows) else frozenset[str]()
@@ -328,11 +330,11 @@ def test_heads(table: Table, rows: list[Run], lanes: set[int], shut: set[int], b
 # Within limits
 
 
-GATES = ("gpu", gate_key("customer", "1"), gate_key("customer", "2"))
+GATES = ("gpu", limiter_key("customer", "1"), limiter_key("customer", "2"))
 
 
 class Limited(NamedTuple):
-    """Runs, what they need, and the gates they need it from."""
+    """Runs, what they need, and the limiters they need it from."""
 
     rows: list[Run]
     needs: dict[int, tuple[Need, ...]]
@@ -345,7 +347,7 @@ class Limited(NamedTuple):
 @st.composite
 def limited(draw: Callable[..., Any], now: int) -> Limited:
     """Some runs that wait and some that are live, under their holds or under old ones; rates, and direct calls."""
-    rows = draw(sets(State.QUEUED, State.QUEUED, State.QUEUED, State.RUNNING, State.CANCELLED, most=7))
+    rows = draw(sets(State.QUEUED, State.QUEUED, State.QUEUED, State.RUNNING, State.CANCELLED, limit=7))
     weights = {"gpu": st.integers(1, 2)}
     needs = {
         run.seq: tuple(Need(key, draw(weights.get(key, st.just(1)))) for key in sorted(draw(st.sets(st.sampled_from(GATES), max_size=2))))
@@ -372,7 +374,7 @@ def limited(draw: Callable[..., Any], now: int) -> Limited:
 
 def put_limits(table: Table, case: Limited) -> None:
     table.fill(case.rows)
-    put = [Statement("put_gate", {"key": key, "resource": parts_of(key)[0]}) for key in GATES]
+    put = [Statement("put_limiter", {"key": key, "resource": parts_of(key)[0]}) for key in GATES]
     put += [Statement("put_hold", dict(zip(("key", "run", "token", "weight"), hold, strict=True))) for hold in case.holds]
     put += [Statement("put_slot", {"id": f"slot{n}", "key": key}) for n, key in enumerate(case.slots)]
     put += [Statement("put_rate", {"key": key, "tat": tat}) for key, tat in case.tats.items()]
@@ -384,7 +386,7 @@ def all_of(table: Table, name: str) -> list[Any]:
 
 
 def occupied(case: Limited, rows: Iterable[Run], holds: Iterable[tuple[str, int, str, int]]) -> Counter[str]:
-    """What is occupied of each gate: by runs that are live under the token of their hold, and by direct calls."""
+    """What is occupied of each limiter: by runs that are live under the token of their hold, and by direct calls."""
     live = {(run.seq, run.token) for run in rows if run.state in LIVE}
     found = Counter(case.slots)
     for key, run, token, weight in holds:
@@ -404,11 +406,11 @@ def test_claim_within(table: Table, data: st.DataObject, count: int, stale: bool
     """Just what was chosen is taken, less what no longer fits because of somebody who was faster; what lacks its key is put aside."""
     case = data.draw(limited(now))
     put_limits(table, case)
-    usage = run_sync(table.records.usage(GATES))
+    usage = run_sync(table.records.limiters.usage(GATES))
     taken_before = occupied(case, case.rows, case.holds)
     assert usage == {key: Usage(taken_before[key], {0: case.tats[key]} if key in case.tats else {}) for key in GATES}
-    choice = Choice(now)
-    choice.gates = {key: Gate(key, case.resources[parts_of(key)[0]], *usage[key], now) for key in GATES}
+    choice = Selector(now)
+    choice.limiters = {key: Limiter(key, case.resources[parts_of(key)[0]], *usage[key], now) for key in GATES}
     waiting = sorted((run for run in case.rows if run.state is State.QUEUED), key=_place)
     choice.offer([Candidate(run.seq, run.lane, run.due_at, case.needs[run.seq]) for run in waiting], count)
     if rival is not None:  # direct calls come, or end, between the choice and the claim
@@ -418,9 +420,9 @@ def test_claim_within(table: Table, data: st.DataObject, count: int, stale: bool
         run_sync(table.store.batch("put", [Statement("put_slot", {"id": f"rival{n}", "key": rival[0]}) for n in range(rival[1])]))
     by_seq = {run.seq: run for run in case.rows}
     heads = [_head(by_seq[candidate.seq]) for candidate in choice.runs]
-    grab = Grab("fresh", None, "w", None, 1_000, count)
-    sets = within(choice.taken, choice.parked, choice.later, choice.gates)
-    got = run_sync(table.records.claim_within(heads, sets, grab, Moment("fresh", int(stale), now, now + HOUR))).runs
+    grab = ClaimTerms("fresh", None, "w", None, 1_000, count)
+    sets = within(choice.taken, choice.parked, choice.later, choice.limiters)
+    got = run_sync(table.records.claims.claim_within(heads, sets, grab, ClaimStamp("fresh", int(stale), now, now + HOUR))).runs
 
     beside = occupied(case, case.rows, case.holds)
     late = {row.seq for row in choice.taken if row.capacity is not None and beside[row.key] + row.upto > row.capacity}
@@ -438,11 +440,11 @@ def test_claim_within(table: Table, data: st.DataObject, count: int, stale: bool
             expected[row.seq] = replace(expected[row.seq], lane=-row.lane, parked=row.key)
     table.expect(expected, entries(moved, expected, "claim", now))
     assert dict(all_of(table, "own_rates")) == case.tats | _passed(case, mine, now)
-    assert dict(all_of(table, "own_gates")) == {key: choice.later.get(key) for key in GATES}
+    assert dict(all_of(table, "own_limiters")) == {key: choice.later.get(key) for key in GATES}
 
 
 def _passed(case: Limited, mine: dict[tuple[str, int], tuple[str, int]], now: int) -> dict[str, int]:
-    """The buckets of the gates that runs have passed, where there is a rate."""
+    """The buckets of the limiters that runs have passed, where there is a rate."""
     found = {}
     for key in {key for key, _ in mine}:
         for rate in case.resources[parts_of(key)[0]].rates:
@@ -455,9 +457,9 @@ def _passed(case: Limited, mine: dict[tuple[str, int], tuple[str, int]], now: in
 @st.composite
 def parked(draw: Callable[..., Any]) -> tuple[list[Run], list[tuple[str, int, str, int]]]:
     """Live runs under holds, right or stale, and queued ones of which some are parked."""
-    rows = draw(sets(State.RUNNING, State.RUNNING, State.QUEUED, State.QUEUED, State.QUEUED, State.CANCELLING, most=8))
+    rows = draw(sets(State.RUNNING, State.RUNNING, State.QUEUED, State.QUEUED, State.QUEUED, State.CANCELLING, limit=8))
     crowded = st.sampled_from([0, 0, 0, 1])  # so that several wait in one place
-    rows = [replace(run, lane=draw(crowded) + 1, band=draw(crowded)) for run in rows]
+    rows = [replace(run, lane=draw(crowded) + 1, priority_key=draw(crowded)) for run in rows]
     keys = {run.seq: GATES[draw(crowded)] for run in rows if run.state is State.QUEUED}
     holds = [
         (key, run.seq, draw(st.sampled_from([run.token or "", run.token or "", "stale"])), 1)
@@ -489,7 +491,7 @@ def test_unpark(table: Table, case: tuple[list[Run], list[tuple[str, int, str, i
     if how == "succeed":
         commands: dict[int, Command] = {run.seq: Succeed(token=run.token, output="1") for run in live}
         done = [(run.seq, run.token or "", "1", None) for run in live]
-        written = run_sync(table.records.succeed(done, MARK, FOLLOW, now, limited=True))
+        written = run_sync(table.records.work.succeed(done, MARK, FOLLOW, now, limited=True))
     else:
         commands = {
             run.seq: Fail(token=run.token, error=Failure("boom", "it broke"), next_id=f"next{run.seq}")
@@ -498,7 +500,7 @@ def test_unpark(table: Table, case: tuple[list[Run], list[tuple[str, int, str, i
             for run in live
         }
         changes = [Change(run, step(run, commands[run.seq], now), commands[run.seq].name) for run in live]
-        written = run_sync(table.records.write_back("report", changes, MARK, FOLLOW, now, limited=True))
+        written = run_sync(table.records.work.write_back("report", changes, MARK, FOLLOW, now, limited=True))
     expected, moved = after_each(rows, commands, now)
     left = {run.seq for run in live}
     freed = {key for key, run, _, _ in holds if run in left}
@@ -516,9 +518,9 @@ def test_unpark_keys(table: Table, case: tuple[list[Run], list[tuple[str, int, s
     """What time lets in, or a sweep puts back."""
     rows, holds = case
     put_limits(table, Limited(rows, {}, {}, holds, [], {}))
-    assert run_sync(table.records.parked_keys("", 10)) == sorted({run.parked for run in rows if run.parked is not None})
+    assert run_sync(table.records.limiters.parked_keys("", 10)) == sorted({run.parked for run in rows if run.parked is not None})
     back = unparked(rows, keys, count)
-    assert run_sync(table.records.open_gates(sorted(keys), count, now)) == {run.queue for run in back.values()}
+    assert run_sync(table.records.limiters.open(sorted(keys), count, now)) == {run.queue for run in back.values()}
     table.expect({run.seq: run for run in rows} | back, set())
 
 
@@ -531,7 +533,7 @@ def test_start(table: Table, case: tuple[list[Run], list[Held]], now: int) -> No
     rows, items = case
     table.fill(rows)
     expected, moved = after_each(rows, {item.seq: Start(token=item.token) for item in items}, now)
-    assert run_sync(table.records.start(items, MARK, now)) == {Held(run.seq, run.token or "") for run in moved}
+    assert run_sync(table.records.work.start(items, MARK, now)) == {Held(run.seq, run.token or "") for run in moved}
     table.expect(expected, entries(moved, expected, "start", now))
 
 
@@ -544,7 +546,7 @@ def test_beat(table: Table, case: tuple[list[Run], list[Held]], lease: int, text
     asked: dict[int, Command] = {item.seq: Beat(token=item.token, lease=lease, progress=progress.get(item)) for item in items}
     expected, _ = after_each(rows, asked, now)
     lives = {Held(run.seq, run.token or ""): run.state for run in rows if isinstance(stepped(run, asked.get(run.seq, NOBODY), now), Run)}
-    assert run_sync(table.records.beat(items, lease, progress, now)).states == lives
+    assert run_sync(table.records.work.beat(items, lease, progress, now)).states == lives
     table.expect(expected, set())
 
 
@@ -560,7 +562,7 @@ def test_succeed(table: Table, case: tuple[list[Run], list[Held]], output: str |
     }
     expected, moved = after_each(rows, asked, now)
     done = [(item.seq, item.token, output, digest) for item in items]
-    assert run_sync(table.records.succeed(done, MARK, FOLLOW, now, limited=False)) == Written({run.seq for run in moved}, [])
+    assert run_sync(table.records.work.succeed(done, MARK, FOLLOW, now, limited=False)) == Written({run.seq for run in moved}, [])
     table.expect(expected, entries(moved, expected, "succeed", now))
 
 
@@ -573,12 +575,12 @@ def test_dispatch(table: Table, rows: list[Run], ids: set[int], now: int) -> Non
     table.fill(rows)
     due = sorted((run.due_at, run.seq) for run in rows if run.state is State.SCHEDULED and run.due_at <= now)
     place, found = (0, 0), list[tuple[int, int]]()
-    while page := run_sync(table.records.due(now, place, 3)):
+    while page := run_sync(table.records.sweeps.due(now, place, 3)):
         found += page
         place = found[-1]
     assert found == due
     expected, moved = after_each(rows, {seq: Dispatch() for seq in ids}, now)
-    assert run_sync(table.records.dispatch(sorted(ids), MARK, now)) == {run.seq: run.queue for run in moved}
+    assert run_sync(table.records.sweeps.dispatch(sorted(ids), MARK, now)) == {run.seq: run.queue for run in moved}
     table.expect(expected, entries(moved, expected, "dispatch", now))
 
 
@@ -586,17 +588,21 @@ def test_dispatch(table: Table, rows: list[Run], ids: set[int], now: int) -> Non
 @given(sets(State.CLAIMED, State.RUNNING, State.CANCELLING, State.QUEUED, State.FAILED), times, st.integers(0, 5))
 def test_overdue(table: Table, rows: list[Run], now: int, behind: int) -> None:
     table.fill(rows)
-    looked = sorted((run.look_at, run.seq) for run in rows if run.look_at is not None and run.look_at <= now)
+    looked = sorted((run.lease_check_at, run.seq) for run in rows if run.lease_check_at is not None and run.lease_check_at <= now)
     place = looked[behind - 1] if 0 < behind <= len(looked) else (0, 0)
-    assert [(run.look_at, run.seq) for run in run_sync(table.records.overdue(now, place, 2))] == [key for key in looked if key > place][:2]
+    assert [(run.lease_check_at, run.seq) for run in run_sync(table.records.sweeps.overdue(now, place, 2))] == [
+        key for key in looked if key > place
+    ][:2]
 
 
 @examples
 @given(sets(State.CLAIMED, State.RUNNING, State.CANCELLING, State.QUEUED, State.FAILED), times)
 def test_looked_at_late(table: Table, rows: list[Run], now: int) -> None:
     table.fill(rows)
-    late = sorted((run.look_at, run.seq) for run in rows if run.look_at is not None and run.look_at > now + (run.lease or 0))
-    assert [(run.look_at, run.seq) for run in run_sync(table.records.looked_at_late(now, 2))] == late[:2]
+    late = sorted(
+        (run.lease_check_at, run.seq) for run in rows if run.lease_check_at is not None and run.lease_check_at > now + (run.lease or 0)
+    )
+    assert [(run.lease_check_at, run.seq) for run in run_sync(table.records.sweeps.looked_at_late(now, 2))] == late[:2]
 
 
 @examples
@@ -604,13 +610,15 @@ def test_looked_at_late(table: Table, rows: list[Run], now: int) -> None:
 def test_correct_claims(table: Table, rows: list[Run], stale: bool, now: int) -> None:
     """As if they were claimed now."""
     table.fill(rows)
-    run_sync(table.records.correct_claims([replace(run, token="other") if stale else run for run in rows], now))
+    run_sync(table.records.claims.correct([replace(run, token="other") if stale else run for run in rows], now))
     expected = {run.seq: run for run in rows}
     for run in rows:
         if run.state in LIVE and run.token is not None and not stale:
             grant = Claim(grant=run.token, worker=run.worker or "", lease=run.lease or 0, slot=run.slot)
             after = step(replace(run, state=State.QUEUED, token=None), grant, now)
-            expected[run.seq] = replace(run, claimed_at=after.claimed_at, lease_until=after.lease_until, look_at=after.look_at)
+            expected[run.seq] = replace(
+                run, claimed_at=after.claimed_at, lease_until=after.lease_until, lease_check_at=after.lease_check_at
+            )
     table.expect(expected, set())
 
 
@@ -620,9 +628,9 @@ def test_look_later(table: Table, rows: list[Run], looks: list[tuple[bool, int]]
     """A lease is looked at later only if nothing happened to it since it was read."""
     table.fill(rows)
     asked = [(replace(run, rev=run.rev - stale), at) for run, (stale, at) in zip(rows, looks, strict=False)]
-    run_sync(table.records.look_later(asked))
-    later = {run.seq: at for (run, at), (stale, _) in zip(asked, looks, strict=False) if not stale and run.look_at is not None}
-    table.expect({run.seq: replace(run, look_at=later.get(run.seq, run.look_at)) for run in rows}, set())
+    run_sync(table.records.sweeps.postpone_check(asked))
+    later = {run.seq: at for (run, at), (stale, _) in zip(asked, looks, strict=False) if not stale and run.lease_check_at is not None}
+    table.expect({run.seq: replace(run, lease_check_at=later.get(run.seq, run.lease_check_at)) for run in rows}, set())
 
 
 @examples
@@ -633,7 +641,7 @@ def test_prunable(table: Table, rows: list[Run], state: State, before: int) -> N
         (run.finished_at, run.seq) for run in rows if run.state is state and run.finished_at is not None and run.finished_at < before
     )
     place, found = (0, 0), []
-    while page := run_sync(table.records.prunable(state, before, place, 3)):
+    while page := run_sync(table.records.retention.prunable(state, before, place, 3)):
         found += [(one.at, one.seq) for one in page if not one.needed]
         place = found[-1]
     assert found == old
@@ -649,7 +657,7 @@ def changes(draw: Callable[..., Any], *kinds: type[Command]) -> tuple[list[Run],
     asked = {}
     for run in rows:
         cmd = draw(st.one_of(*(commands[kind] for kind in kinds)))
-        if isinstance(cmd, Fail | Snooze | GiveBack | Refuse | Lapse):
+        if isinstance(cmd, Fail | Snooze | Requeue | Refuse | Lapse):
             cmd = replace(cmd, next_id=f"next{run.seq}")
         seen = draw(st.sampled_from([run, run, replace(run, rev=run.rev - 1), _before_a_beat(run)]))
         if not isinstance(stepped(seen, cmd, now), WindlassError):
@@ -671,7 +679,7 @@ def _still_true(run: Run, seen: Run, cmd: Command) -> bool:
 
 
 def _attempt(run: Run, after: Run, cmd: Command, now: int) -> Closed:
-    lapsed, returned = isinstance(cmd, Lapse), isinstance(cmd, Snooze | GiveBack | Refuse)
+    lapsed, returned = isinstance(cmd, Lapse), isinstance(cmd, Snooze | Requeue | Refuse)
     started_at = run.started_at if lapsed or run.started_at is not None else run.claimed_at
     return Closed(
         run=run.seq,
@@ -685,12 +693,12 @@ def _attempt(run: Run, after: Run, cmd: Command, now: int) -> Closed:
         claimed_at=run.claimed_at,
         started_at=started_at,
         finished_at=max(now, run.claimed_at or 0, started_at or 0),
-        error=None if isinstance(cmd, Snooze | GiveBack) else error_text(after.error),
+        error=None if isinstance(cmd, Snooze | Requeue) else error_text(after.error),
     )
 
 
 @settings(examples, max_examples=3 * examples.max_examples)
-@given(changes(Fail, Snooze, GiveBack, Refuse, Lapse, Expire, Cancel, Skip, Abandon))
+@given(changes(Fail, Snooze, Requeue, Refuse, Lapse, Expire, Cancel, Skip, Abandon))
 def test_write_back(table: Table, case: tuple[list[Run], dict[int, tuple[Run, Command]], int]) -> None:
     rows, asked, now = case
     table.fill(rows)
@@ -706,7 +714,7 @@ def test_write_back(table: Table, case: tuple[list[Run], dict[int, tuple[Run, Co
         Change(seen, step(seen, cmd, now), cmd.name, lapsed=seen.lease_until if isinstance(cmd, Lapse) else None)
         for seen, cmd in asked.values()
     ]
-    moved = run_sync(table.records.write_back("report", written, MARK, FOLLOW, now, limited=False)) if written else Written(set(), [])
+    moved = run_sync(table.records.work.write_back("report", written, MARK, FOLLOW, now, limited=False)) if written else Written(set(), [])
     assert moved == Written({run.seq for run in rows if expected[run.seq] is not run}, [])
     found = table.expect(expected, journal)
     assert [item for items in found.attempts.values() for item in items] == closed
@@ -722,7 +730,7 @@ def test_patch(table: Table, case: tuple[list[Run], dict[int, tuple[Run, Command
         if run.seq not in asked:
             continue
         seen, cmd = asked[run.seq]
-        written = run_sync(table.records.patch(Change(seen, step(seen, cmd, now), "patch"), f"{MARK}{run.seq}", now, 0))
+        written = run_sync(table.records.work.patch(Change(seen, step(seen, cmd, now), "patch"), f"{MARK}{run.seq}", now, 0))
         assert written == (seen.rev == run.rev)
         if written:
             expected[run.seq] = step(run, cmd, now)
@@ -811,6 +819,6 @@ def _ends(current: dict[int, Run], chosen: dict[int, int], succeeds: bool) -> di
 def _end(table: Table, current: dict[int, Run], ends: dict[int, Command], mark: str, now: int) -> Written:
     if all(isinstance(cmd, Succeed) for cmd in ends.values()):
         done = [(seq, current[seq].token or "", cmd.output, None) for seq, cmd in ends.items() if isinstance(cmd, Succeed)]
-        return run_sync(table.records.succeed(done, MARK + mark, FOLLOW + mark, now, limited=False))
+        return run_sync(table.records.work.succeed(done, MARK + mark, FOLLOW + mark, now, limited=False))
     written = [Change(current[seq], step(current[seq], cmd, now), cmd.name) for seq, cmd in ends.items()]
-    return run_sync(table.records.write_back("report", written, MARK + mark, FOLLOW + mark, now, limited=False))
+    return run_sync(table.records.work.write_back("report", written, MARK + mark, FOLLOW + mark, now, limited=False))

@@ -21,7 +21,7 @@ import apsw
 import pytest
 
 from tests.store.sqlite_child import QUERIES, STEPS, Store, open_store, pair, read
-from tests.tiers import corners
+from tests.tiers import corners, long
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Engine
 from windlass.errors import (
@@ -35,12 +35,12 @@ from windlass.errors import (
     StoreFull,
     WindlassError,
 )
-from windlass.faults import FAULTS, Rule
+from windlass.faults import FAULTS, FaultRule
 from windlass.model import Key, NewRun
 from windlass.store import sql, sqlite
 from windlass.store.base import Row, Statement, run_sync
 from windlass.store.sql import Query
-from windlass.store.sqlite import AsyncSqlite, BlockingSqlite, copies, files, lines
+from windlass.store.sqlite import AsyncSqlite, BlockingSqlite, copies, files, sessions
 
 P = ParamSpec("P")
 
@@ -122,7 +122,7 @@ class Gate:
     def __init__(self, point: str) -> None:
         self.reached, self.go = threading.Event(), threading.Event()
         FAULTS.record()
-        FAULTS.rules[point] = Rule(self._wait, None)
+        FAULTS.rules[point] = FaultRule(self._wait, None)
 
     def _wait(self) -> None:
         self.reached.set()
@@ -364,12 +364,12 @@ def test_a_blocking_store_never_suspends_and_serves_many_threads(path: str) -> N
 
 async def joined(store: Store, verbs_and_batches: list[tuple[str, list[Statement]]]) -> list[object]:
     """The outcomes of batches that all waited while the writer was held, and so go into one commit."""
-    gate = Gate("plug.before_begin")
+    limiter = Gate("plug.before_begin")
     plug = asyncio.create_task(store.batch("plug", [Statement("count_up")]))
-    await gate.arrive()
+    await limiter.arrive()
     tasks = [asyncio.create_task(store.batch(verb, statements)) for verb, statements in verbs_and_batches]
     await asyncio.sleep(0)
-    gate.go.set()
+    limiter.go.set()
     await plug
     return list(await asyncio.gather(*tasks, return_exceptions=True))
 
@@ -407,14 +407,14 @@ async def test_a_commit_that_fails_fails_everyone_in_it(path: str) -> None:
     async with opened(path) as store:
         FAULTS.arm("bad.before_commit=raise:full")
         bad = FAULTS.rules["bad.before_commit"]
-        gate = Gate("plug.before_begin")
+        limiter = Gate("plug.before_begin")
         FAULTS.rules["bad.before_commit"] = bad
         plug = asyncio.create_task(store.batch("plug", [Statement("count_up")]))
-        await gate.arrive()
+        await limiter.arrive()
         tasks = [asyncio.create_task(store.batch(verb, pair(number))) for number, verb in enumerate(["pair", "bad", "pair"])]
         taken = asyncio.create_task(store.batch("pair", [*pair(7), *pair(7)]))
         await asyncio.sleep(0)
-        gate.go.set()
+        limiter.go.set()
         await plug
         outcomes = await asyncio.gather(*tasks, taken, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [StoreFull, StoreFull, StoreFull, Conflict]
@@ -436,13 +436,13 @@ async def test_a_full_disk_fails_everyone_in_the_commit(path: str) -> None:
 @in_loop
 async def test_nobody_is_answered_before_the_commit(path: str) -> None:
     async with opened(path) as store:
-        gate = Gate("pair.before_commit")
+        limiter = Gate("pair.before_commit")
         tasks = [asyncio.create_task(store.batch("pair", pair(number))) for number in range(1, 9)]
-        await gate.arrive()
+        await limiter.arrive()
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in tasks)
         assert await read(store) == [[], []]
-        gate.go.set()
+        limiter.go.set()
         await asyncio.gather(*tasks)
     assert ids(path) == list(range(1, 9))
 
@@ -459,12 +459,12 @@ async def test_what_was_answered_can_be_seen_by_others(path: str, kind: str) -> 
 @in_loop
 async def test_whoever_stops_waiting_leaves_the_others_alone(path: str) -> None:
     async with opened(path) as store:
-        gate = Gate("pair.before_begin")
+        limiter = Gate("pair.before_begin")
         tasks = [asyncio.create_task(store.batch("pair", pair(number))) for number in range(1, 9)]
-        await gate.arrive()
+        await limiter.arrive()
         for task in tasks[::2]:
             task.cancel()
-        gate.go.set()
+        limiter.go.set()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, list] * 4
         await store.batch("pair", pair(9))
@@ -473,11 +473,11 @@ async def test_whoever_stops_waiting_leaves_the_others_alone(path: str) -> None:
 
 def test_several_loops_share_a_store_and_one_that_is_gone_does_no_harm(path: str) -> None:
     store = open_store(path, "async")
-    gate = Gate("gone.before_begin")
+    limiter = Gate("gone.before_begin")
 
     async def leave() -> None:
         abandoned = asyncio.create_task(store.batch("gone", pair(1000)))
-        await gate.arrive()
+        await limiter.arrive()
         assert not abandoned.done()
 
     def use(first: int) -> None:
@@ -487,7 +487,7 @@ def test_several_loops_share_a_store_and_one_that_is_gone_does_no_harm(path: str
         asyncio.run(put())
 
     asyncio.run(leave())
-    gate.go.set()
+    limiter.go.set()
     threads = [threading.Thread(target=use, args=(first,)) for first in (1, 101, 201)]
     for thread in threads:
         thread.start()
@@ -664,8 +664,9 @@ def test_several_processes_count_to_the_right_sum(path: str) -> None:
     run_sync(store.close())
 
 
-def test_six_processes_may_open_a_new_file_at_once(path: str) -> None:
-    for attempt in range(3):
+@pytest.mark.parametrize("attempts", [1, pytest.param(3, marks=long)])
+def test_six_processes_may_open_a_new_file_at_once(path: str, attempts: int) -> None:
+    for attempt in range(attempts):
         fresh = f"{path}{attempt}"
         processes = [child("wait_and_open", fresh) for _ in range(6)]
         for process in processes:
@@ -925,7 +926,7 @@ def test_our_own_connections_are_no_strangers(path: str) -> None:
 
 @in_loop
 async def test_the_log_is_copied_into_the_file_as_it_grows(path: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "CHECKPOINT_EVERY", 50)
+    monkeypatch.setattr(sessions, "CHECKPOINT_EVERY", 50)
     async with opened(path, kind) as store:
         for number in range(1, 300):
             await store.batch("pair", pair(number))
@@ -934,8 +935,8 @@ async def test_the_log_is_copied_into_the_file_as_it_grows(path: str, kind: str,
 
 @in_loop
 async def test_a_log_kept_long_by_a_reader_is_emptied_after_it(path: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "CHECKPOINT_EVERY", 20)
-    monkeypatch.setattr(lines, "LONG_LOG", 100)
+    monkeypatch.setattr(sessions, "CHECKPOINT_EVERY", 20)
+    monkeypatch.setattr(sessions, "LONG_LOG", 100)
     async with opened(path, kind) as store:
         with plain(path) as reader:
             reader.execute("begin; select count(*) from one")
@@ -950,7 +951,7 @@ async def test_a_log_kept_long_by_a_reader_is_emptied_after_it(path: str, kind: 
 
 @in_loop
 async def test_a_checkpoint_that_fails_fails_no_batch(path: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "CHECKPOINT_EVERY", 10)
+    monkeypatch.setattr(sessions, "CHECKPOINT_EVERY", 10)
     FAULTS.arm("checkpoint.before=raise:full")
     async with opened(path, kind) as store:
         for number in range(1, 50):

@@ -107,7 +107,7 @@ def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(
     held = Held(run.seq, run.token or "")
     assert run_sync(engine.beat([held], progress={held: "1"})) == ["ok"]
     run = run_sync(engine.get(created[0]))
-    assert (run.progress, run.schedule, run.instant, run.keys, run.parked, run.aged, run.grouped) == ("1", *(None,) * 6)
+    assert (run.progress, run.schedule, run.instant, run.keys, run.parked, run.aging_priority, run.grouped) == ("1", *(None,) * 6)
     assert run_sync(engine.schedule("often", "job", every="1h")).key == "often"
     run_sync(store.close())
 

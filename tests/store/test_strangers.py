@@ -31,10 +31,10 @@ Connection = psycopg.Connection[TupleRow]
 
 
 @pytest.fixture
-def h(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+def h(emptied_postgres: str) -> Iterator[Harness]:
     """The engine on PostgreSQL. Whatever waits for a lock fails soon."""
     clock = ManualClock()
-    store = BlockingPostgres(request.getfixturevalue("emptied_postgres"), clock, settings={"lock_timeout": "500ms"})
+    store = BlockingPostgres(emptied_postgres, clock, settings={"lock_timeout": "500ms"})
     harness = Harness(store, clock)
     harness.define()
     yield harness
@@ -95,7 +95,7 @@ class Calling:
         self.engine: Engine = h.engine.on(BorrowedPostgres(connection))
 
     def follow(self, *before: str, job: str = "mail", **fields: Any) -> str:
-        return run_sync(self.engine.create([NewRun(job, "follower", after=before, **fields)]))[0].id
+        return run_sync(self.engine.create([NewRun(job, "consumer", after=before, **fields)]))[0].id
 
 
 @pytest.fixture
@@ -113,88 +113,88 @@ def test_an_open_transaction_that_waits_for_a_run_holds_up_neither_its_beats_nor
     h.create()
     h.create()
     before, bystander = h.claim(2)
-    follower = caller.follow(before.id)
+    consumer = caller.follow(before.id)
     assert beat(h, before, bystander) == ["ok", "ok"]
     h(h.engine.start(before.id, token(before)))
     h.succeed(before)
     h.succeed(bystander)
     h.sweep()
     caller.connection.commit()
-    assert h.get(follower).state is State.WAITING
-    assert [reason.code for reason in h(h.engine.why(follower))] == ["unsettled"]
+    assert h.get(consumer).state is State.WAITING
+    assert [reason.code for reason in h(h.engine.why(consumer))] == ["unsettled"]
     h.sweep()
     h.sweep()
-    assert (h.get(follower).state, h.moves(follower), dense(h, follower)) == (State.QUEUED, ["create", "release"], True)
-    assert h.claimed().id == follower
-    assert h(h.engine.records.checks(0, 10)) == []
+    assert (h.get(consumer).state, h.moves(consumer), dense(h, consumer)) == (State.QUEUED, ["create", "release"], True)
+    assert h.claimed().id == consumer
+    assert h(h.engine.records.sweeps.checks(0, 10)) == []
 
 
 @pytest.mark.parametrize(("rule", "state"), [("success", State.CANCELLED), ("any", State.QUEUED)])
 def test_what_waits_for_a_run_that_failed_meanwhile_follows_its_rule(h: Harness, caller: Calling, rule: Any, state: State) -> None:
     h.create()
     before = h.claimed()
-    follower = caller.follow(before.id, after_end=rule)
+    consumer = caller.follow(before.id, after_end=rule)
     h.fail(before, retry=False)
     caller.connection.commit()
-    second = h.create(after=(follower,))
+    second = h.create(after=(consumer,))
     h.sweep()
-    assert h.get(follower).state is state
+    assert h.get(consumer).state is state
     assert h.get(second).state is (State.WAITING if rule == "any" else State.CANCELLED)
-    assert dense(h, follower)
+    assert dense(h, consumer)
     assert dense(h, second)
 
 
 def test_what_waits_for_a_run_that_has_not_ended_is_released_by_its_end(h: Harness, caller: Calling) -> None:
     h.create()
     before = h.claimed()
-    follower = caller.follow(before.id)
+    consumer = caller.follow(before.id)
     caller.connection.commit()
     h.sweep()
-    assert h(h.engine.records.checks(0, 10)) == []
+    assert h(h.engine.records.sweeps.checks(0, 10)) == []
     h.succeed(before)
-    assert h.get(follower).state is State.QUEUED
-    assert h.moves(follower) == ["create", "release"]
+    assert h.get(consumer).state is State.QUEUED
+    assert h.moves(consumer) == ["create", "release"]
 
 
 def test_what_waits_for_several_begins_when_all_have_ended(h: Harness, caller: Calling) -> None:
     h.create()
     h.create()
     first, second = h.claim(2)
-    follower = caller.follow(first.id, second.id)
+    consumer = caller.follow(first.id, second.id)
     h.succeed(first)
     caller.connection.commit()
     h.sweep()
-    assert h.get(follower).state is State.WAITING
+    assert h.get(consumer).state is State.WAITING
     h.succeed(second)
-    assert h.get(follower).state is State.QUEUED
+    assert h.get(consumer).state is State.QUEUED
 
 
 def test_a_transaction_that_is_rolled_back_leaves_nothing(h: Harness, caller: Calling) -> None:
     h.create()
     before = h.claimed()
-    follower = caller.follow(before.id)
+    consumer = caller.follow(before.id)
     caller.connection.rollback()
     h.succeed(before)
     h.sweep()
-    assert h(h.engine.records.seqs([follower])) == {}
-    assert h(h.engine.records.checks(0, 10)) == []
+    assert h(h.engine.records.runs.seqs([consumer])) == {}
+    assert h(h.engine.records.sweeps.checks(0, 10)) == []
 
 
 def test_a_check_stays_while_the_end_of_a_predecessor_is_under_way(h: Harness, caller: Calling, emptied_postgres: str) -> None:
     """An end that began before the commit does not find the wait; so whoever settles must not miss that end."""
     h.create()
     before = h.claimed()
-    follower = caller.follow(before.id)
+    consumer = caller.follow(before.id)
     with psycopg.connect(emptied_postgres) as ending:
         run_sync(h.engine.on(BorrowedPostgres(ending)).report(before.id, Succeed(token=before.token)))
         caller.connection.commit()
         h.sweep()
-        assert h.get(follower).state is State.WAITING
-        assert h(h.engine.records.checks(0, 10)) != []
+        assert h.get(consumer).state is State.WAITING
+        assert h(h.engine.records.sweeps.checks(0, 10)) != []
         ending.commit()
     h.sweep()
-    assert h.get(follower).state is State.QUEUED
-    assert h.moves(follower) == ["create", "release"]
+    assert h.get(consumer).state is State.QUEUED
+    assert h.moves(consumer) == ["create", "release"]
 
 
 def test_a_run_that_an_open_transaction_waits_for_is_claimed_patched_cancelled_and_dispatched(h: Harness, caller: Calling) -> None:
@@ -217,20 +217,20 @@ def test_retention_passes_over_what_an_open_transaction_waits_for(h: Harness, ca
     h.clock.advance(8 * 24 * 3600 * 1000)
     caller.follow(done)
     assert h(h.engine.prune()) == 1
-    assert set(h(h.engine.records.seqs([done, old]))) == {done}
+    assert set(h(h.engine.records.runs.seqs([done, old]))) == {done}
     caller.connection.rollback()
     assert h(h.engine.prune()) == 1
 
 
 def test_retention_passes_over_keys_that_an_open_transaction_asks_for(h: Harness, caller: Calling) -> None:
     h.create(key=Key("mine"))
-    h.create(key=Key("short", lasts="time", period=1_000))
-    h.create(key=Key("other", lasts="time", period=1_000))
+    h.create(key=Key("short", ttl=1_000))
+    h.create(key=Key("other", ttl=1_000))
     for run in h.claim(3):
         h.succeed(run)
     h.clock.advance(8 * 24 * 3600 * 1000)
     caller.follow(key=Key("mine"))
-    caller.follow(key=Key("short", lasts="time", period=1_000))
+    caller.follow(key=Key("short", ttl=1_000))
     assert h(h.engine.prune()) == 2
     caller.connection.rollback()
     assert h(h.engine.prune()) == 1
@@ -266,7 +266,7 @@ def test_a_sweep_dispatches_and_looks_later_at_all_but_what_is_locked(h: Harness
     lock(stranger, soon[1], beating[0].id)
     h.sweep(after=2)
     assert [h.get(run).state for run in soon] == [State.QUEUED, State.SCHEDULED, State.QUEUED]
-    assert [(h.get(run.id).look_at or 0) > h.clock.now() for run in beating] == [False, True]
+    assert [(h.get(run.id).lease_check_at or 0) > h.clock.now() for run in beating] == [False, True]
     stranger.rollback()
     h.sweep()
     assert h.get(soon[1]).state is State.QUEUED
@@ -303,7 +303,7 @@ def test_a_group_in_an_open_transaction_holds_up_nobody(h: Harness, caller: Call
     h.create()
     before = h.claimed()
     members = (Member(NewRun("mail"), "a"), Member(NewRun("mail"), "b", ("a",)))
-    group = run_sync(caller.engine.create_group(NewGroup(members, "graph", callback=NewRun("mail"), key=Key("g", lasts="forever"))))
+    group = run_sync(caller.engine.create_group(NewGroup(members, "graph", callback=NewRun("mail"), key=Key("g", ttl="forever"))))
     other = h(h.engine.create_group(NewGroup(members, "graph", callback=NewRun("mail"))))
     assert beat(h, before) == ["ok"]
     h.sweep()
@@ -372,8 +372,8 @@ def test_a_strangers_long_transaction_beside_every_write(
     snapshot = invariants.read(store)
     invariants.check(snapshot)
     assert snapshot.checks == []
-    followers = [run for run in snapshot.runs.values() if run.payload == '"follower"']
-    assert {run.state for run in followers} == ({State.SUCCEEDED} if end == "commit" else set())
+    consumers = [run for run in snapshot.runs.values() if run.payload == '"consumer"']
+    assert {run.state for run in consumers} == ({State.SUCCEEDED} if end == "commit" else set())
     life.ledger.close()
     run_sync(store.close())
 
@@ -382,13 +382,13 @@ def test_a_strangers_long_transaction_beside_every_write(
 
 
 def test_a_transaction_longer_than_a_lease_stops_nothing_and_hides_nothing_lost(postgres_url: str) -> None:
-    gate, clock = Gate(), SystemClock()
+    limiter, clock = Gate(), SystemClock()
     with App(postgres_url) as app, psycopg.connect(postgres_url) as connection:
 
         @app.job(name="wait", backoff=(0,))
-        async def wait(who: str) -> str:
-            await gate.wait(who)
-            return who
+        async def wait(actor: str) -> str:
+            await limiter.wait(actor)
+            return actor
 
         @app.job(name="next")
         def after() -> str:
@@ -398,17 +398,17 @@ def test_a_transaction_longer_than_a_lease_stops_nothing_and_hides_nothing_lost(
         ghost(app, lease=500)
         before, bystander = wait.enqueue("before"), wait.enqueue("bystander")
         with working(app, lease=0.8, slots=10):
-            gate.reached(2)
-            followers = [after.options(after=run).enqueue() for run in (before,)]
+            limiter.reached(2)
+            consumers = [after.options(after=run).enqueue() for run in (before,)]
             with app.transaction(connection):
-                followers += [after.options(after=run).enqueue() for run in (lost, before, bystander)]
+                consumers += [after.options(after=run).enqueue() for run in (lost, before, bystander)]
             until_ms = clock.now() + 2_000
             until(lambda: min((run.refresh().lease_until or 0) for run in (before, bystander)) > until_ms)
-            gate.reached(3)  # what was lost runs again
-            gate.open()
+            limiter.reached(3)  # what was lost runs again
+            limiter.open()
             assert [ended(run).attempt for run in (before, bystander, lost)] == [1, 1, 2]
             connection.commit()
-            assert [ended(run).state for run in followers] == [State.SUCCEEDED] * 4
+            assert [ended(run).state for run in consumers] == [State.SUCCEEDED] * 4
 
 
 def test_a_commit_wakes_those_who_settle(postgres_url: str) -> None:

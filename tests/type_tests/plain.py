@@ -86,8 +86,8 @@ app.enqueue_many([plain.enqueue("ann")])  # type: ignore[list-item]
 # options checks its words and keeps the arguments
 
 assert_type(plain.options(priority=5, delay=timedelta(hours=1)).enqueue("ann"), Handle[int])
-plain.options(at=datetime(2030, 1, 1, tzinfo=UTC), key=Key("k", lasts="forever"), after=[many[0], "id"], after_end="any").enqueue("ann")
-plain.options(queue="slow", timeout=5, tags=["gpu"], cores=2, exhausted="quarantined").enqueue("ann")
+plain.options(at=datetime(2030, 1, 1, tzinfo=UTC), key=Key("k", ttl="forever"), after=[many[0], "id"], after_end="any").enqueue("ann")
+plain.options(queue="slow", timeout=5, tags=["gpu"], cores=2, on_exhausted="quarantined").enqueue("ann")
 plain.options(priority=5).enqueue(1)  # type: ignore[arg-type]
 plain.options(dealy=5)  # type: ignore[call-arg]
 plain.options(delay="soon")  # type: ignore[arg-type]

@@ -16,11 +16,12 @@ from tests.hub.test_auth import MovedClock
 from tests.worker.test_worker import at, noop
 from windlass import App, State
 from windlass.clock import ManualClock, SystemClock
-from windlass.config import open_store
+from windlass.config.opening import open_store
 from windlass.engine import Engine, Left
+from windlass.engine.workers import Workers
 from windlass.model import Leases, Run, WorkerInfo
 from windlass.store.base import run_sync
-from windlass.worker import loop
+from windlass.worker import idle
 
 LONG_AGO = 3_600_000
 SHORT = 300
@@ -65,12 +66,12 @@ def test_a_burst_recovers_what_is_overdue_before_it_ends(app: App, claim: Claim,
     run = claim("one", lease=SHORT)  # the only slot of worker one
     assert burst(app, name=name) == []
     after = run_sync(app.verbs.get(run.id))
-    assert (after.state, after.attempt, after.burnt) == (State.SUCCEEDED, 2, 1)
+    assert (after.state, after.attempt, after.failures) == (State.SUCCEEDED, 2, 1)
 
 
 def test_a_burst_says_what_it_leaves_and_when_to_come_again(app: App, claim: Claim, caplog: pytest.LogCaptureFixture) -> None:
     runs = [
-        claim("gone", lease=2 * loop.STAY),
+        claim("gone", lease=2 * idle.STAY),
         claim("alive", lease=600_000, ago=0, slots=2),
         claim("alive", lease=600_000, ago=0, slots=2),
     ]
@@ -94,18 +95,18 @@ def test_the_command_says_what_its_burst_leaves(app: App, claim: Claim) -> None:
 
 
 def test_a_burst_stays_for_a_while_and_not_for_ever(app: App, claim: Claim, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, looks = claim("gone", lease=loop.STAY - 1), 0
+    run, looks = claim("gone", lease=idle.STAY - 1), 0
     app.clock = clock = MovedClock()
-    look = Engine.left
+    look = Workers.left
 
-    async def left(engine: Engine) -> Left:
+    async def left(workers: Workers) -> Left:
         nonlocal looks
         looks += 1
         if looks == 2:
-            clock.moved += loop.STAY  # in which nobody watches: it is not recovered for that
-        return await look(engine)
+            clock.moved += idle.STAY  # in which nobody watches: it is not recovered for that
+        return await look(workers)
 
-    monkeypatch.setattr(Engine, "left", left)
+    monkeypatch.setattr(Workers, "left", left)
     (leases,) = burst(app)
     assert (looks, leases.worker, leases.over) == (2, "gone", 1)
     assert run_sync(app.verbs.get(run.id)).state is State.CLAIMED

@@ -13,13 +13,13 @@ from tests.harness import LEASE, Harness, open_store
 from tests.workers import Gate, ended, until, working
 from windlass import App
 from windlass.clock import ManualClock
-from windlass.engine import core
-from windlass.gates import Choice
-from windlass.machine import GiveBack
+from windlass.engine import lanes as known_lanes
+from windlass.limiters import Selector
+from windlass.machine import Requeue
 from windlass.model import Needs, NewRun, Options, Requires, Run, State, Use, WorkerInfo
 from windlass.store.base import run_sync
-from windlass.store.claims import FIRST
 from windlass.store.records import needs_text
+from windlass.store.records.claims import FIRST
 
 
 @pytest.fixture(params=["memory", "postgres"])
@@ -93,12 +93,12 @@ def test_what_requires_nothing_uses_nothing_up(h: Harness) -> None:
     heavy = h.create("heavy")
     plain = [h.create() for _ in range(5)]
     assert ids(h.claim(9, cores=2)) == [heavy, *plain]
-    assert not h(h.engine.records.usage(["memory\x1ew1"]))["memory\x1ew1"].held
+    assert not h(h.engine.records.limiters.usage(["memory\x1ew1"]))["memory\x1ew1"].held
 
 
 def test_a_worker_without_requirements_in_its_lanes_claims_as_before(h: Harness) -> None:
     h.define("heavy", requires=Requires(cores=2), queue="heavy")
-    h(h.engine.refresh_lanes())
+    h(h.engine.parts.ground.refresh_lanes())
     assert h.engine.can_join(h.engine.asking(WorkerInfo("w1", queues=("default",), cores=8, slots=4)))
     assert not h.engine.can_join(h.engine.asking(WorkerInfo("w1", cores=8, slots=4)))
 
@@ -107,8 +107,8 @@ def test_whatever_ends_a_run_frees_what_it_used(h: Harness) -> None:
     made = [needing(h, 2) for _ in range(5)]
     h.succeed(h.claimed(cores=2))
     h.fail(h.claimed(cores=2), retry=False)
-    given_back = h.claimed(cores=2)
-    h.report(given_back, GiveBack(token=given_back.token))
+    requeued = h.claimed(cores=2)
+    h.report(requeued, Requeue(token=requeued.token))
     assert h.claimed(cores=2).id == made[2]
     h(h.engine.cancel(made[2]))
     assert h.claim(cores=2) == []  # it is asked to stop, and has not
@@ -174,7 +174,7 @@ def test_claims_at_once_of_one_worker_do_not_give_more_than_it_has(h: Harness) -
 
 @pytest.fixture
 def few_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "EXACT_LANES", 2)
+    monkeypatch.setattr(known_lanes, "EXACT_LANES", 2)
 
 
 @pytest.mark.usefixtures("few_lanes")
@@ -221,7 +221,7 @@ def test_a_rerun_uses_as_much_as_its_original(h: Harness) -> None:
 
 def test_runs_from_before_lanes_were_exact_use_what_their_lane_says(h: Harness) -> None:
     """A lane of an earlier version stands for the next power of two."""
-    h(h.engine.lanes_for({("default", "mail", needs_text(Needs(cores=4)))}))
+    h(h.engine.parts.provision.lanes_for({("default", "mail", needs_text(Needs(cores=4)))}))
     old, new = needing(h, 4), needing(h, 3)
     assert h.get(old).lane != h.get(new).lane
     assert ids(h.claim(9, cores=7)) == [old, new]
@@ -305,7 +305,7 @@ def test_a_look_reads_only_the_head_of_a_lane_that_the_worker_has_no_room_for(h:
         needing(h, 2)
     h.claimed(cores=3)
     worker = WorkerInfo("w1", cores=3, slots=9)
-    look = h(h.engine.look(h.engine.open_lanes(worker), Choice(h.clock.now(), worker), FIRST, 100))
+    look = h(h.engine.parts.heads.look(h.engine.parts.ground.open_lanes(worker), Selector(h.clock.now(), worker), FIRST, 100))
     assert len(look.views[0].heads) == 1
 
 
@@ -323,12 +323,12 @@ def test_a_worker_runs_as_many_at_once_as_it_has_cores_for(app: App) -> None:
     gate = Gate()
 
     @app.job(cores=2)
-    def heavy(who: str) -> None:
-        gate.block(who)
+    def heavy(actor: str) -> None:
+        gate.block(actor)
 
     first, second, third = heavy.enqueue("first"), heavy.enqueue("second"), heavy.enqueue("third")
     with working(app, name="w1", slots=8, cores=3):
         until(lambda: gate.came == ["first"] and [reason.code for reason in second.why()] == ["worker_full"])
         gate.open()
         assert [ended(run).state for run in (first, second, third)] == [State.SUCCEEDED] * 3
-    assert gate.most == 1
+    assert gate.limit == 1

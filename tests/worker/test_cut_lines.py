@@ -1,4 +1,4 @@
-"""Workers whose lines to PostgreSQL are cut while the server goes on: nothing is executed twice, missed or burnt."""
+"""Workers whose lines to PostgreSQL are cut while the server goes on: nothing is executed twice, missed or failures."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class Engines:
         self._clock = SystemClock()
         store = AsyncPostgres if kind == "async" else BlockingPostgres
         self.loop = Engine(store(address, self._clock, pooled=pooled), self._clock)
-        self.heart = Engine(BlockingPostgres(address, self._clock, pooled=pooled, patience=2.0), self._clock)
+        self.heartbeat = Engine(BlockingPostgres(address, self._clock, pooled=pooled, patience=2.0), self._clock)
 
     def __enter__(self) -> Engines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for engine in (self.loop, self.heart):
+        for engine in (self.loop, self.heartbeat):
             asyncio.run(engine.records.store.close())
 
     def use(self, worker: Worker) -> None:
-        worker.port, worker.heart._port = cast(Port, self.loop), cast(Port, self.heart)
+        worker.runtime.port, worker.heartbeat.port = cast(Port, self.loop), cast(Port, self.heartbeat)
 
 
 @pytest.mark.parametrize("slots", [1, 4])
@@ -87,7 +87,7 @@ def test_a_claim_whose_line_is_cut_while_it_executes_is_not_forgotten(
             threading.Event().wait(0.3)  # so that whoever reads too early does
             other.rollback()
             runs = [ended(handle) for handle in handles]
-    assert [(run.state, run.attempt, run.burnt) for run in runs] == [(State.SUCCEEDED, 1, 0)] * 2
+    assert [(run.state, run.attempt, run.failures) for run in runs] == [(State.SUCCEEDED, 1, 0)] * 2
     assert Counter(executed) == Counter(handle.id for handle in handles)
     assert [moves(app, handle).count("claim") for handle in handles] == [1, 1]
 
@@ -133,7 +133,7 @@ def busy_jobs(app: App, executed: list[str]) -> Any:
 
 def judge(app: App, handles: list[Any], executed: list[str]) -> None:
     runs = [ended(handle) for handle in handles]
-    assert {(run.state, run.attempt, run.burnt) for run in runs} == {(State.SUCCEEDED, 1, 0)}
+    assert {(run.state, run.attempt, run.failures) for run in runs} == {(State.SUCCEEDED, 1, 0)}
     assert Counter(executed) == Counter(handle.id for handle in handles)
     assert {tuple(moves(app, handle).count(move) for move in ("claim", "succeed")) for handle in handles} == {(1, 1)}
 
@@ -149,8 +149,8 @@ def test_a_line_that_is_cut_at_any_verb_of_a_worker_costs_nothing_but_time(
 
     def prepare(worker: Worker) -> None:
         engines.use(worker)
-        ports.extend(Cutting(port, cable, verb, 2) for port in (worker.port, worker.heart._port))
-        worker.port, worker.heart._port = (cast(Port, port) for port in ports)
+        ports.extend(Cutting(port, cable, verb, 2) for port in (worker.runtime.port, worker.heartbeat.port))
+        worker.runtime.port, worker.heartbeat.port = (cast(Port, port) for port in ports)
 
     with Engines(cable.url(emptied_postgres), pooled=pooled) as engines, working(app, slots=4, lease=3, prepare=prepare):
         handles = enqueue(6)

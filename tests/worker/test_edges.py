@@ -25,7 +25,7 @@ from windlass.clock import ManualClock
 from windlass.errors import BadInput, StoreUnreachable, TooLarge
 from windlass.model import Limits, Progress
 from windlass.store.base import run_sync
-from windlass.worker import Worker, loop, processes
+from windlass.worker import Worker, processes, reporting
 from windlass.worker.context import progress_text
 
 T = TypeVar("T")
@@ -86,8 +86,8 @@ def test_progress_that_swells_costs_nobody_a_lease(app: App, ports: Ports) -> No
     with working(app, lease=0.6, slots=2, prepare=ports.watch):
         handles: list[Handle[Any]] = [bystander.enqueue(), tells.enqueue()]
         gate.reached(2)
-        beats = ports.heart.calls["beat"]
-        until(lambda: ports.heart.calls["beat"] >= beats + 6)  # two leases
+        beats = ports.heartbeat.calls["beat"]
+        until(lambda: ports.heartbeat.calls["beat"] >= beats + 6)  # two leases
         gate.open()
         runs = [ended(handle) for handle in handles]
     assert [(run.state, run.attempt) for run in runs] == [(State.SUCCEEDED, 1)] * 2
@@ -110,7 +110,7 @@ def test_progress_that_swells_told_as_the_last_word_does_not_end_the_worker(app:
 def refuse_progress(ports: Ports, worker: Worker) -> None:
     """A store that takes beats, but no word of progress."""
     ports.watch(worker)
-    for port in (ports.loop, ports.heart):
+    for port in (ports.loop, ports.heartbeat):
         beat = port._port.beat
 
         async def picky(held: Any, *, lease: int, progress: dict[Any, str], beat: Any = beat) -> Any:
@@ -134,7 +134,7 @@ def test_progress_that_the_store_refuses_is_dropped_and_the_leases_are_renewed(a
     with working(app, lease=0.6, slots=2, prepare=lambda worker: refuse_progress(ports, worker)):
         handles: list[Handle[Any]] = [bystander.enqueue(), tells.enqueue()]
         gate.reached(2)
-        until(lambda: ports.heart.calls["beat"] >= 8)
+        until(lambda: ports.heartbeat.calls["beat"] >= 8)
         gate.open()
         runs = [ended(handle) for handle in handles]
     assert [(run.state, run.attempt, run.progress) for run in runs] == [(State.SUCCEEDED, 1, None)] * 2
@@ -155,7 +155,7 @@ def test_a_lease_counts_from_the_claim_that_was_answered(ports: Ports) -> None:
     def prepare(worker: Worker) -> None:
         ports.watch(worker)
         ports.loop.instead("claim", out)
-        ports.heart.fail("beat", *(error(StoreUnreachable) for _ in range(1_000)))  # so that no beat can mend the count
+        ports.heartbeat.fail("beat", *(error(StoreUnreachable) for _ in range(1_000)))  # so that no beat can mend the count
 
     with App(":memory:", clock=clock) as app:
 
@@ -170,7 +170,7 @@ def test_a_lease_counts_from_the_claim_that_was_answered(ports: Ports) -> None:
 
         handle = slow.enqueue()
         with working(app, lease=0.6, prepare=prepare):
-            until(lambda: ports.heart.calls["beat"] >= 10 or why)  # a tenth of a lease lies between them: it was looked at often enough
+            until(lambda: ports.heartbeat.calls["beat"] >= 10 or why)  # a tenth of a lease lies between them: it was looked at often enough
             through.set()
             until(lambda: why)
             assert why == [None]
@@ -179,9 +179,9 @@ def test_a_lease_counts_from_the_claim_that_was_answered(ports: Ports) -> None:
 
 
 def test_more_starts_than_one_call_takes(app: App, ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "SHORT", AGES)
-    most = Limits().report
-    count, came, through = most + 1, list[int](), asyncio.Event()
+    monkeypatch.setattr(reporting, "SHORT", AGES)
+    limit = Limits().report
+    count, came, through = limit + 1, list[int](), asyncio.Event()
 
     @app.job(name="waits")
     async def wait() -> None:
@@ -191,15 +191,15 @@ def test_more_starts_than_one_call_takes(app: App, ports: Ports, monkeypatch: py
     handles = app.enqueue_many([wait.new() for _ in range(count)])
     with working(app, slots=count, prepare=ports.watch) as at_work:
         until(lambda: len(came) == count)
-        monkeypatch.setattr(loop, "SHORT", 0.0)
-        at_work.worker.call_soon(at_work.worker._start_soon)
+        monkeypatch.setattr(reporting, "SHORT", 0.0)
+        at_work.worker.runtime.call_soon(at_work.worker.runner.starts.send_due)
         until(lambda: len(ports.loop.answers["start_many"]) == 2 or not at_work.alive)
         at_work.reraise()
         states = {handle.refresh().state for handle in handles}
-        at_work.worker.call_soon(through.set)
+        at_work.worker.runtime.call_soon(through.set)
         assert {ended(handle).state for handle in handles} == {State.SUCCEEDED}
     assert states == {State.RUNNING}
-    assert sorted(len(due) for due, _ in ports.loop.asked["start_many"]) == [1, most]
+    assert sorted(len(due) for due, _ in ports.loop.asked["start_many"]) == [1, limit]
 
 
 def test_a_burst_works_on_what_its_handlers_wait_for() -> None:
@@ -266,11 +266,11 @@ def test_a_lost_lease_ends_by_force_what_does_not_stop_whatever_its_grace(
     with working(spawned, lease=1.2, prepare=ports.watch) as at_work:
         number = until(pid)
         assert alive(number)
-        ports.heart.instead("beat", away)
+        ports.heartbeat.instead("beat", away)
         until(lambda: not alive(number))  # its own grace is an hour
-        ports.heart.instead("beat", None)
+        ports.heartbeat.instead("beat", None)
         run = ended(handle)
-        assert not at_work.worker.worn_out
+        assert not at_work.worker.needs_restart
     assert (run.state, run.attempt) == (State.SUCCEEDED, 2)
 
 
@@ -401,7 +401,7 @@ def test_a_worker_whose_task_is_cancelled_gives_back_what_runs_and_reports_what_
             return [await handle.refresh() for handle in handles], left
 
     (running, finished), left = in_time(main())
-    assert (running.state, running.burnt, running.error) == (State.QUEUED, 0, None)
+    assert (running.state, running.failures, running.error) == (State.QUEUED, 0, None)
     assert (finished.state, finished.output) == (State.SUCCEEDED, '"done"')
     assert left == 1  # this one, which is waited for with a deadline
 
@@ -477,8 +477,8 @@ def test_a_thread_that_hangs_does_not_hold_up_the_end_of_a_worker_that_drains(tm
             finally:
                 worker.kill()
         run = handle.refresh()
-        assert (run.state, run.burnt, run.error) == (State.QUEUED, 0, None)
-        assert moves(app, handle)[-1] == "give_back"
+        assert (run.state, run.failures, run.error) == (State.QUEUED, 0, None)
+        assert moves(app, handle)[-1] == "requeue"
 
 
 # The second part of the reading
@@ -494,7 +494,7 @@ def test_a_claim_whose_answer_was_lost_is_found_again(app: App, ports: Ports, sl
 
     def prepare(worker: Worker) -> None:
         ports.watch(worker)
-        real = worker.port
+        real = worker.runtime.port
 
         async def committed_and_lost(*given: Any, **how: Any) -> Any:
             ports.loop.instead("claim", None)
@@ -506,7 +506,7 @@ def test_a_claim_whose_answer_was_lost_is_found_again(app: App, ports: Ports, sl
     handle = counted.enqueue()
     with working(app, slots=slots, prepare=prepare):
         run = ended(handle)
-    assert (run.attempt, run.burnt, ran) == (1, 0, [run.id])
+    assert (run.attempt, run.failures, ran) == (1, 0, [run.id])
 
 
 def test_a_code_that_cannot_be_kept_does_not_change_the_verdict(app: App) -> None:
@@ -516,7 +516,7 @@ def test_a_code_that_cannot_be_kept_does_not_change_the_verdict(app: App) -> Non
 
     with working(app):
         run = ended(fails.enqueue())
-    assert (run.state, run.burnt, run.error and run.error.message) == (State.FAILED, 1, "no")
+    assert (run.state, run.failures, run.error and run.error.message) == (State.FAILED, 1, "no")
 
 
 def test_a_commands_own_backoff_is_asked(app: App) -> None:
@@ -547,7 +547,7 @@ def test_a_worker_keeps_to_the_limits_of_its_port() -> None:
         assert [len(handle.logs()) for handle in handles] == [5] * 9
 
 
-def test_an_embedded_worker_that_is_worn_out_is_replaced(app: App) -> None:
+def test_an_embedded_worker_that_needs_a_restart_is_replaced(app: App) -> None:
     gate = Gate()
 
     @app.job(name="deaf", timeout=0.05, grace=0, max_attempts=1)

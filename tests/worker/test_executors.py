@@ -27,11 +27,12 @@ from windlass.clock import SystemClock
 from windlass.machine import Fail, Refuse, Report, Snooze, Succeed
 from windlass.model import Failure, Limits
 from windlass.worker import Handler, Stopped, current
-from windlass.worker.commands import AsCommand
+from windlass.worker.commands import CommandExecutor
 from windlass.worker.context import Call, Nowhere
+from windlass.worker.executors import Executor, ThreadExecutor
 from windlass.worker.handlers import Place
-from windlass.worker.processes import Begin, Child, InProcess, Nursery
-from windlass.worker.works import InThread, Work
+from windlass.worker.messages import BeginRequest
+from windlass.worker.process_pool import ChildProcess, ProcessExecutor, ProcessPool
 
 PATIENCE = 30.0
 OUTPUT = Limits().output
@@ -39,19 +40,19 @@ WHEN = "2026-01-01T03:00:00.250+00:00"
 app = App(":memory:")
 
 
-class Heard(Nowhere):
-    """A sink that remembers what it was told."""
+class RecordingSink(Nowhere):
+    """Keeps the output of a handler."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.told: list[Any] = []
+        self.updates: list[Any] = []
         self.beats = 0
 
     def line(self, text: str) -> None:
         self.lines.append(text)
 
     def progress(self, text: str) -> None:
-        self.told.append(json.loads(text))
+        self.updates.append(json.loads(text))
 
     def beat(self) -> None:
         self.beats += 1
@@ -69,13 +70,13 @@ def until(holds: Callable[[], Any], what: str = "it") -> None:
         time.sleep(0.01)
 
 
-def ran(work: Work) -> Report:
+def ran(executor: Executor) -> Report:
     """What an attempt reports; fails, and kills it, when it does not end."""
     answers: SimpleQueue[Report | BaseException] = SimpleQueue()
 
     def run() -> None:
         try:
-            answers.put(work.run())
+            answers.put(executor.run())
         except BaseException as error:
             answers.put(error)
 
@@ -83,17 +84,17 @@ def ran(work: Work) -> Report:
     try:
         answer = answers.get(timeout=PATIENCE)
     except Empty:
-        work.kill()
+        executor.kill()
         pytest.fail("the attempt does not end")
     if isinstance(answer, BaseException):
         raise answer
     return answer
 
 
-def started(work: Work) -> SimpleQueue[Report]:
+def started(executor: Executor) -> SimpleQueue[Report]:
     """Begin an attempt on a thread; its report comes through the queue."""
     reports: SimpleQueue[Report] = SimpleQueue()
-    threading.Thread(target=lambda: reports.put(work.run()), name="attempt", daemon=True).start()
+    threading.Thread(target=lambda: reports.put(executor.run()), name="attempt", daemon=True).start()
     return reports
 
 
@@ -150,46 +151,46 @@ def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def sink() -> RecordingSink:
+    return RecordingSink()
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+def pool() -> Iterator[ProcessPool]:
+    pool = ProcessPool()
+    yield pool
+    pool.close()
 
 
 def call(payload: Any = None, **said: Any) -> Call:
-    fields = {"run": "run-1", "job": "job", "attempt": 1, "token": "token-1", "max_attempts": 3, "burnt": 0}
+    fields = {"run": "run-1", "job": "job", "attempt": 1, "token": "token-1", "max_attempts": 3, "failures": 0}
     return Call(**{**fields, **said}, scheduled_for=1_767_236_400_250, payload=json.dumps({} if payload is None else payload))
 
 
 # Threads
 
 
-def in_thread(function: Callable[[Context], Any], heard: Heard, **how: Any) -> InThread:
-    return InThread(Handler("job", "thread", function, **how), Context(call(), heard))
+def in_thread(function: Callable[[Context], Any], sink: RecordingSink, **how: Any) -> ThreadExecutor:
+    return ThreadExecutor(Handler("job", "thread", function, **how), Context(call(), sink))
 
 
-def test_a_thread_returns_what_its_function_returns(heard: Heard) -> None:
-    assert output(ran(in_thread(lambda context: {"run": context.run}, heard))) == {"run": "run-1"}
-    assert ran(in_thread(lambda context: None, heard)) == Succeed()
+def test_a_thread_returns_what_its_function_returns(sink: RecordingSink) -> None:
+    assert output(ran(in_thread(lambda context: {"run": context.run}, sink))) == {"run": "run-1"}
+    assert ran(in_thread(lambda context: None, sink)) == Succeed()
 
 
-def test_what_a_function_raises_is_the_error_with_its_class_and_place(heard: Heard) -> None:
-    failure = error(ran(in_thread(lambda context: dict[str, int]()["missing"], heard)))
+def test_what_a_function_raises_is_the_error_with_its_class_and_place(sink: RecordingSink) -> None:
+    failure = error(ran(in_thread(lambda context: dict[str, int]()["missing"], sink)))
     assert (failure.code, failure.message) == ("KeyError", "'missing'")
     assert "test_executors.py" in (failure.detail or "")
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()], ids=repr)
-def test_no_exception_of_a_function_gets_past_its_attempt(raised: BaseException, heard: Heard) -> None:
+def test_no_exception_of_a_function_gets_past_its_attempt(raised: BaseException, sink: RecordingSink) -> None:
     def function(context: Context) -> None:
         raise raised
 
-    assert error(ran(in_thread(function, heard))).code == type(raised).__name__
+    assert error(ran(in_thread(function, sink))).code == type(raised).__name__
 
 
 class Unspeakable(Exception):
@@ -197,42 +198,42 @@ class Unspeakable(Exception):
         raise RuntimeError("not even its text")
 
 
-def test_an_error_without_a_text_is_still_an_error(heard: Heard) -> None:
+def test_an_error_without_a_text_is_still_an_error(sink: RecordingSink) -> None:
     def function(context: Context) -> None:
         raise Unspeakable
 
-    assert "Unspeakable" in error(ran(in_thread(function, heard))).code
+    assert "Unspeakable" in error(ran(in_thread(function, sink))).code
 
 
-def test_snooze_and_fail_can_be_raised_or_returned(heard: Heard) -> None:
+def test_snooze_and_fail_can_be_raised_or_returned(sink: RecordingSink) -> None:
     def function(context: Context) -> None:
         raise SnoozeNow(1.5)
 
-    assert ran(in_thread(function, heard)) == Snooze(delay=1_500)
-    assert ran(in_thread(lambda context: SnoozeNow(0.25), heard)) == Snooze(delay=250)
-    report = ran(in_thread(lambda context: FailNow("no", retry=False, code="never", delay=2), heard))
+    assert ran(in_thread(function, sink)) == Snooze(delay=1_500)
+    assert ran(in_thread(lambda context: SnoozeNow(0.25), sink)) == Snooze(delay=250)
+    report = ran(in_thread(lambda context: FailNow("no", retry=False, code="never", delay=2), sink))
     assert report == Fail(error=Failure("never", "no"), retry=False, delay=2_000)
 
 
-def test_a_backoff_function_names_the_delay_and_a_broken_one_does_not_hide_the_error(heard: Heard) -> None:
+def test_a_backoff_function_names_the_delay_and_a_broken_one_does_not_hide_the_error(sink: RecordingSink) -> None:
     def function(context: Context) -> None:
         raise ValueError("x")
 
-    good = ran(in_thread(function, heard, backoff=lambda attempt, error: attempt + 0.5))
-    broken = ran(in_thread(function, heard, backoff=lambda attempt, error: 1 / 0))
+    good = ran(in_thread(function, sink, backoff=lambda attempt, error: attempt + 0.5))
+    broken = ran(in_thread(function, sink, backoff=lambda attempt, error: 1 / 0))
     assert isinstance(good, Fail)
     assert isinstance(broken, Fail)
     assert (good.delay, good.error.code) == (1_500, "ValueError")
     assert (broken.delay, broken.error.code) == (None, "ValueError")
 
 
-def test_what_cannot_be_kept_is_bad_output(heard: Heard) -> None:
+def test_what_cannot_be_kept_is_bad_output(sink: RecordingSink) -> None:
     for result in (object(), {1, 2}, float("nan"), "\0", "\ud800", 2**64, "x" * OUTPUT, {"a": b"bytes"}):
-        assert error(ran(in_thread(lambda context, result=result: result, heard))).code == "bad_output", result  # type: ignore[misc]
-    assert output(ran(in_thread(lambda context: "x" * (OUTPUT - 2), heard))) == "x" * (OUTPUT - 2)
+        assert error(ran(in_thread(lambda context, result=result: result, sink))).code == "bad_output", result  # type: ignore[misc]
+    assert output(ran(in_thread(lambda context: "x" * (OUTPUT - 2), sink))) == "x" * (OUTPUT - 2)
 
 
-def test_a_pause_in_a_thread_ends_when_it_is_asked_to_stop(heard: Heard) -> None:
+def test_a_pause_in_a_thread_ends_when_it_is_asked_to_stop(sink: RecordingSink) -> None:
     pausing, times = threading.Event(), 0
 
     def function(context: Context) -> None:
@@ -246,15 +247,15 @@ def test_a_pause_in_a_thread_ends_when_it_is_asked_to_stop(heard: Heard) -> None
                 times += 1
         context.pause(PATIENCE * 2)
 
-    work = in_thread(function, heard)
-    reports = started(work)
+    executor = in_thread(function, sink)
+    reports = started(executor)
     assert pausing.wait(PATIENCE)
-    work.ask_to_stop("cancel")
+    executor.ask_to_stop("cancel")
     failure = error(reports.get(timeout=PATIENCE))
     assert (failure.code, failure.message, times) == ("Stopped", "cancel", 2)
 
 
-def test_check_raises_in_a_thread_that_should_stop(heard: Heard) -> None:
+def test_check_raises_in_a_thread_that_should_stop(sink: RecordingSink) -> None:
     begun, asked = threading.Event(), threading.Event()
 
     def function(context: Context) -> None:
@@ -264,17 +265,17 @@ def test_check_raises_in_a_thread_that_should_stop(heard: Heard) -> None:
         assert context.cancelled
         context.check()
 
-    work = in_thread(function, heard)
-    reports = started(work)
+    executor = in_thread(function, sink)
+    reports = started(executor)
     assert begun.wait(PATIENCE)
-    assert not work.kill()  # a thread cannot be forced
-    work.ask_to_stop("timeout")
+    assert not executor.kill()  # a thread cannot be forced
+    executor.ask_to_stop("timeout")
     asked.set()
     failure = error(reports.get(timeout=PATIENCE))
     assert (failure.code, failure.message) == (Stopped.__name__, "timeout")
 
 
-def test_the_context_is_found_from_below_a_function_and_not_outside(heard: Heard) -> None:
+def test_the_context_is_found_from_below_a_function_and_not_outside(sink: RecordingSink) -> None:
     def below() -> list[Any]:
         context = current()
         context.progress(0.5, "half")
@@ -282,9 +283,9 @@ def test_the_context_is_found_from_below_a_function_and_not_outside(heard: Heard
         context.beat()
         return [context.run, context.job, context.attempt, context.token, context.tries_left, when(context)]
 
-    assert output(ran(in_thread(lambda context: below(), heard))) == ["run-1", "job", 1, "token-1", 2, WHEN]
-    assert heard.told == [{"fraction": 0.5, "message": "half"}, {"fraction": 1.0}]
-    assert heard.beats == 1
+    assert output(ran(in_thread(lambda context: below(), sink))) == ["run-1", "job", 1, "token-1", 2, WHEN]
+    assert sink.updates == [{"fraction": 0.5, "message": "half"}, {"fraction": 1.0}]
+    assert sink.beats == 1
     with pytest.raises(LookupError):
         current()
 
@@ -296,16 +297,16 @@ def when(context: Context) -> str:
 # Commands
 
 
-def command(*argv: str, payload: Any = None, heard: Heard | None = None, **how: Any) -> AsCommand:
-    sink, told = heard or Heard(), call(payload)
-    return AsCommand(Handler("job", "command", argv=argv, **how), Context(told, sink), told, sink)
+def command(*argv: str, payload: Any = None, sink: RecordingSink | None = None, **how: Any) -> CommandExecutor:
+    sink, attempt = sink or RecordingSink(), call(payload)
+    return CommandExecutor(Handler("job", "command", argv=argv, **how), Context(attempt, sink), attempt, sink)
 
 
-def python(script: str, **how: Any) -> AsCommand:
+def python(script: str, **how: Any) -> CommandExecutor:
     return command(sys.executable, "-I", "-S", "-c", script, **how)
 
 
-def shell(script: str, **how: Any) -> AsCommand:
+def shell(script: str, **how: Any) -> CommandExecutor:
     return command("/bin/sh", "-c", script, **how)
 
 
@@ -338,31 +339,31 @@ def test_the_result_of_a_command_is_json_or_text(written: str, result: Any) -> N
     assert output(ran(command("printf", written))) == result
 
 
-def test_lines_of_progress_are_told_and_are_no_part_of_the_result(heard: Heard) -> None:
+def test_lines_of_progress_are_told_and_are_no_part_of_the_result(sink: RecordingSink) -> None:
     lines = ['{"progress": 0.25, "message": "a quarter"}', '  {"progress": 9}', '{"progress": null, "message": "still"}', "{}"]
-    assert output(ran(command("printf", "%s\n", *lines, heard=heard))) == {}
-    assert heard.told == [{"fraction": 0.25, "message": "a quarter"}, {"fraction": 1.0}, {"message": "still"}]
+    assert output(ran(command("printf", "%s\n", *lines, sink=sink))) == {}
+    assert sink.updates == [{"fraction": 0.25, "message": "a quarter"}, {"fraction": 1.0}, {"message": "still"}]
 
 
-def test_what_only_looks_like_progress_is_result(heard: Heard) -> None:
+def test_what_only_looks_like_progress_is_result(sink: RecordingSink) -> None:
     line = '{"progress": 0.5, "rows": 3}'
-    assert output(ran(command("printf", "%s\n", line, heard=heard))) == {"progress": 0.5, "rows": 3}
-    assert output(ran(command("printf", "%s\n", '{"progress": "high"}', heard=heard))) == {"progress": "high"}
-    assert heard.told == []
+    assert output(ran(command("printf", "%s\n", line, sink=sink))) == {"progress": 0.5, "rows": 3}
+    assert output(ran(command("printf", "%s\n", '{"progress": "high"}', sink=sink))) == {"progress": "high"}
+    assert sink.updates == []
 
 
-def test_standard_error_is_the_log_line_by_line(heard: Heard) -> None:
-    assert output(ran(shell(r"printf 'one\r\n\ntwo\nthree' >&2; echo 7", heard=heard))) == 7
-    assert heard.lines == ["one", "", "two", "three"]
+def test_standard_error_is_the_log_line_by_line(sink: RecordingSink) -> None:
+    assert output(ran(shell(r"printf 'one\r\n\ntwo\nthree' >&2; echo 7", sink=sink))) == 7
+    assert sink.lines == ["one", "", "two", "three"]
 
 
-def test_a_log_that_is_long_binary_or_without_ends_of_lines_arrives_whole(heard: Heard) -> None:
+def test_a_log_that_is_long_binary_or_without_ends_of_lines_arrives_whole(sink: RecordingSink) -> None:
     script = "import sys; e = sys.stderr.buffer; [e.write(b'%d\\n' % n) for n in range(50000)]; e.write(b'\\xff\\0\\n' + b'y' * 100000)"
-    assert ran(python(script, heard=heard)) == Succeed()
-    assert heard.lines[:50_000] == [str(n) for n in range(50_000)]
-    assert heard.lines[50_000] == "\ufffd\0"
-    assert "".join(heard.lines[50_001:]) == "y" * 100_000
-    assert len(heard.lines) > 50_002  # in pieces, so that memory is bounded
+    assert ran(python(script, sink=sink)) == Succeed()
+    assert sink.lines[:50_000] == [str(n) for n in range(50_000)]
+    assert sink.lines[50_000] == "\ufffd\0"
+    assert "".join(sink.lines[50_001:]) == "y" * 100_000
+    assert len(sink.lines) > 50_002  # in pieces, so that memory is bounded
 
 
 def test_a_command_knows_its_run_and_has_the_environment_and_folder_of_its_job(tmp_path: Path) -> None:
@@ -384,11 +385,11 @@ def test_the_secrets_of_a_worker_are_not_its_commands(monkeypatch: pytest.Monkey
     tells = own.command("tells", [sys.executable, "-c", script])
     wants = own.command("wants", [sys.executable, "-c", script], environment=secrets)
     with working(own):
-        told, given = (json.loads(ended(job.enqueue()).output or "") for job in (tells, wants))
-    assert {name for name in told if name.startswith("WINDLASS_")} == set(names)
-    assert told["OWN"] == "word"
-    assert not secrets.keys() & told.keys()
-    assert secrets.items() <= given.items()
+        variables, configured = (json.loads(ended(job.enqueue()).output or "") for job in (tells, wants))
+    assert {name for name in variables if name.startswith("WINDLASS_")} == set(names)
+    assert variables["OWN"] == "word"
+    assert not secrets.keys() & variables.keys()
+    assert secrets.items() <= configured.items()
 
 
 def test_an_exit_status_is_named_with_the_end_of_standard_error() -> None:
@@ -458,8 +459,8 @@ def test_a_command_may_close_its_output_and_go_on() -> None:
     assert error(ran(shell("echo 1; exec >&- 2>&-; sleep 0.3; exit 5"))).message == "The process exited with status 5."
 
 
-class Ready(Heard):
-    """A sink that says when the first line has come, which commands below use to say that they are ready."""
+class Ready(RecordingSink):
+    """Waits for the first line, with which the commands below signal that they are ready."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -475,10 +476,10 @@ class Ready(Heard):
 
 def test_a_command_is_asked_to_stop_by_sigterm_and_may_tidy_up() -> None:
     ready = Ready()
-    work = shell("trap 'echo tidy >&2; exit 0' TERM; echo ready >&2; while :; do sleep 0.05; done", heard=ready)
-    reports = started(work)
+    executor = shell("trap 'echo tidy >&2; exit 0' TERM; echo ready >&2; while :; do sleep 0.05; done", sink=ready)
+    reports = started(executor)
     ready.wait()
-    work.ask_to_stop("cancel")
+    executor.ask_to_stop("cancel")
     assert error(reports.get(timeout=PATIENCE)).code == "Stopped"  # it may have left its work undone
     assert "tidy" in ready.lines
 
@@ -486,22 +487,24 @@ def test_a_command_is_asked_to_stop_by_sigterm_and_may_tidy_up() -> None:
 def test_a_command_that_ignores_sigterm_is_killed_with_all_it_started() -> None:
     ready = Ready()
     script = "trap '' TERM; sleep 600 & trap 'echo no >&2' TERM; echo $! >&2; while :; do sleep 0.05; done"
-    work = shell(script, heard=ready)
-    reports = started(work)
+    executor = shell(script, sink=ready)
+    reports = started(executor)
     ready.wait()
-    work.ask_to_stop("cancel")
+    executor.ask_to_stop("cancel")
     until(lambda: "no" in ready.lines, "the command to refuse")
     assert alive(int(ready.lines[0]))
-    assert work.kill()
+    assert executor.kill()
     assert error(reports.get(timeout=PATIENCE)).message == "The process was killed by SIGKILL."
     until(lambda: not alive(int(ready.lines[0])))
 
 
-@pytest.mark.parametrize("ask", [lambda work: work.ask_to_stop("cancel"), lambda work: work.kill()], ids=["asked", "killed"])
-def test_a_command_that_is_stopped_before_it_has_begun_does_not_run(ask: Callable[[Work], Any], tmp_path: Path) -> None:
-    work = shell(f"sleep 5; touch {tmp_path}/ran")
-    ask(work)
-    assert error(ran(work)).code == "killed"
+@pytest.mark.parametrize(
+    "ask", [lambda executor: executor.ask_to_stop("cancel"), lambda executor: executor.kill()], ids=["asked", "killed"]
+)
+def test_a_command_that_is_stopped_before_it_has_begun_does_not_run(ask: Callable[[Executor], Any], tmp_path: Path) -> None:
+    executor = shell(f"sleep 5; touch {tmp_path}/ran")
+    ask(executor)
+    assert error(ran(executor)).code == "killed"
     assert not (tmp_path / "ran").exists()
 
 
@@ -646,68 +649,68 @@ def dies_once(ctx: Context) -> int:
     return ctx.attempt
 
 
-def process(job: Any, payload: Any = None, *, nursery: Nursery, heard: Heard | None = None, **how: Any) -> InProcess:
+def process(job: Any, payload: Any = None, *, pool: ProcessPool, sink: RecordingSink | None = None, **how: Any) -> ProcessExecutor:
     from msgspec.structs import replace
 
-    sink, told = heard or Heard(), call(payload)
-    return InProcess(replace(job.handler, **how), Context(told, sink), told, sink, nursery)
+    sink, attempt = sink or RecordingSink(), call(payload)
+    return ProcessExecutor(replace(job.handler, **how), Context(attempt, sink), attempt, sink, pool)
 
 
-def test_a_function_runs_in_another_process_which_is_used_again(nursery: Nursery) -> None:
-    first, *rest = (output(ran(process(where, {"word": "é"}, nursery=nursery))) for _ in range(3))
+def test_a_function_runs_in_another_process_which_is_used_again(pool: ProcessPool) -> None:
+    first, *rest = (output(ran(process(where, {"word": "é"}, pool=pool))) for _ in range(3))
     assert first[0] != os.getpid()
     assert first[1:] == ["é", "run-1", 1, "token-1", WHEN]
     assert rest == [first, first]
 
 
-def test_a_process_is_replaced_after_so_many_runs(nursery: Nursery) -> None:
-    pids = [output(ran(process(where, nursery=nursery, recycle=2)))[0] for _ in range(5)]
+def test_a_process_is_replaced_after_so_many_runs(pool: ProcessPool) -> None:
+    pids = [output(ran(process(where, pool=pool, recycle=2)))[0] for _ in range(5)]
     assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
     assert not alive(pids[0])
     assert not alive(pids[2])
 
 
-def test_two_at_once_are_two_processes(nursery: Nursery) -> None:
+def test_two_at_once_are_two_processes(pool: ProcessPool) -> None:
     ready = Ready()
-    work = process(sleeps, nursery=nursery, heard=ready)
-    reports = started(work)
+    executor = process(sleeps, pool=pool, sink=ready)
+    reports = started(executor)
     ready.wait()
-    pid, *_ = output(ran(process(where, nursery=nursery)))
+    pid, *_ = output(ran(process(where, pool=pool)))
     assert alive(pid)
-    work.kill()
+    executor.kill()
     assert error(reports.get(timeout=PATIENCE)).message == "The process was killed by SIGKILL."
-    assert output(ran(process(where, nursery=nursery)))[0] == pid
+    assert output(ran(process(where, pool=pool)))[0] == pid
 
 
-def test_a_coroutine_function_runs_in_a_process_too(nursery: Nursery) -> None:
-    assert output(ran(process(awaited, nursery=nursery))) != os.getpid()
+def test_a_coroutine_function_runs_in_a_process_too(pool: ProcessPool) -> None:
+    assert output(ran(process(awaited, pool=pool))) != os.getpid()
 
 
-def test_what_a_process_logs_prints_and_tells_arrives(nursery: Nursery, heard: Heard) -> None:
-    assert ran(process(talks, nursery=nursery, heard=heard)) == Succeed()
-    assert "INFO first" in heard.lines
-    printed = [line for line in heard.lines if not line.startswith(("z", "INFO"))]
+def test_what_a_process_logs_prints_and_tells_arrives(pool: ProcessPool, sink: RecordingSink) -> None:
+    assert ran(process(talks, pool=pool, sink=sink)) == Succeed()
+    assert "INFO first" in sink.lines
+    printed = [line for line in sink.lines if not line.startswith(("z", "INFO"))]
     assert printed == ["printed", "to standard error", "\ufffd\ufffd", "no end of line"]
-    assert "".join(line for line in heard.lines if line.startswith("z")) == "z" * 100_000
-    assert heard.told == [{"fraction": 0.5, "message": "half"}]
-    assert heard.beats == 1
+    assert "".join(line for line in sink.lines if line.startswith("z")) == "z" * 100_000
+    assert sink.updates == [{"fraction": 0.5, "message": "half"}]
+    assert sink.beats == 1
 
 
-def test_what_one_run_prints_is_not_in_the_log_of_the_next(nursery: Nursery, heard: Heard) -> None:
-    ran(process(chatters, {"n": 30_000}, nursery=nursery, heard=heard))
-    assert heard.lines == [str(n) for n in range(30_000)]
-    other = Heard()
-    ran(process(where, nursery=nursery, heard=other))
+def test_what_one_run_prints_is_not_in_the_log_of_the_next(pool: ProcessPool, sink: RecordingSink) -> None:
+    ran(process(chatters, {"n": 30_000}, pool=pool, sink=sink))
+    assert sink.lines == [str(n) for n in range(30_000)]
+    other = RecordingSink()
+    ran(process(where, pool=pool, sink=other))
     assert other.lines == []
 
 
-def test_what_a_function_raises_in_a_process_is_its_error_and_the_process_goes_on(nursery: Nursery) -> None:
-    pid, *_ = output(ran(process(where, nursery=nursery)))
-    failure = error(ran(process(fails, {"how": "raise"}, nursery=nursery)))
+def test_what_a_function_raises_in_a_process_is_its_error_and_the_process_goes_on(pool: ProcessPool) -> None:
+    pid, *_ = output(ran(process(where, pool=pool)))
+    failure = error(ran(process(fails, {"how": "raise"}, pool=pool)))
     assert (failure.code, failure.message) == ("ValueError", "broken here")
     assert "test_executors.py" in (failure.detail or "")
-    assert error(ran(process(fails, {"how": "SystemExit"}, nursery=nursery))).code == "SystemExit"
-    assert output(ran(process(where, nursery=nursery)))[0] == pid
+    assert error(ran(process(fails, {"how": "SystemExit"}, pool=pool))).code == "SystemExit"
+    assert output(ran(process(where, pool=pool)))[0] == pid
 
 
 @pytest.mark.parametrize(
@@ -719,109 +722,113 @@ def test_what_a_function_raises_in_a_process_is_its_error_and_the_process_goes_o
         ("SIGABRT", "The process was killed by SIGABRT."),
     ],
 )
-def test_what_ended_a_process_is_named_and_the_next_run_has_another(how: str, message: str, nursery: Nursery) -> None:
-    failure = error(ran(process(fails, {"how": how}, nursery=nursery)))
+def test_what_ended_a_process_is_named_and_the_next_run_has_another(how: str, message: str, pool: ProcessPool) -> None:
+    failure = error(ran(process(fails, {"how": how}, pool=pool)))
     assert failure.message == message
-    assert output(ran(process(where, nursery=nursery)))[1] == ""
+    assert output(ran(process(where, pool=pool)))[1] == ""
 
 
-def test_a_process_has_no_more_memory_than_its_job_allows(nursery: Nursery) -> None:
-    pid = output(ran(process(allocates, {"megabytes": 10}, nursery=nursery)))
-    assert error(ran(process(allocates, {"megabytes": 1_000}, nursery=nursery))).code == "out_of_memory"
-    assert output(ran(process(allocates, {"megabytes": 10}, nursery=nursery))) == pid
-    assert output(ran(process(allocates, {"megabytes": 1_000}, nursery=nursery, memory=None))) != pid
+def test_a_process_has_no_more_memory_than_its_job_allows(pool: ProcessPool) -> None:
+    pid = output(ran(process(allocates, {"megabytes": 10}, pool=pool)))
+    assert error(ran(process(allocates, {"megabytes": 1_000}, pool=pool))).code == "out_of_memory"
+    assert output(ran(process(allocates, {"megabytes": 10}, pool=pool))) == pid
+    assert output(ran(process(allocates, {"megabytes": 1_000}, pool=pool, memory=None))) != pid
 
 
-def test_large_results_come_back_and_too_large_ones_are_refused(nursery: Nursery) -> None:
-    assert output(ran(process(returns, {"size": OUTPUT - 2}, nursery=nursery))) == "x" * (OUTPUT - 2)
-    assert error(ran(process(returns, {"size": OUTPUT - 1}, nursery=nursery))).code == "bad_output"
+def test_large_results_come_back_and_too_large_ones_are_refused(pool: ProcessPool) -> None:
+    assert output(ran(process(returns, {"size": OUTPUT - 2}, pool=pool))) == "x" * (OUTPUT - 2)
+    assert error(ran(process(returns, {"size": OUTPUT - 1}, pool=pool))).code == "bad_output"
 
 
-def test_a_payload_that_does_not_fit_is_refused_in_a_process_and_not_tried_again(nursery: Nursery) -> None:
-    report = ran(process(returns, {"size": "large"}, nursery=nursery))
+def test_a_payload_that_does_not_fit_is_refused_in_a_process_and_not_tried_again(pool: ProcessPool) -> None:
+    report = ran(process(returns, {"size": "large"}, pool=pool))
     assert isinstance(report, Refuse)
-    assert (report.error.code, report.schema) == ("bad_payload", Signature(returns.function, "returns").fingerprint)
+    assert (report.error.code, report.schema) == ("bad_payload", Signature(returns.function, "requeues").fingerprint)
 
 
-def test_a_function_that_cannot_be_found_is_an_error_of_the_attempt(nursery: Nursery) -> None:
+def test_a_function_that_cannot_be_found_is_an_error_of_the_attempt(pool: ProcessPool) -> None:
     for place in (Place("no_such_module_here", "job"), Place(__name__, "no_such_job"), Place("job", "job", "/nonexistent.py")):
-        assert error(ran(process(where, nursery=nursery, place=place))).message
-    assert output(ran(process(where, nursery=nursery)))
+        assert error(ran(process(where, pool=pool, place=place))).message
+    assert output(ran(process(where, pool=pool)))
 
 
-def test_a_function_may_close_its_output(nursery: Nursery) -> None:
-    assert output(ran(process(closes_its_output, nursery=nursery))) == 1
-    assert output(ran(process(where, nursery=nursery)))
+def test_a_function_may_close_its_output(pool: ProcessPool) -> None:
+    assert output(ran(process(closes_its_output, pool=pool))) == 1
+    assert output(ran(process(where, pool=pool)))
 
 
 @pytest.mark.parametrize("job", [sleeps, sleeps_awaited], ids=lambda job: job.name)
-def test_a_function_in_a_process_is_asked_to_stop_by_an_exception(job: Any, nursery: Nursery) -> None:
+def test_a_function_in_a_process_is_asked_to_stop_by_an_exception(job: Any, pool: ProcessPool) -> None:
     ready = Ready()
-    work = process(job, nursery=nursery, heard=ready)
-    reports = started(work)
+    executor = process(job, pool=pool, sink=ready)
+    reports = started(executor)
     ready.wait()
-    work.ask_to_stop("cancel")
+    executor.ask_to_stop("cancel")
     assert error(reports.get(timeout=PATIENCE)).code == "Stopped"
 
 
-def test_a_function_in_a_process_may_clean_up_and_knows_why(nursery: Nursery) -> None:
+def test_a_function_in_a_process_may_clean_up_and_knows_why(pool: ProcessPool) -> None:
     ready = Ready()
-    work = process(cleans_up, nursery=nursery, heard=ready)
-    reports = started(work)
+    executor = process(cleans_up, pool=pool, sink=ready)
+    reports = started(executor)
     ready.wait()
-    work.ask_to_stop("timeout")
+    executor.ask_to_stop("timeout")
     assert error(reports.get(timeout=PATIENCE)).code == "Stopped"
     assert ready.lines == ["INFO ready", "INFO timeout"]
 
 
-def test_a_function_that_does_not_stop_is_killed(nursery: Nursery) -> None:
+def test_a_function_that_does_not_stop_is_killed(pool: ProcessPool) -> None:
     ready = Ready()
-    work = process(stubborn, nursery=nursery, heard=ready)
-    reports = started(work)
+    executor = process(stubborn, pool=pool, sink=ready)
+    reports = started(executor)
     ready.wait()
-    work.ask_to_stop("cancel")
+    executor.ask_to_stop("cancel")
     until(lambda: "INFO no" in ready.lines, "the handler to refuse")
-    assert work.kill()
+    assert executor.kill()
     assert error(reports.get(timeout=PATIENCE)).message == "The process was killed by SIGKILL."
 
 
 @pytest.mark.parametrize("warm", [False, True], ids=["new process", "used process"])
-@pytest.mark.parametrize("ask", [lambda work: work.ask_to_stop("cancel"), lambda work: work.kill()], ids=["asked", "killed"])
-def test_a_function_that_is_stopped_before_it_has_begun_does_not_run_on(ask: Callable[[Work], Any], warm: bool, nursery: Nursery) -> None:
+@pytest.mark.parametrize(
+    "ask", [lambda executor: executor.ask_to_stop("cancel"), lambda executor: executor.kill()], ids=["asked", "killed"]
+)
+def test_a_function_that_is_stopped_before_it_has_begun_does_not_run_on(
+    ask: Callable[[Executor], Any], warm: bool, pool: ProcessPool
+) -> None:
     if warm:
-        ran(process(where, nursery=nursery))
-    work = process(sleeps, nursery=nursery)
-    ask(work)
-    assert error(ran(work)).code in ("killed", "Stopped")
+        ran(process(where, pool=pool))
+    executor = process(sleeps, pool=pool)
+    ask(executor)
+    assert error(ran(executor)).code in ("killed", "Stopped")
 
 
-def test_a_process_that_died_while_idle_costs_no_attempt(nursery: Nursery) -> None:
-    pid, *_ = output(ran(process(where, nursery=nursery)))
+def test_a_process_that_died_while_idle_costs_no_attempt(pool: ProcessPool) -> None:
+    pid, *_ = output(ran(process(where, pool=pool)))
     os.kill(pid, signal.SIGKILL)
     until(lambda: not alive(pid))
-    assert output(ran(process(where, nursery=nursery)))[0] != pid
+    assert output(ran(process(where, pool=pool)))[0] != pid
 
 
 @pytest.mark.parametrize("how", ["fork", "spawn"])
-def test_what_a_function_leaves_behind_ends_with_its_process(how: str, nursery: Nursery) -> None:
-    pid = output(ran(process(leaves_behind, {"how": how}, nursery=nursery)))
-    nursery.close()
+def test_what_a_function_leaves_behind_ends_with_its_process(how: str, pool: ProcessPool) -> None:
+    pid = output(ran(process(leaves_behind, {"how": how}, pool=pool)))
+    pool.close()
     until(lambda: not alive(pid))
 
 
 @pytest.mark.parametrize("chatty", [False, True], ids=["silent", "chatty"])
-def test_a_process_that_dies_takes_what_it_forked_along(chatty: bool, nursery: Nursery, heard: Heard) -> None:
-    report = ran(process(forks_and_dies, {"chatty": chatty}, nursery=nursery, heard=heard))
+def test_a_process_that_dies_takes_what_it_forked_along(chatty: bool, pool: ProcessPool, sink: RecordingSink) -> None:
+    report = ran(process(forks_and_dies, {"chatty": chatty}, pool=pool, sink=sink))
     assert error(report).message == "The process was killed by SIGKILL."
-    pid = next(int(line.removeprefix("INFO ")) for line in heard.lines if line.startswith("INFO"))
+    pid = next(int(line.removeprefix("INFO ")) for line in sink.lines if line.startswith("INFO"))
     until(lambda: not alive(pid))
 
 
 def test_a_process_whose_worker_died_without_reading_its_last_words_ends_too() -> None:
-    child, place = Child(0), sleeps.handler.place
+    child, place = ChildProcess(0), sleeps.handler.place
     assert place is not None
     try:
-        child.begin(Begin(place, call(), sys.path))
+        child.begin(BeginRequest(place, call(), sys.path))
         until(lambda: select.select([child._socket], [], [], 0)[0], "a word")
         child._socket.close()
         until(lambda: not alive(child.process.pid), "the process to end")
@@ -829,11 +836,11 @@ def test_a_process_whose_worker_died_without_reading_its_last_words_ends_too() -
         child.end()
 
 
-def test_idle_processes_end_when_the_worker_does(nursery: Nursery) -> None:
-    pid, *_ = output(ran(process(where, nursery=nursery)))
-    nursery.close()
+def test_idle_processes_end_when_the_worker_does(pool: ProcessPool) -> None:
+    pid, *_ = output(ran(process(where, pool=pool)))
+    pool.close()
     assert not alive(pid)
-    other, *_ = output(ran(process(where, nursery=nursery)))  # one that was still at work when it closed
+    other, *_ = output(ran(process(where, pool=pool)))  # one that was still at work when it closed
     assert not alive(other)
 
 
@@ -859,7 +866,7 @@ def test_a_process_is_stopped_for_every_reason_that_a_worker_may_have(on_store: 
     assert late.record.error is not None
     assert late.record.error.code == "timeout"
     run = drained.refresh()
-    assert (run.state, run.burnt, run.returns) == (State.QUEUED, 0, 1)
+    assert (run.state, run.failures, run.requeues) == (State.QUEUED, 0, 1)
 
 
 def test_what_killed_a_process_is_in_the_attempt_and_the_next_one_may_succeed(on_store: App) -> None:

@@ -107,13 +107,13 @@ def test_when_one_of_two_with_the_same_name_stops_the_other_still_counts(first: 
         async def mail() -> None: ...
 
         with working(app, name="same") as elder, working(app, name="same") as younger:
-            until(lambda: all(one.worker.heart._thread.is_alive() for one in (elder, younger)))  # both have begun their lives
+            until(lambda: all(one.worker.heartbeat._thread.is_alive() for one in (elder, younger)))  # both have begun their lives
             (elder, younger)[first].stop()
             assert alive(app.verbs) == {"same": True}
         assert alive(app.verbs) == {"same": False}
 
 
-def test_one_whose_handler_did_not_stop_takes_leave_when_its_run_is_given_back(app: App) -> None:
+def test_one_whose_handler_did_not_stop_takes_leave_when_its_run_is_requeued(app: App) -> None:
     gate = Gate()
 
     @app.job(name="stuck", grace=0.05)

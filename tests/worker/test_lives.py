@@ -161,7 +161,7 @@ def test_a_process_of_which_a_run_was_taken_already_loses_only_what_it_still_has
     assert [h.get(run).state for run in (first, second)] == [State.SCHEDULED, State.CANCELLED]
     h.sweep(after=60_000)
     assert h(h.engine.end_lives("w", [life("b").tag])) == 0
-    assert h.get(first).burnt == 1
+    assert h.get(first).failures == 1
 
 
 def test_processes_are_forgotten_with_their_worker(h: Harness) -> None:

@@ -108,7 +108,7 @@ def test_what_ends_well_or_only_later_is_no_failure(app: App, caplog: pytest.Log
 
 
 def test_one_that_is_returned_without_end_is_an_error_too(app: App, caplog: pytest.LogCaptureFixture) -> None:
-    @app.job(max_returns=1)
+    @app.job(max_requeues=1)
     def never() -> None:
         raise Snooze(0)
 
@@ -129,7 +129,7 @@ def test_a_report_that_is_repeated_is_one_line(app: App, ports: Ports, caplog: p
 
     with caplog.at_level(logging.INFO), working(app, prepare=prepare) as at_work:
         run = ended(fails.enqueue())
-        until(lambda: not at_work.worker.held())
+        until(lambda: not at_work.worker.in_flight.renewable())
         until(lambda: lines(caplog, run.id))
     assert [record.levelname for record in lines(caplog, run.id)] == ["ERROR"]
 

@@ -41,22 +41,22 @@ async def away(*_: Any, **__: Any) -> Any:
 
 
 class Delayed:
-    """Keeps from a worker's loop what the heart tells it, until it may know; the handler has heard it by then."""
+    """Delays the answers of beats on their way to the worker's loop; the handler has them by then."""
 
     def __init__(self, ports: Ports) -> None:
-        self._ports, self.may_know, self.told = ports, threading.Event(), threading.Event()
+        self._ports, self.released, self.delayed = ports, threading.Event(), threading.Event()
 
     def prepare(self, worker: Worker) -> None:
         self._ports.watch(worker)
-        call_soon = worker.call_soon
+        call_soon = worker.runtime.call_soon
 
         def delayed(call: Callable[..., Any], *arguments: Any) -> None:
-            if call == worker.told:
-                self.told.set()
-                assert self.may_know.wait(DEADLINE)
+            if call == worker.stopper.stop:
+                self.delayed.set()
+                assert self.released.wait(DEADLINE)
             call_soon(call, *arguments)
 
-        worker.call_soon = delayed  # type: ignore[method-assign]
+        worker.runtime.call_soon = delayed  # type: ignore[method-assign]
 
 
 def raises(app: App, seen: list[str | None]) -> Job[..., Any]:
@@ -103,10 +103,10 @@ def test_a_handler_that_ends_as_soon_as_it_hears_is_not_reported(
     with working(app, lease=AGES, prepare=delayed.prepare) as at_work:
         handle = job.enqueue()
         until(lambda: seen)
-        ports.heart.instead("beat", lost)
-        at_work.worker.heart.now()
-        until(lambda: not at_work.worker._held)
-        delayed.may_know.set()
+        ports.heartbeat.instead("beat", lost)
+        at_work.worker.heartbeat.now()
+        until(lambda: not at_work.worker.in_flight.held)
+        delayed.released.set()
         assert handle.refresh().state in (State.CLAIMED, State.RUNNING)  # it is for others to say what became of it
         at_work.stop()
         assert seen == ["lost"]
@@ -125,23 +125,23 @@ def test_a_handler_that_the_fence_has_stopped_is_not_reported_when_another_has_i
 
     def prepare(worker: Worker) -> None:
         ports.watch(worker)
-        ports.heart.instead("beat", away)
+        ports.heartbeat.instead("beat", away)
 
     with working(app, name="w1", lease=0.5, prepare=prepare) as first:
         handle = deaf.enqueue()
         gate.reached()
         with working(app, name="w2", lease=5):
             run = ended(handle)
-        until(lambda: any(execution.why == "lost" for execution in first.worker._busy))
+        until(lambda: any(execution.why == "lost" for execution in first.worker.in_flight.busy))
         gate.open()
-        until(lambda: not first.worker._held)
+        until(lambda: not first.worker.in_flight.held)
         first.stop()
         assert ports.loop.calls["report_many"] == 0
     assert (run.state, run.output, run.worker, handle.refresh()) == (State.SUCCEEDED, '"by attempt 2"', "w2", run)
 
 
 def test_a_handler_that_the_fence_has_stopped_gives_back_what_is_still_held(app: App, ports: Ports) -> None:
-    """Nobody was there to take it, and no try is burnt."""
+    """Nobody was there to take it, and no failure is counted."""
     why = list[str | None]()
 
     @app.job(name="slow", max_attempts=1)
@@ -155,13 +155,13 @@ def test_a_handler_that_the_fence_has_stopped_gives_back_what_is_still_held(app:
 
     def prepare(worker: Worker) -> None:
         ports.watch(worker)
-        worker._house = None  # whatever the time, nobody ends the lease
-        ports.heart.instead("beat", away)
+        worker.maintenance = None  # whatever the time, nobody ends the lease
+        ports.heartbeat.instead("beat", away)
 
     with working(app, lease=0.5, prepare=prepare):
         handle = slow.enqueue()
         until(lambda: why)
-        ports.heart.instead("beat", None)
+        ports.heartbeat.instead("beat", None)
         assert ended(handle).output == "2"
     assert why == ["lost"]
     assert [attempt.outcome for attempt in handle.attempts()] == ["returned", "succeeded"]
@@ -192,19 +192,19 @@ def test_what_is_lost_while_its_report_waits_is_forgotten(app: App, ports: Ports
 
     def prepare(worker: Worker) -> None:
         ports.watch(worker)
-        worker._spool = spool
-        worker._batch = 1  # so that the others wait in the worker
+        worker.reporter.unsent.spool = spool
+        worker.runtime.batch = 1  # so that the others wait in the worker
         ports.loop.instead("report_many", away)
 
     with working(app, slots=3, lease=AGES, prepare=prepare) as at_work:
         handles = app.enqueue_many([quick.new() for _ in range(3)])
         until(lambda: len(spool.runs) == 3)
-        ports.heart.instead("beat", lost)
-        at_work.worker.heart.now()
-        until(lambda: not at_work.worker.held())
+        ports.heartbeat.instead("beat", lost)
+        at_work.worker.heartbeat.now()
+        until(lambda: not at_work.worker.in_flight.renewable())
         told = ports.loop.calls["report_many"]
         ports.loop.instead("report_many", None)
-        until(lambda: not at_work.worker._held)
+        until(lambda: not at_work.worker.in_flight.held)
         assert {handle.refresh().state for handle in handles} <= {State.CLAIMED, State.RUNNING}
         at_work.stop()
         assert ports.loop.calls["report_many"] <= told + 1  # one may have been on its way
@@ -212,8 +212,8 @@ def test_what_is_lost_while_its_report_waits_is_forgotten(app: App, ports: Ports
         assert not spool.runs
 
 
-def test_what_is_lost_while_the_worker_drains_is_not_given_back(app: App, ports: Ports) -> None:
-    """The heart hears that it is lost, and the drain asks the handler to stop before the loop has heard of it."""
+def test_what_is_lost_while_the_worker_drains_is_not_requeued(app: App, ports: Ports) -> None:
+    """A beat is answered that it is lost, and the drain asks the handler to stop before that answer reaches the loop."""
     delayed, why, began = Delayed(ports), list[str | None](), threading.Event()
 
     @app.job(name="slow")
@@ -228,12 +228,12 @@ def test_what_is_lost_while_the_worker_drains_is_not_given_back(app: App, ports:
         handle = slow.enqueue()
         assert began.wait(DEADLINE)
         in_state(handle, State.RUNNING)
-        ports.heart.instead("beat", lost)
-        at_work.worker.heart.now()
-        assert delayed.told.wait(DEADLINE)
+        ports.heartbeat.instead("beat", lost)
+        at_work.worker.heartbeat.now()
+        assert delayed.delayed.wait(DEADLINE)
         stopping = at_work.ask(grace=0)
         until(lambda: why)
-        delayed.may_know.set()
+        delayed.released.set()
         stopping.result(DEADLINE)
     assert why == ["lost"]
     assert ports.loop.calls["report_many"] == 0

@@ -56,7 +56,7 @@ def counted(app: App) -> tuple[Any, list[int]]:
 
 
 def commits(worker: Worker) -> int:
-    count: int = worker.port.home.store.commits  # type: ignore[attr-defined]
+    count: int = worker.runtime.port.parts.ground.home.store.commits  # type: ignore[attr-defined]
     return count
 
 
@@ -82,7 +82,7 @@ def test_all_that_is_queued_is_done_one_at_a_time(stored: App) -> None:
 
 def test_what_the_end_of_a_run_sets_free_is_claimed_at_once(stored: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim that goes with a report cannot see yet what the report gives back; the one after it does, without any hint."""
-    monkeypatch.setattr("windlass.worker.loop.LONGEST_WAIT", AGES)
+    monkeypatch.setattr("windlass.worker.claims.LONGEST_WAIT", AGES)
     run_sync(stored.engine.set_resource("press", capacity=1))
     seen = list[str]()
 
@@ -93,7 +93,7 @@ def test_what_the_end_of_a_run_sets_free_is_claimed_at_once(stored: App, monkeyp
     handles = [printed.enqueue(what) for what in "abcdef"]
 
     def without_hints(worker: Worker) -> None:
-        worker.port.home.store.wake = lambda topics: None  # type: ignore[attr-defined]
+        worker.runtime.port.parts.ground.home.store.wake = lambda topics: None  # type: ignore[attr-defined]
 
     with working(stored, lease=AGES, prepare=without_hints):
         assert all(ended(handle).state is State.SUCCEEDED for handle in handles)
@@ -111,14 +111,14 @@ def test_a_claim_that_fails_holds_up_no_report(on_file: App) -> None:
     broken = threading.Event()
 
     def prepare(worker: Worker) -> None:
-        claim = worker.port.claim
+        claim = worker.runtime.port.claim
 
         async def failing(*arguments: Any, **named: Any) -> Any:
             if broken.is_set():
                 raise StoreUnreachable("It is away.", hint="Wait.")
             return await claim(*arguments, **named)
 
-        worker.port.claim = failing  # type: ignore[method-assign]
+        worker.runtime.port.claim = failing  # type: ignore[method-assign]
 
     with working(on_file, lease=AGES, prepare=prepare):
         gate.reached(1)
@@ -140,7 +140,7 @@ def test_a_worker_that_stops_while_a_claim_looks_stores_the_report(on_file: App)
     first, second = wait.enqueue(), wait.enqueue()
 
     def prepare(worker: Worker) -> None:
-        store = worker.port.home.store  # type: ignore[attr-defined]
+        store = worker.runtime.port.parts.ground.home.store  # type: ignore[attr-defined]
         batch = store.batch
 
         async def slow(verb: str, statements: Any) -> Any:

@@ -29,7 +29,7 @@ from windlass.api.port import report_view
 from windlass.client import BlockingTransport, Client, RemotePort
 from windlass.client.spool import Spool
 from windlass.clock import SystemClock
-from windlass.config import open_store
+from windlass.config.opening import open_store
 from windlass.engine import Engine, Outcome
 from windlass.errors import Cancelled, Conflict, HubUnreachable, LeaseLost, StoreBusy, StoreError, Unauthorized, WrongState
 from windlass.machine import Fail, Succeed
@@ -37,7 +37,7 @@ from windlass.model import Failure, NewRun, Options, Receipt, Run, WorkerInfo
 from windlass.store.base import run_sync
 from windlass.store.records import Held
 
-FORGE: dict[str, Any] = {"max_attempts": 3, "backoff": (0,), "exhausted": "quarantined"}
+FORGE: dict[str, Any] = {"max_attempts": 3, "backoff": (0,), "on_exhausted": "quarantined"}
 ROOT = Path(__file__).parents[2]
 
 
@@ -173,7 +173,7 @@ def test_a_killed_worker_that_is_started_again_under_its_name_goes_on_at_once(hu
             second.tell("again")
             run = client.wait(made.id, DEADLINE)
         outcomes = [attempt.outcome for attempt in client.attempts(made.id)]
-    assert (run.output, run.burnt, outcomes) == ('"again"', 1, ["lapsed", "succeeded"])
+    assert (run.output, run.failures, outcomes) == ('"again"', 1, ["lapsed", "succeeded"])
 
 
 def test_F20_a_worker_that_registers_twice_is_one_worker(hub: ServedHub) -> None:
@@ -241,7 +241,7 @@ def test_F22_a_hub_that_is_killed_and_back_within_the_lease_disturbs_no_run(hub_
                 assert worker.says()[0] == "ends"
             ends = [client.wait(one.id, DEADLINE) for one in made]
         run_sync(engine.close())
-    assert [(run.state, run.attempt, run.burnt, run.returns) for run in ends] == [(State.SUCCEEDED, 1, 0, 0)] * 3
+    assert [(run.state, run.attempt, run.failures, run.requeues) for run in ends] == [(State.SUCCEEDED, 1, 0, 0)] * 3
     assert {json.loads(run.output or "") for run in ends} == {"after 0", "after 1", "after 2"}
 
 
@@ -275,7 +275,7 @@ def test_F22_a_hub_that_is_away_for_nearly_the_whole_lease_disturbs_no_run(hub_p
         assert worker.says() == ["ends", made.id, "None"]
         run = client.wait(made.id, DEADLINE)
     proxy.close()
-    assert (run.state, run.attempt, run.burnt, run.returns, run.output) == (State.SUCCEEDED, 1, 0, 0, '"after"')
+    assert (run.state, run.attempt, run.failures, run.requeues, run.output) == (State.SUCCEEDED, 1, 0, 0, '"after"')
 
 
 def test_F25_a_worker_told_to_stop_finishes_what_it_has_and_claims_nothing_more(hub: ServedHub) -> None:
@@ -346,13 +346,13 @@ def test_a_cancel_reaches_the_handler_at_once(app: App) -> None:
 
 def test_logs_and_progress_go_through_and_large_outputs_too(app: App) -> None:
     @app.job(name="talk")
-    def talk(ctx: Context) -> str:
-        for n in range(3_000):
+    def talk(ctx: Context, lines: int) -> str:
+        for n in range(lines):
             ctx.logger.info("%d %s", n, "é" * 500)
         ctx.progress(0.5, "half")
         return "x" * 1_000_000
 
-    runs = app.enqueue_many(talk.new() for _ in range(12))
+    runs = app.enqueue_many(talk.new(lines) for lines in (3_000, *[100] * 11))
     with working(app, slots=12):
         for run in runs:
             assert ended(run).state is State.SUCCEEDED
@@ -754,7 +754,7 @@ def test_a_disk_that_hangs_holds_up_no_handler(one_hub: ServedHub, proxy: Proxy,
 
 
 def test_the_spool_is_bounded_and_says_when_it_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spool = Spool(tmp_path, "http://hub", "w", "1", most=1_000)
+    spool = Spool(tmp_path, "http://hub", "w", "1", limit=1_000)
     first, large = _outcomes(1), _outcomes(2, size=2_000)[1:]
     spool.keep(first)
     spool.keep(large)

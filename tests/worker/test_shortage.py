@@ -19,27 +19,27 @@ from tests.worker.test_executors import command, nothing_stays  # noqa: F401 - e
 from tests.worker.test_worker import Ports, at
 from tests.workers import DEADLINE, ended, history, until, working
 from windlass import App, State
-from windlass.machine import GiveBack
+from windlass.machine import Requeue
 from windlass.model import WorkerInfo
 from windlass.store.base import run_sync
 from windlass.worker import Worker, shortage
-from windlass.worker.shortage import Ability, Shortage, needed
+from windlass.worker.shortage import Shortage, ShortageState, needed
 
 jobs = App(":memory:")
 """The app of the jobs below, which are imported by name in another process."""
 
 
-@jobs.job(name="thread", max_attempts=1, max_returns=0)
+@jobs.job(name="thread", max_attempts=1, max_requeues=0)
 def thread() -> int:
     return 1
 
 
-@jobs.job(name="process", kind="process", max_attempts=1, max_returns=0)
+@jobs.job(name="process", kind="process", max_attempts=1, max_requeues=0)
 def process() -> int:
     return 1
 
 
-jobs.command("command", ["echo", "1"], max_attempts=1, max_returns=0)
+jobs.command("command", ["echo", "1"], max_attempts=1, max_requeues=0)
 
 
 @pytest.fixture(params=["file", "postgres"])  # one in memory tells nobody how it is doing
@@ -89,7 +89,7 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
 
 
 @pytest.mark.parametrize(("job", "need"), [("thread", "thread"), ("process", "process"), ("command", "process")])
-def test_a_worker_that_cannot_execute_claims_nothing_until_it_can_and_burns_nothing(
+def test_a_worker_that_cannot_execute_claims_nothing_until_it_can_and_counts_no_failure(
     job: str, need: str, app: App, system: System, caplog: pytest.LogCaptureFixture
 ) -> None:
     ports = Ports()
@@ -108,12 +108,12 @@ def test_a_worker_that_cannot_execute_claims_nothing_until_it_can_and_burns_noth
         system.has_some = True
         runs = [ended(handle) for handle in handles]
         until(lambda: not any(worker.metrics.get("unable_ms") for worker in run_sync(app.verbs.workers())))
-    assert {(run.state, run.attempt, run.returns, run.burnt) for run in runs} == {(State.SUCCEEDED, 1, 0, 0)}
+    assert {(run.state, run.attempt, run.requeues, run.failures) for run in runs} == {(State.SUCCEEDED, 1, 0, 0)}
     said = [record.getMessage() for record in caplog.records if "execute" in record.getMessage()]
     assert [text.split(",")[0].split(":")[0] for text in said] == ["The worker claims nothing", "The worker can execute again"]
 
 
-def test_what_a_stopping_worker_has_claimed_and_not_begun_burns_no_return(app: App) -> None:
+def test_what_a_stopping_worker_has_claimed_and_not_begun_counts_no_requeue(app: App) -> None:
     """The claim is answered when the worker stops already."""
     ports, claimed = Ports(), threading.Event()
 
@@ -125,7 +125,7 @@ def test_what_a_stopping_worker_has_claimed_and_not_begun_burns_no_return(app: A
             runs = await real.claim(*given, **how)
             if runs:
                 claimed.set()
-            while runs and not worker._stopping:  # noqa: ASYNC110 - it is told so from another thread
+            while runs and not worker.runtime.stopping:  # noqa: ASYNC110 - it is told so from another thread
                 await asyncio.sleep(0.002)
             return runs
 
@@ -136,15 +136,15 @@ def test_what_a_stopping_worker_has_claimed_and_not_begun_burns_no_return(app: A
         assert claimed.wait(DEADLINE)
         at_work.stop()
     run = handle.refresh()
-    assert (run.state, run.attempt, run.returns, run.worker) == (State.QUEUED, 1, 0, None)
-    assert [entry.move for entry in history(app, handle)][-1] == "give_back"
+    assert (run.state, run.attempt, run.requeues, run.worker) == (State.QUEUED, 1, 0, None)
+    assert [entry.move for entry in history(app, handle)][-1] == "requeue"
 
 
 def test_a_give_back_without_a_beginning_that_is_repeated_gets_the_same_answer(app: App) -> None:
     app.verbs  # noqa: B018 - the jobs are registered with it
     handle = app.enqueue("thread")
     (held,) = run_sync(app.verbs.claim(WorkerInfo("w1"), count=1))
-    report = GiveBack(token=held.token, begun=False)
+    report = Requeue(token=held.token, begun=False)
     first, again = (run_sync(app.engine.report(held.id, report)) for _ in range(2))
     assert (first.state, first.repeated, again.state, again.repeated) == (State.QUEUED, False, State.QUEUED, True)
     (other,) = run_sync(app.verbs.claim(WorkerInfo("w2"), count=1))
@@ -176,21 +176,21 @@ def test_tries_are_further_apart_each_time_until_one_has_succeeded() -> None:
         def chance(self) -> float:
             return 1.0
 
-    ability: Any = Ability(Half())  # type: ignore[arg-type]
+    state: Any = ShortageState(Half())  # type: ignore[arg-type]
     pauses = list[float]()
-    at: Callable[[], float] = lambda: ability.again_at  # noqa: E731
+    at: Callable[[], float] = lambda: state.retry_at  # noqa: E731
     for _ in range(7):
         before = at()
-        ability.lacks(Shortage("thread", "test"), before)
-        ability.lacks(Shortage("process", "test"), before)  # claimed together with the first
+        state.record(Shortage("thread", "test"), before)
+        state.record(Shortage("process", "test"), before)  # claimed together with the first
         pauses.append(at() - before)
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
-    ability.regained()
-    assert not ability.short
-    ability.lacks(Shortage("thread", "test"), before := at())
+    state.end()
+    assert not state.needs
+    state.record(Shortage("thread", "test"), before := at())
     assert at() - before == 30  # to be able to start one is not yet to have executed
-    ability.proven("thread")
-    ability.lacks(Shortage("thread", "test"), before := at())
+    state.had("thread")
+    state.record(Shortage("thread", "test"), before := at())
     assert at() - before == 1
 
 
@@ -204,7 +204,7 @@ shortage.FIRST = 0.01
 app = App(sys.argv[1])
 free = threading.Event()
 
-@app.job(name="plain", max_attempts=1, max_returns=0)
+@app.job(name="plain", max_attempts=1, max_requeues=0)
 def plain():
     free.wait(60)
 
@@ -215,25 +215,25 @@ def narrow():
     resource.setrlimit(resource.RLIMIT_AS, (size + (5 << 29), resource.RLIM_INFINITY))
 
 def widen(worker):
-    while not worker._ability.short:
+    while not worker.runner.shortage.needs:
         free.wait(0.01)
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     free.set()
 
 async def main():
     async with app.worker(slots=8) as worker:
-        start = worker.heart.start
+        start = worker.heartbeat.start
 
         def begin():
             start()
             threading.Thread(target=widen, args=(worker,), daemon=True).start()
             narrow()
 
-        worker.heart.start = begin
+        worker.heartbeat.start = begin
         await worker.run(until_idle=True)
 
 asyncio.run(main())
-print(sorted({(run.state.value, run.attempt, run.returns, run.burnt) for run in (handle.refresh() for handle in handles)}))
+print(sorted({(run.state.value, run.attempt, run.requeues, run.failures) for run in (handle.refresh() for handle in handles)}))
 """
 
 

@@ -35,9 +35,9 @@ from windlass.machine import Fail, Report, Succeed
 from windlass.model import Failure, Limits, NewRun, Options, Run, Solver
 from windlass.store.base import run_sync
 from windlass.worker import Worker, solvers
-from windlass.worker.commands import Guard
+from windlass.worker.commands import Watchdog
 from windlass.worker.context import Call, Context, Nowhere
-from windlass.worker.solvers import AsSolver, Image, Mismatch, Solvers
+from windlass.worker.solvers import Image, Mismatch, SolverExecutor, Solvers
 
 ROUNDS = int(500 * float(os.environ.get("TORTURE", "1")))
 SHELL = b"#!/bin/sh\n"
@@ -150,7 +150,7 @@ def failure(run: Run) -> Failure:
 # Without a worker around it
 
 
-class Heard(Nowhere):
+class RecordingSink(Nowhere):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -162,17 +162,17 @@ class Heard(Nowhere):
     def beat(self) -> None: ...
 
 
-def attempt(solvers: Solvers, solver: Solver, payload: str = "{}") -> AsSolver:
-    sink, call = Heard(), Call("run1", "solve", 1, "token1", payload, 3, 0, 0)
-    return AsSolver(solvers, solver, Context(call, sink), call, sink, Guard())
+def attempt(solvers: Solvers, solver: Solver, payload: str = "{}") -> SolverExecutor:
+    sink, call = RecordingSink(), Call("run1", "solve", 1, "token1", payload, 3, 0, 0)
+    return SolverExecutor(solvers, solver, Context(call, sink), call, sink, Watchdog())
 
 
 def ran(solvers: Solvers, solver: Solver, payload: str = "{}") -> Report:
-    work = attempt(solvers, solver, payload)
+    executor = attempt(solvers, solver, payload)
     try:
-        return work.run()
+        return executor.run()
     finally:
-        work.guard.close()
+        executor.watchdog.close()
 
 
 def result(report: Report) -> Any:
@@ -693,19 +693,19 @@ def test_a_slow_download_holds_up_no_other_program(cache: Path, files: Files) ->
 
 
 def test_one_at_a_time_has_the_lock_of_a_program(tmp_path: Path) -> None:
-    inside, most, folder = Counter[str](), list[int](), os.open(tmp_path, os.O_RDONLY)
+    inside, limit, folder = Counter[str](), list[int](), os.open(tmp_path, os.O_RDONLY)
 
     def enter(_: int) -> None:
         with solvers._locked(folder, "a" * 64, threading.Event()):
             inside["now"] += 1
-            most.append(inside["now"])
+            limit.append(inside["now"])
             time.sleep(0.001)
             inside["now"] -= 1
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(enter, range(100)))
     os.close(folder)
-    assert (set(most), len(most), os.listdir(tmp_path)) == ({1}, 100, [])
+    assert (set(limit), len(limit), os.listdir(tmp_path)) == ({1}, 100, [])
 
 
 def test_what_workers_that_were_killed_have_begun_is_removed(cache: Path, files: Files) -> None:
@@ -992,19 +992,19 @@ def test_a_download_ends_as_soon_as_it_is_stopped(cache: Path, files: Files, how
         return HELLO
 
     files.files["/solver"] = slow
-    work = attempt(loopback(cache), solver)
+    executor = attempt(loopback(cache), solver)
     with ThreadPoolExecutor(1) as pool:
-        downloading = pool.submit(work.run)
+        downloading = pool.submit(executor.run)
         gate.reached()
         try:
             if how == "ask":
-                work.ask_to_stop("cancel")
+                executor.ask_to_stop("cancel")
             else:
-                assert work.kill()
+                assert executor.kill()
             assert error(downloading.result(DEADLINE / 2)).code == "Stopped"  # the server still holds it back
         finally:
             gate.open()
-    work.guard.close()
+    executor.watchdog.close()
 
 
 def test_waiting_for_the_download_of_another_can_be_stopped(cache: Path, files: Files) -> None:
@@ -1024,14 +1024,14 @@ def test_waiting_for_the_download_of_another_can_be_stopped(cache: Path, files: 
         assert error(waiting.result()).code == "Stopped"
         gate.open()
         assert result(downloading.result()) == "hello"
-    for work in (first, second):
-        work.guard.close()
+    for executor in (first, second):
+        executor.watchdog.close()
 
 
 def test_one_that_is_stopped_before_it_begins_executes_nothing(cache: Path, files: Files) -> None:
-    work = attempt(loopback(cache), files.offer(HELLO))
-    assert work.kill()
-    assert error(work.run()).code == "Stopped"
+    executor = attempt(loopback(cache), files.offer(HELLO))
+    assert executor.kill()
+    assert error(executor.run()).code == "Stopped"
 
 
 @contextmanager
@@ -1063,7 +1063,7 @@ def test_the_jobs_own_code_runs_where_there_is_no_solver(app: App, cache: Path) 
 
 def test_a_worker_without_solvers_that_is_handed_such_a_run_does_not_take_it_for_its_own(app: App, files: Files) -> None:
     def pretend(worker: Worker) -> None:
-        worker.info = replace(worker.info, tags=("solver",))
+        worker.runtime.info = replace(worker.info, tags=("solver",))
 
     handle = asked(app, files.offer(HELLO))
     with working(app, prepare=pretend):

@@ -24,14 +24,14 @@ from windlass import App, Context, Fail, Job, Snooze, State
 from windlass.errors import OutcomeUnknown, StoreBroken, StoreBusy, StoreError, StoreFull, StoreUnreachable, TooLarge
 from windlass.model import Limits, WorkerInfo
 from windlass.store.base import run_sync
-from windlass.worker import Port, Worker, loop
+from windlass.worker import Port, Worker, claims, logs, reporting
 from windlass.worker.context import LOGGERS
 from windlass.worker.outcomes import Stopped
 
 AGES = 3_600.0
 """A lease or a wait so long that what happens in a test cannot be its end."""
 
-AWAY: tuple[type[StoreError], ...] = (StoreUnreachable, StoreBusy, StoreFull, OutcomeUnknown)
+TRANSIENT: tuple[type[StoreError], ...] = (StoreUnreachable, StoreBusy, StoreFull, OutcomeUnknown)
 
 
 def at(kind: str, folder: Path, request: pytest.FixtureRequest) -> str:
@@ -96,14 +96,14 @@ class Watched:
 
 
 class Ports:
-    """The watched ports of a worker: that of its loop, and that of its heart."""
+    """The watched ports of a worker: one for its loop, one for its heartbeat."""
 
     loop: Watched
-    heart: Watched
+    heartbeat: Watched
 
     def watch(self, worker: Worker) -> None:
-        self.loop, self.heart = Watched(worker.port), Watched(worker.heart._port)
-        worker.port, worker.heart._port = cast(Port, self.loop), cast(Port, self.heart)
+        self.loop, self.heartbeat = Watched(worker.runtime.port), Watched(worker.heartbeat.port)
+        worker.runtime.port, worker.heartbeat.port = cast(Port, self.loop), cast(Port, self.heartbeat)
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_no_more_runs_than_slots_are_worked_on_at_once(app: App, ports: Ports) -
         gate.reached(3)
         gate.open()
         assert [ended(handle).state for handle in handles] == [State.SUCCEEDED] * 7
-    assert gate.most == 3
+    assert gate.limit == 3
     assert max(named["count"] for *_, named in ports.loop.asked["claim"]) == 3
 
 
@@ -208,11 +208,11 @@ def test_two_workers_of_one_name_with_one_slot_hold_one_run(stored: App) -> None
         assert len(claimed) == 1
         gate.open()
         assert [ended(handle).attempt for handle in handles] == [1] * 4
-    assert gate.most == 1
+    assert gate.limit == 1
 
 
 def test_a_hint_wakes_an_idle_worker_which_does_not_poll(stored: App, ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "LONGEST_WAIT", AGES)
+    monkeypatch.setattr(claims, "LONGEST_WAIT", AGES)
     job = noop(stored)
     with working(stored, slots=4, prepare=ports.watch):
         for _ in range(10):
@@ -223,7 +223,7 @@ def test_a_hint_wakes_an_idle_worker_which_does_not_poll(stored: App, ports: Por
 
 
 def test_what_is_put_back_for_now_is_found_without_a_poll(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "LONGEST_WAIT", AGES)
+    monkeypatch.setattr(claims, "LONGEST_WAIT", AGES)
 
     @app.job(name="snoozes", backoff=(0,))
     async def snoozes(ctx: Context) -> int:
@@ -260,10 +260,10 @@ def test_a_worker_that_fails_what_it_does_not_know_ends_it_at_once(app: App) -> 
 
 def test_a_payload_of_the_largest_size_goes_through_and_a_larger_one_is_refused(stored: App) -> None:
     command = stored.command("length", [sys.executable, "-I", "-S", "-c", "import sys; print(len(sys.stdin.buffer.read()))"])
-    most = Limits().payload
+    limit = Limits().payload
     with working(stored):
-        assert command.enqueue(x="x" * (most - len('{"x":""}'))).wait(DEADLINE) == most
-    for size in (most, 10_000_000):
+        assert command.enqueue(x="x" * (limit - len('{"x":""}'))).wait(DEADLINE) == limit
+    for size in (limit, 10_000_000):
         with pytest.raises(TooLarge):
             command.enqueue(x="x" * size)
 
@@ -272,7 +272,7 @@ def test_a_payload_of_the_largest_size_goes_through_and_a_larger_one_is_refused(
 
 
 def test_the_start_of_a_short_run_is_part_of_its_end(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "SHORT", AGES)
+    monkeypatch.setattr(reporting, "SHORT", AGES)
     gate = Gate()
     job = waits(app, gate)
     with working(app):
@@ -381,7 +381,7 @@ def test_lines_beyond_the_limit_of_bytes_are_dropped_and_counted_in_the_log(stor
 
 
 def test_no_line_is_lost_between_two_batches(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "LOG_EVERY", 0.0)
+    monkeypatch.setattr(logs, "LOG_EVERY", 0.0)
     before = sys.getswitchinterval()
 
     @app.job(name="talks")
@@ -404,11 +404,11 @@ def test_no_line_is_lost_between_two_batches(app: App, monkeypatch: pytest.Monke
 def test_lines_from_several_threads_of_one_handler_are_all_kept(app: App) -> None:
     @app.job(name="talks")
     async def talks(ctx: Context) -> None:
-        def some(who: int) -> None:
+        def some(actor: int) -> None:
             for n in range(500):
-                ctx.logger.info("%d %d", who, n)
+                ctx.logger.info("%d %d", actor, n)
 
-        await asyncio.gather(*(asyncio.to_thread(some, who) for who in range(4)))
+        await asyncio.gather(*(asyncio.to_thread(some, actor) for actor in range(4)))
 
     before = sys.getswitchinterval()
     try:
@@ -418,7 +418,7 @@ def test_lines_from_several_threads_of_one_handler_are_all_kept(app: App) -> Non
             ended(handle)
     finally:
         sys.setswitchinterval(before)
-    assert Counter(line.text for line in handle.logs()) == Counter(f"INFO {who} {n}" for who in range(4) for n in range(500))
+    assert Counter(line.text for line in handle.logs()) == Counter(f"INFO {actor} {n}" for actor in range(4) for n in range(500))
 
 
 def test_a_line_that_is_long_or_odd_does_not_cost_the_others(stored: App, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,7 +454,7 @@ def test_lines_of_two_attempts_are_kept_apart(app: App) -> None:
 
 @pytest.mark.parametrize("result", ["x" * 2**20, object(), float("nan"), "\ud800"], ids=["large", "object", "nan", "surrogate"])
 def test_a_result_that_cannot_be_kept_is_an_error_of_the_attempt(result: Any, stored: App) -> None:
-    @stored.job(name="returns", max_attempts=1)
+    @stored.job(name="requeues", max_attempts=1)
     async def returns() -> Any:
         return result
 
@@ -468,7 +468,7 @@ def test_a_result_that_cannot_be_kept_is_an_error_of_the_attempt(result: Any, st
 def test_a_result_that_only_the_store_refuses_is_an_error_of_the_attempt() -> None:
     with App(":memory:", limits=Limits(output=100)) as app:
 
-        @app.job(name="returns", max_attempts=1)
+        @app.job(name="requeues", max_attempts=1)
         async def returns() -> str:
             return "x" * 100
 
@@ -532,7 +532,7 @@ def test_whatever_a_handler_raises_its_attempt_ends_and_the_worker_goes_on(
 # When the store does not answer
 
 
-@pytest.mark.parametrize("kind", AWAY, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", TRANSIENT, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("verb", ["register", "claim", "start_many", "log", "report_many", "wait"])
 def test_a_store_that_is_away_for_a_while_costs_nothing(verb: str, kind: type[StoreError], app: App, ports: Ports) -> None:
     gate = Gate()
@@ -555,7 +555,7 @@ def test_a_store_that_is_away_for_a_while_costs_nothing(verb: str, kind: type[St
             until(lambda: ports.loop.calls[verb] >= 1)
         gate.open()
         runs = [ended(handle) for handle in handles]
-    assert [(run.state, run.attempt, run.burnt, run.output) for run in runs] == [(State.SUCCEEDED, 1, 0, str(n)) for n in range(8)]
+    assert [(run.state, run.attempt, run.failures, run.output) for run in runs] == [(State.SUCCEEDED, 1, 0, str(n)) for n in range(8)]
     assert [[line.text for line in handle.logs()] for handle in handles] == [[f"INFO {n}", "INFO bye"] for n in range(8)]
     assert ports.loop.calls[verb] >= 2 or verb == "start_many"
 
@@ -647,7 +647,7 @@ def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_run(stored: A
 
 
 def test_a_worker_that_lost_its_lease_stops_the_handler_and_writes_nothing(stored: App, ports: Ports) -> None:
-    """The heart's beats are lost on their way, so another worker takes the run over and ends it; then the first one hears of it."""
+    """The beats do not arrive, so another worker takes the run over and ends it; then a beat of the first one is answered."""
     gate, why = Gate(), list[str | None]()
 
     @stored.job(name="slow", backoff=(0,))
@@ -667,7 +667,7 @@ def test_a_worker_that_lost_its_lease_stops_the_handler_and_writes_nothing(store
 
     def prepare(worker: Worker) -> None:
         ports.watch(worker)
-        ports.heart.instead("beat", lie)
+        ports.heartbeat.instead("beat", lie)
 
     with working(stored, name="w1", lease=0.5, prepare=prepare) as first:
         handle = slow.enqueue()
@@ -675,7 +675,7 @@ def test_a_worker_that_lost_its_lease_stops_the_handler_and_writes_nothing(store
         with working(stored, name="w2", lease=5):
             run = ended(handle)
         assert why == []
-        ports.heart.instead("beat", None)
+        ports.heartbeat.instead("beat", None)
         until(lambda: why)
         first.stop()
     after = handle.refresh()
@@ -686,7 +686,18 @@ def test_a_worker_that_lost_its_lease_stops_the_handler_and_writes_nothing(store
     assert "INFO too late" not in [line.text for line in handle.logs()]
 
 
-def test_a_worker_that_cannot_renew_for_a_lease_stops_its_handlers_by_itself(app: App, ports: Ports) -> None:
+async def fails(held: Any, **named: Any) -> list[str]:
+    raise error(StoreUnreachable)
+
+
+async def unknown(held: Any, **named: Any) -> list[str]:
+    return ["unknown"] * len(held)
+
+
+@pytest.mark.parametrize("beat", [fails, unknown])
+def test_a_worker_that_cannot_renew_for_a_lease_stops_its_handlers_by_itself(
+    app: App, ports: Ports, beat: Callable[..., Awaitable[list[str]]]
+) -> None:
     gate, why = Gate(), list[str | None]()
 
     @app.job(name="slow", backoff=(0,))
@@ -700,7 +711,7 @@ def test_a_worker_that_cannot_renew_for_a_lease_stops_its_handlers_by_itself(app
 
     def prepare(worker: Worker) -> None:
         ports.watch(worker)
-        ports.heart.fail("beat", *(error(StoreUnreachable) for _ in range(1_000)))
+        ports.heartbeat.instead("beat", beat)
 
     with working(app, name="w1", lease=0.6, prepare=prepare):
         handle = slow.enqueue()
@@ -709,7 +720,7 @@ def test_a_worker_that_cannot_renew_for_a_lease_stops_its_handlers_by_itself(app
         assert ended(handle).output == "2"
     # The store still takes it for ours, so it is given back; on a slow machine it has lapsed by then, and the token is refused.
     first, second = (attempt.outcome for attempt in handle.attempts())
-    assert (first, handle.refresh().burnt) in (("returned", 0), ("lapsed", 1))
+    assert (first, handle.refresh().failures) in (("returned", 0), ("lapsed", 1))
     assert second == "succeeded"
 
 
@@ -719,11 +730,11 @@ def test_a_few_beats_that_fail_do_not_lose_the_lease(app: App, ports: Ports) -> 
 
     def prepare(worker: Worker) -> None:
         ports.watch(worker)
-        ports.heart.fail("beat", error(StoreBusy))
+        ports.heartbeat.fail("beat", error(StoreBusy))
 
     with working(app, lease=1.5, prepare=prepare):
         handle = job.enqueue()
-        until(lambda: ports.heart.calls["beat"] >= 4)
+        until(lambda: ports.heartbeat.calls["beat"] >= 4)
         gate.open()
         assert ended(handle).attempt == 1
 
@@ -732,46 +743,17 @@ def test_a_beat_that_is_answered_unknown_is_repeated_and_stops_nothing(app: App,
     gate = Gate()
     job = waits(app, gate)
 
-    async def hidden(held: Any, **named: Any) -> list[str]:
-        return ["unknown"] * len(held)
-
     def prepare(worker: Worker) -> None:
         ports.watch(worker)
-        ports.heart.instead("beat", hidden)
+        ports.heartbeat.instead("beat", unknown)
 
     with working(app, lease=3, prepare=prepare):
         handle = job.enqueue()
-        until(lambda: ports.heart.calls["beat"] >= 3)
-        ports.heart.instead("beat", None)
-        until(lambda: ports.heart.calls["beat"] >= 6)
+        until(lambda: ports.heartbeat.calls["beat"] >= 3)
+        ports.heartbeat.instead("beat", None)
+        until(lambda: ports.heartbeat.calls["beat"] >= 6)
         gate.open()
         assert ended(handle).attempt == 1
-
-
-def test_a_worker_whose_beats_are_unknown_for_a_lease_stops_its_handlers_by_itself(app: App, ports: Ports) -> None:
-    gate, why = Gate(), list[str | None]()
-
-    @app.job(name="slow", backoff=(0,))
-    async def slow(ctx: Context) -> int:
-        if ctx.attempt == 1:
-            try:
-                await gate.wait()
-            finally:
-                why.append(ctx.why)
-        return ctx.attempt
-
-    async def hidden(held: Any, **named: Any) -> list[str]:
-        return ["unknown"] * len(held)
-
-    def prepare(worker: Worker) -> None:
-        ports.watch(worker)
-        ports.heart.instead("beat", hidden)
-
-    with working(app, name="w1", lease=0.6, prepare=prepare):
-        handle = slow.enqueue()
-        until(lambda: why)
-        assert why == ["lost"]
-        assert ended(handle).output == "2"
 
 
 # Stopping one
@@ -829,7 +811,7 @@ def test_a_thread_that_does_not_stop_is_left_behind_and_its_slot_stays_taken(
         run = ended(handle)
         assert (run.state, run.error and run.error.code) == (State.FAILED, "timeout")
         assert [record for record in caplog.records if handle.id in record.getMessage()]
-        until(lambda: [execution.run.id for execution in at_work.worker.held()] == [holding.id])
+        until(lambda: [execution.run.id for execution in at_work.worker.in_flight.renewable()] == [holding.id])
         claims = ports.loop.calls["claim"]
         app.enqueue_many([job.new(), job.new()])
         other.reached(2)
@@ -837,10 +819,10 @@ def test_a_thread_that_does_not_stop_is_left_behind_and_its_slot_stays_taken(
         assert at_work.alive  # there is still something to end
         other.open()
         at_work.join()  # idle, and not whole any more
-        assert at_work.worker.worn_out
+        assert at_work.worker.needs_restart
         gate.open()
     assert holding.refresh().state is State.SUCCEEDED
-    assert other.most == 2
+    assert other.limit == 2
 
 
 def test_a_thread_that_ends_after_all_gives_its_slot_back(app: App) -> None:
@@ -858,7 +840,7 @@ def test_a_thread_that_ends_after_all_gives_its_slot_back(app: App) -> None:
         assert ended(handle).state is State.SUCCEEDED
         assert ended(job.enqueue()).state is State.SUCCEEDED
         assert at_work.alive
-        assert not at_work.worker.worn_out
+        assert not at_work.worker.needs_restart
 
 
 def swallows(app: App, gate: Gate) -> Job[[], None]:
@@ -875,7 +857,7 @@ def test_a_coroutine_that_swallows_its_cancel_is_left_behind_too(app: App) -> No
     with working(app) as at_work:
         run = ended(job.enqueue())
         assert (run.state, run.error and run.error.code) == (State.FAILED, "timeout")
-        until(lambda: at_work.worker.worn_out)
+        until(lambda: at_work.worker.needs_restart)
         gate.open()
 
 
@@ -940,7 +922,7 @@ def test_a_handler_that_never_looked_keeps_its_result(app: App) -> None:
     with working(app) as at_work:
         handle = job.enqueue()
         gate.reached(1)
-        until(lambda: any(execution.why for execution in at_work.worker.held()))
+        until(lambda: any(execution.why for execution in at_work.worker.in_flight.renewable()))
         gate.open()
         run = ended(handle)
     assert (run.state, run.output) == (State.SUCCEEDED, '"through"')
@@ -961,7 +943,7 @@ def test_a_drain_lets_handlers_finish(stored: App) -> None:
     assert [handle.refresh().state for handle in handles] == [State.SUCCEEDED] * 2 + [State.QUEUED] * 2
 
 
-def test_a_drain_gives_back_what_does_not_finish_and_burns_no_try(stored: App) -> None:
+def test_a_drain_gives_back_what_does_not_finish_and_counts_no_failure(stored: App) -> None:
     gate, seen = Gate(), dict[str, Any]()
     jobs = one_of_each(stored, gate, seen, grace=60)
     with working(stored, slots=3) as at_work:
@@ -971,7 +953,7 @@ def test_a_drain_gives_back_what_does_not_finish_and_burns_no_try(stored: App) -
         at_work.stop(grace=0.4)
     for handle in handles:
         run = handle.refresh()
-        assert (run.state, run.burnt, run.returns, run.attempt) == (State.QUEUED, 0, 1, 2), run.job
+        assert (run.state, run.failures, run.requeues, run.attempt) == (State.QUEUED, 0, 1, 2), run.job
         assert [attempt.outcome for attempt in handle.attempts()] == ["returned", "queued"]
     assert seen == {"async": "drain", "thread": "drain"}
 
@@ -984,11 +966,11 @@ def test_a_drain_gives_back_what_cannot_be_stopped(app: App) -> None:
         gate.reached(1)
         at_work.stop(grace=0.4)
         run = handle.refresh()
-        assert (run.state, run.burnt, run.returns) == (State.QUEUED, 0, 1)
+        assert (run.state, run.failures, run.requeues) == (State.QUEUED, 0, 1)
         gate.open()
 
 
-def test_what_is_claimed_while_the_worker_is_told_to_stop_is_given_back(stored: App, ports: Ports) -> None:
+def test_what_is_claimed_while_the_worker_is_told_to_stop_is_requeued(stored: App, ports: Ports) -> None:
     job, asked, answer = noop(stored), threading.Event(), threading.Event()
 
     async def late(*arguments: Any, **named: Any) -> Any:
@@ -1010,7 +992,7 @@ def test_what_is_claimed_while_the_worker_is_told_to_stop_is_given_back(stored: 
         stopping.result(DEADLINE)
     for handle in handles:
         run = handle.refresh()
-        assert (run.state, run.attempt, run.burnt, run.returns) == (State.QUEUED, 1, 0, 0)  # nothing of it has begun
+        assert (run.state, run.attempt, run.failures, run.requeues) == (State.QUEUED, 1, 0, 0)  # nothing of it has begun
 
 
 def test_the_last_reports_and_lines_are_told_although_the_store_was_away_while_stopping(app: App, ports: Ports) -> None:
@@ -1053,7 +1035,7 @@ def test_an_abort_is_retried_by_the_rules_of_the_job(stored: App) -> None:
         handles = _aborted(stored, at_work, gate, jobs)
     for handle in handles:
         run = handle.refresh()
-        assert (run.state, run.burnt) == (State.SCHEDULED, 1), run.job
+        assert (run.state, run.failures) == (State.SCHEDULED, 1), run.job
         (first, _) = handle.attempts()
         assert (first.outcome, first.error and first.error.code) == ("failed", "aborted"), run.job
     assert seen == {"async": "abort", "thread": "abort"}
@@ -1079,7 +1061,7 @@ def test_a_second_stop_aborts_what_the_first_lets_finish(app: App) -> None:
         asked = at_work.ask(grace=AGES)
         at_work.stop(drain=False)
         asked.result(DEADLINE)
-    assert [handle.refresh().burnt for handle in handles] == [1, 1, 1]
+    assert [handle.refresh().failures for handle in handles] == [1, 1, 1]
     assert seen == {"async": "abort", "thread": "abort"}
 
 
@@ -1090,7 +1072,7 @@ def test_a_stop_has_an_end_although_nothing_stops(app: App) -> None:
         handles = [job.enqueue() for _ in range(2)]
         gate.reached(2)
         at_work.stop(drain=False, grace=0.3)
-        assert [handle.refresh().burnt for handle in handles] == [1, 1]
+        assert [handle.refresh().failures for handle in handles] == [1, 1]
         gate.open()
 
 
@@ -1123,6 +1105,6 @@ def test_a_worker_told_to_run_until_idle_ends_when_nothing_is_left(stored: App, 
 def test_a_worker_is_known_by_what_it_can_do(stored: App) -> None:
     noop(stored)
     with working(stored, name="known", slots=5, tags=["gpu"], queues=["default", "mail"]):
-        (seen,) = until(lambda: run_sync(stored.engine.records.workers_seen(0)))
+        (seen,) = until(lambda: run_sync(stored.engine.records.workers.seen(0)))
     assert isinstance(seen, WorkerInfo)
     assert (seen.name, seen.slots, seen.tags, seen.queues, seen.jobs) == ("known", 5, ("gpu",), ("default", "mail"), ("noop",))

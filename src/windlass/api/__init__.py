@@ -1,1 +1,1 @@
-"""What crosses the network between hub, client, worker and receivers of webhooks: verbs, bodies, views. Durations are milliseconds."""
+"""The HTTP interface of hub, client, worker and webhook receivers: verbs, bodies, views. Durations are milliseconds."""

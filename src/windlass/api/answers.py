@@ -18,16 +18,16 @@ class CreatedRun(Struct, frozen=True):
 
 
 class CreatedRuns(Struct, frozen=True):
-    """The answers to creations, in the order in which they were asked for."""
+    """The answers to creations, in the order of the request."""
 
     runs: list[CreatedRun]
 
 
 class QueueView(Struct, frozen=True):
-    """What is set for a queue."""
+    """The settings of a queue."""
 
     name: str
-    ageing: int | None
+    aging: int | None
 
 
 class Previews(Struct, frozen=True):
@@ -45,23 +45,23 @@ class MadeToken(Struct, frozen=True):
 
 
 class Me(Struct, frozen=True):
-    """Who asks, as the hub knows them."""
+    """The caller of a request, as the hub knows it."""
 
-    who: str
+    actor: str
     scopes: list[Scope]
     token: str | None
     worker: str | None
 
 
 class TicketView(Struct, frozen=True):
-    """What a browser puts behind the address of a stream, `?ticket=...`, since it cannot send a header there."""
+    """A text that a browser appends to the address of a stream, `?ticket=...`, because it cannot send a header there."""
 
     ticket: str
     expires_at: str
 
 
 class SignedOut(Struct, frozen=True):
-    """Whether a session was ended. A token is none: who has signed in with one only forgets it."""
+    """Whether a session was ended. A token is not a session: a page that signed in with one only forgets it."""
 
     ended: bool
 

@@ -1,4 +1,4 @@
-"""Records as others are shown them, and back: one table for each record says what is hidden, renamed, in another form, or added."""
+"""Converts records to views and back: a table for each record defines which fields are hidden, renamed, converted, or added."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class Form(NamedTuple):
-    """Another form of a value: its type, and the ways there and back. What is None stays None."""
+    """A conversion of a value: its type in the view, and the functions there and back. None stays None."""
 
     kind: Any
     show: Show
@@ -28,7 +28,7 @@ class Form(NamedTuple):
 
 
 class Added(NamedTuple):
-    """A field that is made from the whole record, and ignored where the record is read back. One with a default may be missing there."""
+    """A field computed from the whole record, and ignored when the view is read. One with a default may be missing there."""
 
     kind: Any
     show: Show
@@ -44,7 +44,7 @@ def instant(name: str) -> Form:
 
 
 class _Field(NamedTuple):
-    """A field of a record: the way to it from the record, its name in the view, its type there, and its form if it has another."""
+    """A field of a record: the path to it, its name and type in the view, and its conversion, if any."""
 
     path: str
     name: str
@@ -54,10 +54,10 @@ class _Field(NamedTuple):
 
 
 class View(Generic[T]):
-    """How one kind of record is shown. `form` is the type that crosses the network.
+    """How one kind of record is shown. `form` is the type of the view.
 
     Fields called `at` or `..._at` are instants. `flat` are fields whose own fields are shown in their place. `optional` fields may be
-    missing, and then have the record's default. `finish` gives a record that was read back what the table cannot say.
+    missing, and then have the record's default. `finish` completes a record that was read back where the table cannot.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class View(Generic[T]):
             for field in _fields(record, hidden, flat)
         ]
         self._fields = sorted(fields, key=lambda field: field.name in optional)
-        shown = [(field.name, _kind_of(field), field.default if field.name in optional else NODEFAULT) for field in self._fields]
-        shown += [(name, one.kind, one.default) for name, one in added.items()]
-        self.form: Any = _struct(name, promise, shown, omit_defaults)
+        members = [(field.name, _kind_of(field), field.default if field.name in optional else NODEFAULT) for field in self._fields]
+        members += [(name, one.kind, one.default) for name, one in added.items()]
+        self.form: Any = _struct(name, promise, members, omit_defaults)
         self._values = attrgetter(*(field.path for field in self._fields))
         self._shows = [(index, field.form.show) for index, field in enumerate(self._fields) if field.form is not None]
         self._reads = [(field.path, field.name, None if field.form is None else field.form.read) for field in self._fields]
@@ -99,7 +99,7 @@ class View(Generic[T]):
         return self.form(*values)
 
     def read(self, view: Any) -> T:
-        """The record that a view shows. What is hidden is as the table says."""
+        """The record of a view. Hidden fields get the values of the table."""
         words: dict[str, Any] = dict(self._hidden)
         inner: dict[str, dict[str, Any]] = {part: {} for part in self._flat}
         for path, name, read in self._reads:

@@ -1,4 +1,4 @@
-"""What a verb gives: the form of its answer, and the ways from the engine's records to it and back."""
+"""The result of a verb: the form of its answer, and the conversions from the engine's records and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _same(value: Any, arguments: Arguments) -> Any:
 
 
 class Gives(Struct, frozen=True):
-    """The form of an answer. `show` makes it from what the engine answers to these arguments, `read` is the way back."""
+    """The form of an answer. `show` builds it from the engine's result for these arguments, `read` is the inverse."""
 
     form: Any
     show: Callable[[Any, Arguments], Any] = _same
@@ -35,7 +35,7 @@ def one(view: View[Any]) -> Gives:
 
 
 def field(name: str, promise: str, **kind: Any) -> Gives:
-    """A value that has a name in the answer."""
+    """A value under a name in the answer."""
     ((word, form),) = kind.items()
     struct: Any = msgspec.defstruct(name, [(word, form)], frozen=True, namespace={"__doc__": promise})
     return Gives(struct, lambda value, _: struct(value), lambda answer, _: getattr(answer, word))
@@ -50,7 +50,7 @@ def listed(name: str, promise: str, **kind: Any) -> Gives:
 
 
 def paged(name: str, promise: str, cursor: Callable[[Any], Any], kind: Any = str, **records: Any) -> Gives:
-    """A page of records by a key of theirs. Behind the last one of a full page begins the next."""
+    """A page of records by one of their keys. The next page starts after the last record of a full page."""
     ((word, view),) = records.items()
     form, show, read = _each(view)
     struct: Any = _page(name, promise, word, form, kind)
@@ -62,13 +62,13 @@ def paged(name: str, promise: str, cursor: Callable[[Any], Any], kind: Any = str
 
 
 def page_of(page: Any, name: str, promise: str, **records: Any) -> Gives:
-    """A page that the engine makes, with a cursor of its own."""
+    """A page from the engine, with its own cursor."""
     ((word, view),) = records.items()
     form, show, read = _each(view)
     struct: Any = _page(name, promise, word, form, str)
     return Gives(
         struct,
-        lambda found, _: struct([*map(show, getattr(found, word))], found.cursor),
+        lambda record, _: struct([*map(show, getattr(record, word))], record.cursor),
         lambda answer, _: page([*map(read, getattr(answer, word))], answer.cursor),
     )
 
@@ -83,14 +83,14 @@ def _list_of(form: Any) -> Any:
 
 
 def _each(view: Any) -> tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]:
-    """How one element is shown and read: by its view, or as it is."""
+    """How one element is shown and read: by its view, or unchanged."""
     if isinstance(view, View):
         return view.form, view.show, view.read
     return view, lambda value: value, lambda value: value
 
 
 class Done(Struct, frozen=True):
-    """It is done; there is nothing else to say."""
+    """An empty answer."""
 
     done: bool = True
 

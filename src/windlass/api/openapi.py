@@ -15,11 +15,11 @@ _REF = "#/components/schemas/{name}"
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 Table = Iterable[tuple[str, Verb]]
-"""Verbs, each with the path that it stands below."""
+"""Verbs, each with its path prefix."""
 
 
 def document(table: Table, version: str) -> dict[str, Any]:
-    """What can be asked, by the rows alone: paths, parameters, bodies, answers, and the scope of each verb."""
+    """The document, from the rows alone: paths, parameters, bodies, answers, and the scope of each verb."""
     rows = [(prefix + verb.template, verb) for prefix, verb in table if verb.described]
     kinds = [kind for _, verb in rows for kind in _kinds(verb)]
     schemas, components = msgspec.json.schema_components([*kinds, Problem], ref_template=_REF)
@@ -47,7 +47,7 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
 
 
 def _kinds(verb: Verb) -> list[Any]:
-    """The types that its description needs."""
+    """The types used by the document."""
     kinds = [*verb.names.values(), *(param.kind for param in verb.query), verb.takes, verb.gives.form]
     return [kind for kind in kinds if kind is not None]
 

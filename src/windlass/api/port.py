@@ -1,4 +1,4 @@
-"""The worker's port: how a worker takes runs, keeps them and reports."""
+"""The worker's port: how a worker claims runs, renews their leases and reports."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from windlass.answers import Outcome
 from windlass.api.problems import Problem
 from windlass.api.requests import Body
-from windlass.engine import Outcome
 from windlass.errors import BadInput
-from windlass.machine import Fail, GiveBack, Refuse, Report, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Report, Requeue, Snooze, Succeed
 from windlass.model import BeatAnswer, Failure, Life, Run, State, WorkerInfo
 
 
 class RegisterWorker(Body, frozen=True):
-    """A worker introduces itself: what it can take, and what it says of its host and process."""
+    """A worker registers: what it can take, and facts about its host and process."""
 
     worker: WorkerInfo
     about: dict[str, Any] | None = None
@@ -23,13 +23,13 @@ class RegisterWorker(Body, frozen=True):
 
 
 class BeginLife(Body, frozen=True):
-    """A process of a worker tells how its tokens begin, and by what its host knows whether it is gone."""
+    """A process of a worker registers: the prefix of its tokens, and how its host can tell whether it is gone."""
 
     worker: str
     life: Life
 
 
-class Lives(Struct, frozen=True):
+class LivesView(Struct, frozen=True):
     lives: list[Life]
 
 
@@ -45,7 +45,7 @@ class Lapsed(Struct, frozen=True):
 
 
 class LeaveWorker(Body, frozen=True):
-    """A process of a worker has ended and holds nothing; by its incarnation it is told from others of its name."""
+    """A process of a worker has ended and holds nothing; its incarnation distinguishes it from others of its name."""
 
     worker: str
     incarnation: int
@@ -59,7 +59,7 @@ class Started(Struct, frozen=True):
     started: list[Hold]
 
 
-class Beaten(Struct, frozen=True):
+class RenewedLeases(Struct, frozen=True):
     answers: list[BeatAnswer]
 
 
@@ -67,19 +67,19 @@ class Receipts(Struct, frozen=True):
     receipts: list[ReceiptView]
 
 
-class Heard(Struct, frozen=True):
+class WokenTopics(Struct, frozen=True):
     topics: list[str]
 
 
 class TellMetrics(Body, frozen=True):
-    """What a worker measures of its host: numbers by name."""
+    """Measurements of a worker and its host: numbers by name."""
 
     worker: str
     metrics: dict[str, int | float]
 
 
 class ClaimRuns(Body, frozen=True):
-    """A worker asks for work; with `wait`, the answer may take so many milliseconds if there is none at once."""
+    """A worker claims runs; with `wait`, the answer may take this many milliseconds if there are none at once."""
 
     worker: WorkerInfo
     count: int
@@ -120,19 +120,19 @@ class AddLines(Body, frozen=True):
 
 
 class ReportView(Body, frozen=True, omit_defaults=True):
-    """How one attempt ended."""
+    """The outcome of one attempt."""
 
     run: str
     token: str
-    kind: Literal["succeed", "fail", "snooze", "give_back", "refuse"]
+    kind: Literal["succeed", "fail", "snooze", "requeue", "refuse"]
     seq: int | None = None
     output: str | None = None  # JSON text
     output_hash: str | None = None
     error: Failure | None = None
     retry: bool = True
     delay: int | None = None
-    begun: bool = True  # false: it is given back without having begun
-    schema: str | None = None  # a fingerprint of what the worker's code accepts, where it refuses the payload
+    begun: bool = True  # false: it is requeued without having started
+    schema: str | None = None  # a fingerprint of what the worker's code accepts, if it refuses the payload
 
 
 class ReportRuns(Body, frozen=True):
@@ -140,7 +140,7 @@ class ReportRuns(Body, frozen=True):
 
 
 class ReceiptView(Struct, frozen=True, omit_defaults=True):
-    """The answer to one report: what the run became, or why nothing of it was stored."""
+    """The answer to one report: the new state of the run, or why nothing was stored."""
 
     run: str
     state: State | None = None
@@ -149,14 +149,14 @@ class ReceiptView(Struct, frozen=True, omit_defaults=True):
 
 
 class WaitFor(Body, frozen=True):
-    """A worker waits for something to do on these topics, for so many milliseconds at most."""
+    """A worker waits for hints on these topics, for at most this many milliseconds."""
 
     topics: list[str]
     timeout: int
 
 
 def report_of(view: ReportView) -> Outcome:
-    """A report in the engine's words."""
+    """The report as the engine takes it."""
     report: Report
     match view.kind:
         case "succeed":
@@ -167,8 +167,8 @@ def report_of(view: ReportView) -> Outcome:
             report = Fail(token=view.token, error=view.error, retry=view.retry, delay=view.delay)
         case "snooze":
             report = Snooze(token=view.token, delay=view.delay or 0)
-        case "give_back":
-            report = GiveBack(token=view.token, begun=view.begun)
+        case "requeue":
+            report = Requeue(token=view.token, begun=view.begun)
         case "refuse":
             if view.error is None or view.schema is None:
                 raise BadInput("A refusal without its error or its schema.", hint="Send error with code and message, and the schema.")
@@ -177,7 +177,7 @@ def report_of(view: ReportView) -> Outcome:
 
 
 def report_view(outcome: Outcome) -> ReportView:
-    """A report as it is told."""
+    """The report as it is sent."""
     run, report, seq = outcome
     token = report.token or ""
     match report:
@@ -187,8 +187,8 @@ def report_view(outcome: Outcome) -> ReportView:
             return ReportView(run, token, "fail", seq, error=report.error, retry=report.retry, delay=report.delay)
         case Snooze():
             return ReportView(run, token, "snooze", seq, delay=report.delay)
-        case GiveBack():
-            return ReportView(run, token, "give_back", seq, begun=report.begun)
+        case Requeue():
+            return ReportView(run, token, "requeue", seq, begun=report.begun)
         case Refuse():
             return ReportView(run, token, "refuse", seq, error=report.error, schema=report.schema)
         case _:

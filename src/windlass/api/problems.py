@@ -22,7 +22,7 @@ class Problem(Struct, frozen=True, omit_defaults=True):
 
 
 def problem_of(error: WindlassError, request_id: str | None = None) -> Problem:
-    """An error as it is sent."""
+    """The problem document of an error."""
     return Problem(
         type=f"urn:windlass:error:{error.code}",
         title=error.code.replace("_", " ").capitalize(),

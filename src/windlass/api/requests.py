@@ -1,4 +1,4 @@
-"""What is asked, as it crosses the network: bodies that are read strictly. Durations are milliseconds."""
+"""Request bodies, parsed strictly. Durations are milliseconds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from windlass.api.values import from_rfc3339
-from windlass.engine.access import OVERLAP
-from windlass.engine.core import MAX_WAIT
-from windlass.engine.limiting import SLOT_LEASE
-from windlass.engine.webhooks import DELAYS, SECRET_OVERLAP
+from windlass.defaults import DELIVERY_DELAYS, MAX_WAIT, SECRET_OVERLAP, SLOT_LEASE, TOKEN_OVERLAP
 from windlass.errors import BadInput
 from windlass.machine import ENDED
 from windlass.model import (
@@ -36,7 +33,7 @@ class Body(Struct, frozen=True, forbid_unknown_fields=True):
     """A body in which no member is unknown."""
 
     def arguments(self) -> dict[str, Any]:
-        """What is given, in the engine's words."""
+        """The given members, by the engine's names."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
 
 
@@ -44,7 +41,7 @@ class Body(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DefineJob(Body, frozen=True):
-    """What a job is to be."""
+    """A definition of a job."""
 
     handler: str | None = None
     payload: dict[str, Any] = {}
@@ -53,7 +50,7 @@ class DefineJob(Body, frozen=True):
 
 
 class CreateRun(Body, frozen=True):
-    """A run to be made."""
+    """A run to create."""
 
     job: str
     payload: Any = None
@@ -64,10 +61,10 @@ class CreateRun(Body, frozen=True):
     after: tuple[str, ...] = ()
     after_end: Literal["success", "any"] = "success"
     undefined: Literal["refuse", "wait"] = "refuse"
-    checked: bool | UnsetType = UNSET  # against the signature of the calling code: it is not compared with what the job takes
+    checked: bool | UnsetType = UNSET  # checked against the signature of the calling code: it is not compared with the job's schemas
 
     def new_run(self, now: int) -> NewRun:
-        """The same in the engine's words."""
+        """The run as the engine takes it."""
         due_at, checked = _due_at(self.scheduled_for, self.delay, now), self.checked is True
         return NewRun(self.job, self.payload, self.options, due_at, self.key, self.after, self.after_end, checked=checked)
 
@@ -81,13 +78,13 @@ def _due_at(scheduled_for: str | None, delay: int | None, now: int) -> int | Non
 
 
 class CreateRuns(Body, frozen=True):
-    """Runs to be made together: all of them are stored, or none."""
+    """Runs to create together: all of them are stored, or none."""
 
     runs: list[CreateRun]
 
 
 class PatchRun(Body, frozen=True):
-    """What may be changed of a run that waits; what is left out stays."""
+    """Changes of a waiting run; members left out do not change."""
 
     payload: Any = UNSET
     priority: int | UnsetType = UNSET
@@ -96,7 +93,7 @@ class PatchRun(Body, frozen=True):
     queue: str | UnsetType = UNSET
 
     def arguments(self) -> dict[str, Any]:
-        """What is given, in the engine's words."""
+        """The given members, by the engine's names."""
         words = super().arguments()
         if "scheduled_for" in words:
             words["due_at"] = from_rfc3339(words.pop("scheduled_for"), "scheduled_for")
@@ -104,13 +101,13 @@ class PatchRun(Body, frozen=True):
 
 
 class CancelRun(Body, frozen=True):
-    """Why it is cancelled."""
+    """The reason of a cancel."""
 
     reason: str | None = None
 
 
 class MoveRun(Body, frozen=True, omit_defaults=True):
-    """Where a run is to go in its queue; one of them is given."""
+    """The new place of a run in its queue; exactly one member is given."""
 
     place: int | None = None  # 0 is the head
     to: Literal["top", "bottom"] | None = None
@@ -122,17 +119,17 @@ class MoveRun(Body, frozen=True, omit_defaults=True):
 
 
 class CreateCallback(Body, frozen=True):
-    """A run to be made with a group."""
+    """A run to create with a group."""
 
     job: str
     payload: Any = None
     options: Options = Options()
     scheduled_for: str | None = None
     delay: int | None = None  # milliseconds from now, instead of scheduled_for
-    checked: bool | UnsetType = UNSET  # as of a run
+    checked: bool | UnsetType = UNSET  # as for a run
 
     def new_run(self, now: int) -> NewRun:
-        """The same in the engine's words."""
+        """The run as the engine takes it."""
         due_at = _due_at(self.scheduled_for, self.delay, now)
         return NewRun(self.job, self.payload, self.options, due_at, checked=self.checked is True)
 
@@ -144,12 +141,12 @@ class CreateMember(CreateCallback, frozen=True):
     after: tuple[str, ...] = ()
 
     def member(self, now: int) -> Member:
-        """The same in the engine's words."""
+        """The member as the engine takes it."""
         return Member(self.new_run(now), self.name, self.after)
 
 
 class CreateGroup(Body, frozen=True):
-    """A group to be made: all of its runs are stored, or none."""
+    """A group to create: all of its runs are stored, or none."""
 
     members: tuple[CreateMember, ...]
     kind: GroupKind = "parallel"
@@ -159,7 +156,7 @@ class CreateGroup(Body, frozen=True):
     undefined: Literal["refuse", "wait"] = "refuse"
 
     def new_group(self, now: int, key: Key | None) -> NewGroup:
-        """The same in the engine's words."""
+        """The group as the engine takes it."""
         callback = None if self.callback is None else self.callback.new_run(now)
         return NewGroup(tuple(member.member(now) for member in self.members), self.kind, self.on_failure, callback, self.name, key)
 
@@ -168,7 +165,7 @@ class CreateGroup(Body, frozen=True):
 
 
 class PutSchedule(Body, frozen=True):
-    """A rule to be stored under a key: one of cron, every and at says when."""
+    """A rule to store under a key: one of cron, every and at is given."""
 
     job: str
     cron: str | None = None
@@ -178,18 +175,18 @@ class PutSchedule(Body, frozen=True):
     payload: dict[str, Any] = {}
     options: Options = Options()
     missed: Missed = "latest"
-    most: int = 100
+    max_missed: int = 100
     max_age: int | None = None
     overlap: Overlap = "allow"
     jitter: int = 0
     enabled: bool = True
     by_code: bool = False
     new: bool = False
-    checked: bool = False  # as of a run
+    checked: bool = False  # as for a run
 
 
 class PatchSchedule(Body, frozen=True):
-    """What is to be changed of a schedule; what is left out stays."""
+    """Changes of a schedule; members left out do not change."""
 
     job: str | UnsetType = UNSET
     kind: str | UnsetType = UNSET
@@ -198,7 +195,7 @@ class PatchSchedule(Body, frozen=True):
     payload: dict[str, Any] | UnsetType = UNSET
     options: Options | UnsetType = UNSET
     missed: Missed | UnsetType = UNSET
-    most: int | UnsetType = UNSET
+    max_missed: int | UnsetType = UNSET
     max_age: int | UnsetType | None = UNSET
     overlap: Overlap | UnsetType = UNSET
     jitter: int | UnsetType = UNSET
@@ -209,7 +206,7 @@ class PatchSchedule(Body, frozen=True):
 
 
 class PauseAsked(Body, frozen=True):
-    """What is to be paused; the system has no name."""
+    """What to pause; the system has no name."""
 
     scope: PauseScope
     name: str = ""
@@ -217,7 +214,7 @@ class PauseAsked(Body, frozen=True):
 
 
 class ResumeAsked(Body, frozen=True):
-    """What is to go on."""
+    """What to resume."""
 
     scope: PauseScope
     name: str = ""
@@ -226,20 +223,20 @@ class ResumeAsked(Body, frozen=True):
 class PutQueue(Body, frozen=True):
     """Milliseconds of waiting that one step of priority is worth; null: priorities alone."""
 
-    ageing: int | None
+    aging: int | None
 
 
 class PutResource(Body, frozen=True):
-    """How much there is of a resource, and how often it may be used; null: any number."""
+    """The capacity of a resource, and its rates; null: unlimited."""
 
     capacity: int | None
     rates: tuple[Rate, ...] = ()
     max_wait: int = MAX_WAIT
-    new: bool = False  # one that is there stays as it was set
+    new: bool = False  # an existing one stays as it is
 
 
 class PutRetention(Body, frozen=True):
-    """How long ended runs are kept: milliseconds, or "forever"; null stays as it is."""
+    """How long ended runs are kept: milliseconds, or "forever"; null does not change it."""
 
     keep_succeeded: Keep | None = None
     keep_others: Keep | None = None
@@ -249,9 +246,9 @@ class PutRetention(Body, frozen=True):
 
 
 class ReserveSlot(Body, frozen=True, omit_defaults=True):
-    """A direct call asks for the next slot; with `wait`, the answer may take so many milliseconds if it is not free at once.
+    """A direct call requests the next slot; with `wait`, the answer may take this many milliseconds if it is not free at once.
 
-    With an id and a token of its own it can ask again when the answer was lost.
+    With its own id and token, the request can be repeated when the answer was lost.
     """
 
     resource: str
@@ -264,7 +261,7 @@ class ReserveSlot(Body, frozen=True, omit_defaults=True):
 
 
 class RenewSlot(Body, frozen=True, omit_defaults=True):
-    """Keep a slot; with `wait`, the answer may take so many milliseconds if its turn has not come."""
+    """Renew a slot; with `wait`, the answer may take this many milliseconds if the slot is not held yet."""
 
     token: str
     lease: int = SLOT_LEASE
@@ -281,7 +278,7 @@ class ReleaseSlot(Body, frozen=True):
 
 
 class CreateToken(Body, frozen=True):
-    """A token to be made; with `worker`, it is good for that worker only. Its principal is its own name unless another is given."""
+    """A token to create; with `worker`, it is valid for that worker only. Its principal is its own name unless another is given."""
 
     name: str
     scopes: tuple[Scope, ...]
@@ -291,13 +288,13 @@ class CreateToken(Body, frozen=True):
 
 
 class RotateToken(Body, frozen=True):
-    """For how many milliseconds the old one stays good."""
+    """For how many milliseconds the old one stays valid."""
 
-    overlap: int = OVERLAP
+    overlap: int = TOKEN_OVERLAP
 
 
 class SignIn(Body, frozen=True):
-    """The ticket of a sign-in link, which is good once."""
+    """The ticket of a sign-in link, which is valid once."""
 
     ticket: str
 
@@ -310,13 +307,13 @@ class AddWebhook(Body, frozen=True):
     jobs: tuple[str, ...] | None = None
     queues: tuple[str, ...] | None = None
     states: tuple[State, ...] = ENDED
-    delays: tuple[int, ...] = DELAYS
+    delays: tuple[int, ...] = DELIVERY_DELAYS
     secret: str | None = None
     enabled: bool = True
 
 
 class PatchWebhook(Body, frozen=True):
-    """What is to be changed of an endpoint; what is left out stays."""
+    """Changes of an endpoint; members left out do not change."""
 
     name: str | UnsetType = UNSET
     url: str | UnsetType = UNSET
@@ -328,7 +325,7 @@ class PatchWebhook(Body, frozen=True):
 
 
 class RotateWebhook(Body, frozen=True):
-    """A new secret; those before it sign too for so many milliseconds."""
+    """A new secret; earlier ones also sign for this many milliseconds."""
 
     overlap: int = SECRET_OVERLAP
     secret: str | None = None

@@ -1,4 +1,4 @@
-"""A row of a table of verbs: one thing that can be asked over HTTP. Routes, description, client and docs are read from it."""
+"""A row of a table of verbs: one HTTP request. Routes, OpenAPI document, client and docs are derived from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IN_PATH = re.compile(r"\{([a-z_]+)(?::(int))?\}")
 
 
 class ByRow(NotImplementedError):
-    """The body of a verb whose row says all there is to do."""
+    """The body of a method that is fully defined by its row."""
 
 
 class Param(Struct, frozen=True):
@@ -34,14 +34,14 @@ class Param(Struct, frozen=True):
     name: str
     kind: Any = str | None
     default: Any = None
-    word: str = ""  # the engine's word for it, where that is another
+    word: str = ""  # the engine's name for it, if different
     header: bool = False
-    form: Form | None = None  # of the engine's value
+    form: Form | None = None  # to the engine's value
     description: str = ""
 
     @property
     def argument(self) -> str:
-        """The name under which a call has it."""
+        """The name of its argument."""
         return self.word or self.name.lower().replace("-", "_")
 
 
@@ -53,20 +53,20 @@ IDEMPOTENCY_KEY = Param("Idempotency-Key", Annotated[str, Meta(min_length=1, max
 
 
 class Verb(Struct, frozen=True, dict=True):
-    """One verb. It is the engine's verb of this name, unless the hub has a handler of its own for it."""
+    """One verb. It calls the engine's verb of this name, unless the hub has its own handler."""
 
     name: str
     method: str
     path: str
     summary: str
     gives: Gives
-    scope: str | tuple[str, ...] | None = ()  # one of several is enough; () is for nobody, None for everybody, without a token
+    scope: str | tuple[str, ...] | None = ()  # one of several is enough; () admits no token, None needs no token
     query: tuple[Param, ...] = ()
-    takes: Any = None  # the type of the body; where it may be None, the body may be left out
-    lean: bool = False  # the body holds JSON only as text, so that it is read in one step
+    takes: Any = None  # the type of the body; if it may be None, the body is optional
+    lean: bool = False  # the body contains JSON only as text, so it is parsed in one step
     status: int = 200
     audit: str | None = None  # "cancel run {run_id}": what is done, and to what
-    repeatable: bool = False  # asking twice does no more than asking once
+    repeatable: bool = False  # repeating it has no further effect
     ticket: bool = False  # a ticket in the address is enough
     described: bool = True
 
@@ -82,13 +82,13 @@ class Verb(Struct, frozen=True, dict=True):
 
     @cached_property
     def optional(self) -> bool:
-        """Whether its body may be left out."""
+        """Whether its body is optional."""
         kind = msgspec.inspect.type_info(self.takes)
         return isinstance(kind, msgspec.inspect.UnionType) and kind.includes_none
 
 
 def verb(method: str, path: str, summary: str, gives: Gives, **more: Any) -> Callable[[F], F]:
-    """Give a verb its row: called on a client, it is asked of the hub by that row."""
+    """Attach a row to a verb: called on a client, the method is sent to the hub by that row."""
 
     def decorate(function: F) -> F:
         row = Verb(function.__name__, method, path, summary, gives, **more)

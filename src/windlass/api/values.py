@@ -1,4 +1,4 @@
-"""Instants and JSON as they cross the network: RFC 3339 in UTC, and JSON that was stored as text."""
+"""Instants and JSON in the HTTP interface: RFC 3339 in UTC, and JSON that was stored as text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def from_rfc3339(text: str, what: str) -> int:
 
 
 def to_raw(text: str) -> Any:
-    """Stored JSON as it is: to read it only to write it again would cost more than all the rest."""
+    """Stored JSON, passed on unparsed: parsing and encoding it again would cost more than everything else."""
     return msgspec.Raw(text.encode())
 
 

@@ -1,4 +1,4 @@
-"""The records that cross the network, and how each is shown."""
+"""The views of all records of the HTTP interface."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from windlass.answers import Holder, Kept, Minute, Occupants, Preview, Reason, ResourceState, Retention, Stats
 from windlass.api.codec import JSON, Added, Form, View, instant
 from windlass.api.values import from_rfc3339, to_rfc3339, to_text
-from windlass.engine import Reason
-from windlass.engine.controls import Occupants, ResourceState
-from windlass.engine.retention import Kept, Retention
-from windlass.engine.schedules import Preview, described, edited, fingerprint
-from windlass.engine.stats import Minute, Stats
-from windlass.gates import gate_key, parts_of
+from windlass.firing import described, edited, fingerprint
+from windlass.limiters import limiter_key, parts_of
 from windlass.machine import ENDED, MOVES, Cancel, Command, Patch, Reorder
 from windlass.model import (
     FOREVER,
@@ -24,7 +21,7 @@ from windlass.model import (
     Entry,
     Failure,
     Group,
-    Job,
+    JobRecord,
     Keep,
     Lane,
     Listed,
@@ -40,10 +37,9 @@ from windlass.model import (
     State,
     Token,
     Webhook,
-    Worker,
+    WorkerRecord,
     kept,
 )
-from windlass.store.order import Holder
 
 # Runs
 
@@ -71,7 +67,7 @@ def _finish_run(run: Run, view: Any) -> Run:
 REFUSALS = View(
     Refusals,
     "RefusalsView",
-    "That a payload does not fit the code of workers: which codes, how often in a row, and since when.",
+    "A payload that does not fit the code of workers: which fingerprints, how often in a row, and since when.",
     forms={"since": instant("since")},
     optional=("worker",),
     omit_defaults=True,
@@ -91,31 +87,31 @@ RUN = View(
     "A run, without its lease and its place in the queue.",
     hidden={
         "seq": 0, "lane": 0, "position": 0, "attempt_id": None, "token": None, "slot": None, "lease": None,
-        "lease_until": None, "look_at": None, "output_hash": None, "schedule": None, "keys": None,
-        "parked": None, "aged": None, "grouped": None,
+        "lease_until": None, "lease_check_at": None, "output_hash": None, "schedule": None, "keys": None,
+        "parked": None, "aging_priority": None, "grouped": None,
     },
-    renamed={"band": "priority", "burnt": "failures"},
+    renamed={"priority_key": "priority"},
     forms={
         "payload": JSON,
         "output": JSON,
         "progress": JSON,
         "instant": instant("instant"),
         "error": FAILURE.as_form(),
-        "band": Form(int, _negative, _negative),
+        "priority_key": Form(int, _negative, _negative),
         "keep": Form(Keep, kept, lambda keep: FOREVER if keep == "forever" else keep),
     },
     added={
         "attempt_id": Added(str, lambda run: run.current_attempt),
-        "scheduled_for": Added(str, lambda run: to_rfc3339(run.scheduled_for)),  # the instant of its schedule; else when it is due
+        "scheduled_for": Added(str, lambda run: to_rfc3339(run.scheduled_for)),  # the instant of its schedule; otherwise when it is due
         "actions": Added(tuple[str, ...], lambda run: _ACTIONS[run.state], ()),
-        "left_out": Added(tuple[str, ...], lambda run: tuple(_sizes(run)), ()),  # too large for a list; ask for the run itself
-        "sizes": Added(dict[str, int], _sizes, {}),  # of what a list leaves out, in bytes
+        "left_out": Added(tuple[str, ...], lambda run: tuple(_sizes(run)), ()),  # too large for a list; fetch the run itself
+        "sizes": Added(dict[str, int], _sizes, {}),  # of members that a list leaves out, in bytes
     },
     finish=_finish_run,
 )  # fmt: skip
 
 ATTEMPT = View(Attempt, "AttemptView", "One execution of a run.", hidden={"run": "", "token": None}, forms={"error": FAILURE.as_form()})
-RESULT = View(Result, "ResultView", "The end of a run, for a run that waited for it.", forms={"output": JSON})
+RESULT = View(Result, "ResultView", "The result of a predecessor.", forms={"output": JSON})
 ENTRY = View(
     Entry,
     "Event",
@@ -127,11 +123,11 @@ ENTRY = View(
 )
 
 PER_ATTEMPT = 100_000
-"""Log lines are counted through all attempts of a run in steps of this size, so that the lines of the first keep their own numbers."""
+"""Cursors of log lines count all attempts of a run in steps of this size, so that lines of the first keep their own numbers."""
 
 
 def line_cursor(attempt: int, n: int) -> int:
-    """The place of a line among all lines of its run; the lines of the first attempt have their own numbers."""
+    """The cursor of a line among all lines of its run; lines of the first attempt have their own numbers."""
     return (attempt - 1) * PER_ATTEMPT + n
 
 
@@ -143,7 +139,7 @@ def line_place(cursor: int) -> tuple[int, int]:
 LINE = View(
     LogLine,
     "LineView",
-    "A log line, and the cursor behind it.",
+    "A log line, and the cursor after it.",
     renamed={"text": "line"},
     added={"cursor": Added(int, lambda line: line_cursor(line.attempt, line.n))},
 )
@@ -164,7 +160,7 @@ def _read_facts(facts: dict[str, Any]) -> dict[str, Any]:
 REASON = View(
     Reason,
     "Reason",
-    "One thing that holds a run back, in words and as data.",
+    "One reason that blocks a run, as text and as data.",
     forms={"data": Form(dict[str, Any], _show_facts, _read_facts)},
     optional=("data",),
 )
@@ -179,23 +175,23 @@ GROUP = View(
 
 # Jobs and schedules
 
-JOB = View(Job, "JobView", "A definition. A list leaves out `takes`, the JSON Schema of its arguments.", hidden={"id": 0})
+JOB = View(JobRecord, "JobView", "A definition. A list leaves out `takes`, the JSON Schema of its arguments.", hidden={"id": 0})
 
 
 def _finish_schedule(schedule: Schedule, view: Any) -> Schedule:
     if not view.by_code:
         return schedule
-    return replace(schedule, said="" if view.edited else fingerprint(schedule))
+    return replace(schedule, code_hash="" if view.edited else fingerprint(schedule))
 
 
 SCHEDULE = View(
     Schedule,
     "ScheduleView",
-    "A rule that makes runs.",
-    hidden={"id": 0, "said": None},
+    "A rule that creates runs.",
+    hidden={"id": 0, "code_hash": None},
     forms={"anchor": instant("anchor")},
     added={
-        "by_code": Added(bool, lambda schedule: schedule.said is not None),
+        "by_code": Added(bool, lambda schedule: schedule.code_hash is not None),
         "edited": Added(bool, edited),
         "in_words": Added(str, described),
     },
@@ -206,14 +202,12 @@ SKIPPED = View(Skipped, "SkippedView", "Instants of a schedule that did not beco
 
 # Limits
 
-PAUSE = View(Pause, "PauseView", "A queue, a job or the whole system of which nothing is handed out.")
-RESOURCE = View(
-    ResourceState, "ResourceView", "A resource, and how much of it is occupied; under keys, of all of them together.", flat=("resource",)
-)
+PAUSE = View(Pause, "PauseView", "A pause of a queue, a job or the whole system: none of its runs are claimed.")
+RESOURCE = View(ResourceState, "ResourceView", "A resource, and how much of it is occupied, over all of its keys.", flat=("resource",))
 SLOT = View(
     Slot,
     "SlotView",
-    "The place of a direct call at a resource. Its token is shown to its owner only.",
+    "A direct call that waits for or holds a slot. Its token is shown to its owner only.",
     hidden={"key": "", "token": ""},
     renamed={"seq": "n"},  # a smaller one is served first
     forms={"lease_until": instant("lease_until")},
@@ -223,7 +217,7 @@ SLOT = View(
         "token": Added(str | None, lambda slot: None, None),
     },
     omit_defaults=True,
-    finish=lambda slot, view: replace(slot, key=gate_key(view.resource, view.key), token=view.token or ""),
+    finish=lambda slot, view: replace(slot, key=limiter_key(view.resource, view.key), token=view.token or ""),
 )
 HOLDER = View(Holder, "HolderView", "A run that occupies some of a resource.")
 OCCUPANTS = View(
@@ -233,48 +227,50 @@ KEPT = View(Kept, "KeptView", "How long ended runs are kept, and where that come
 RETENTION = View(
     Retention,
     "RetentionView",
-    "How long ended runs are kept that do not say so themselves.",
+    "How long ended runs are kept that have no time of their own.",
     forms={"keep_succeeded": KEPT.as_form(), "keep_others": KEPT.as_form()},
 )
 LANE = View(
     Lane,
     "LaneView",
-    "What of a queue the same workers may take. `used_at` is exact to the day; `owner` is the token that made it.",
+    "A set of runs that the same workers may take. `used_at` is exact to the day; `owner` is the principal that created it.",
     forms={"used_at": Form(str, lambda at: to_rfc3339(at) if at else None, lambda text: from_rfc3339(text, "used_at"))},
 )
 
 # Workers and counts
 
-WORKER = View(Worker, "WorkerView", "A worker as it was last seen, and how much it holds now.", flat=("info",), optional=("stopped_at",))
-MINUTE = View(Minute, "MinuteView", "How much there was in the minute that begins then.")
+WORKER = View(
+    WorkerRecord, "WorkerView", "A worker as it last registered, and what it holds now.", flat=("info",), optional=("stopped_at",)
+)
+MINUTE = View(Minute, "MinuteView", "The counts of the minute that begins then.")
 STATS = View(
     Stats,
     "StatsView",
-    "How many runs there are in each state, or have ever ended in it; and how much there was, by minute, and by job and queue.",
+    "How many runs there are in each state, or have ever ended in it; and the counts by minute, and by job and queue.",
     forms={"minutes": MINUTE.as_list()},
 )
 
 # Access and webhooks
 
-TOKEN = View(Token, "TokenView", "A token; nothing of its secret.", hidden={"hash": "", "lasts": None})
-AUDITED = View(Audited, "AuditView", "What was done, and by whom.")
+TOKEN = View(Token, "TokenView", "A token; nothing of its secret.", hidden={"hash": "", "ttl": None})
+AUDITED = View(Audited, "AuditView", "One audited action and its actor.")
 DELIVERY = View(
     Delivery,
     "DeliveryView",
-    "One change, sent to one endpoint. Its id is the webhook-id of every try.",
+    "One change, sent to one endpoint. Its id is the webhook-id of every attempt.",
     hidden={"seq": 0, "token": None},
 )
 
 
 def _finish_webhook(webhook: Webhook, view: Any) -> Webhook:
     paused_until = 0 if view.paused_until is None else from_rfc3339(view.paused_until, "paused_until")
-    return replace(webhook, paused_until=paused_until, secrets=(Secret(""),) * view.secrets)  # the keys themselves stay with the hub
+    return replace(webhook, paused_until=paused_until, secrets=(Secret(""),) * view.secrets)  # secrets are never returned
 
 
 WEBHOOK = View(
     Webhook,
     "WebhookView",
-    "An endpoint that changes are sent to; never a secret.",
+    "An endpoint that changes are sent to, without its secrets.",
     hidden={"secrets": (), "paused_until": 0, "begins": "", "rev": 0},
     added={
         "paused_until": Added(str | None, lambda webhook: to_rfc3339(webhook.paused_until) if webhook.paused_until else None),
@@ -285,17 +281,17 @@ WEBHOOK = View(
 
 
 def current(webhook: Webhook, now: int) -> Webhook:
-    """An endpoint as it is at a time: without a pause that is over, and without secrets that sign no more."""
+    """An endpoint at a time: without an expired pause, and without expired secrets."""
     secrets = tuple(secret for secret in webhook.secrets if secret.until is None or secret.until > now)
     return replace(webhook, paused_until=webhook.paused_until if webhook.paused_until > now else 0, secrets=secrets)
 
 
 def webhook_view(webhook: Webhook, now: int) -> Any:
-    """The view of an endpoint as it is at a time."""
+    """The view of an endpoint at a time."""
     return WEBHOOK.show(current(webhook, now))
 
 
 def made_webhook(answer: Any) -> Webhook:
-    """An endpoint that was just made, with its secret."""
+    """An endpoint that was just created, with its secret."""
     webhook = WEBHOOK.read(answer.webhook)
     return replace(webhook, secrets=(Secret(answer.secret), *webhook.secrets[1:]))

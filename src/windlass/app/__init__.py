@@ -1,4 +1,4 @@
-"""What a user imports: the apps, their jobs, and the handles of runs."""
+"""The public library: the apps, their jobs, and the handles of runs."""
 
 from windlass.app.apps import App, AsyncApp
 from windlass.app.groups import AsyncGroupHandle, GroupHandle

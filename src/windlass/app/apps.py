@@ -1,4 +1,4 @@
-"""`App` and `AsyncApp`: what a user imports. The same names in both; one works on the caller's thread, the other in an event loop."""
+"""`App` and `AsyncApp`, with the same methods: one runs on the caller's thread, the other in an event loop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Never, Unpack
 
+from windlass.answers import Page
 from windlass.app.groups import AsyncGroupDraft, AsyncGroupHandle, GroupDraft, GroupHandle, new_group
 from windlass.app.handles import AsyncHandle, Handle
 from windlass.app.jobs import AsyncJob, AsyncJobMaker, Job, JobMaker, Kind, from_command
@@ -21,14 +22,13 @@ from windlass.app.registry import RECYCLE
 from windlass.app.resources import paused
 from windlass.app.schedules import AsyncScheduleMaker, ScheduleMaker, ScheduleOptions, check_rule, planned
 from windlass.app.working import Working, drive
-from windlass.engine import Page
 from windlass.model import NewRun, OnFailure, Pause, Schedule, State
 from windlass.slots import HeldSlot, in_loop, on_thread
 from windlass.store.base import run_sync
 
 
 class App(Working):
-    """Jobs, and the store that keeps their runs, for plain code. Safe to share between threads."""
+    """Jobs, and the store of their runs, for synchronous code. Threads may share it."""
 
     _job = Job
 
@@ -38,10 +38,10 @@ class App(Working):
         kind: Kind | None = None,
         memory_limit: int | None = None,
         recycle: int = RECYCLE,
-        **said: Unpack[JobOptions],
+        **options: Unpack[JobOptions],
     ) -> JobMaker:
         """Make a function a job. `async def` runs in the worker's loop, a plain function in a thread, kind='process' in a process."""
-        return self._job_maker(function, said, kind, memory_limit, recycle)
+        return self._job_maker(function, options, kind, memory_limit, recycle)
 
     def command(
         self,
@@ -51,20 +51,20 @@ class App(Working):
         cwd: str | None = None,
         environment: dict[str, str] | None = None,
         memory_limit: int | None = None,
-        **said: Unpack[CommandOptions],
+        **options: Unpack[CommandOptions],
     ) -> Job[..., Any]:
-        """Make a command a job. It gets the payload as JSON on standard input, or where an argument says {payload}."""
-        return self._add(from_command(Job[..., Any], self, name, argv, said, cwd, environment, memory_limit))
+        """Make a command a job. It gets the payload as JSON on standard input, or in place of an argument {payload}."""
+        return self._add(from_command(Job[..., Any], self, name, argv, options, cwd, environment, memory_limit))
 
-    def cron(self, expression: str, **said: Unpack[ScheduleOptions]) -> ScheduleMaker:
-        """Have a job run by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""
-        check_rule("cron", expression, said)
-        return self._schedule_maker(said, cron=expression)
+    def cron(self, expression: str, **options: Unpack[ScheduleOptions]) -> ScheduleMaker:
+        """Schedule a job by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""
+        check_rule("cron", expression, options)
+        return self._schedule_maker(options, cron=expression)
 
-    def every(self, interval: str | Duration, **said: Unpack[ScheduleOptions]) -> ScheduleMaker:
-        """Have a job run again and again: `@app.every("15m")`, on a job or on a function."""
-        check_rule("interval", interval, said)
-        return self._schedule_maker(said, every=interval)
+    def every(self, interval: str | Duration, **options: Unpack[ScheduleOptions]) -> ScheduleMaker:
+        """Schedule a job at an interval: `@app.every("15m")`, on a job or on a function."""
+        check_rule("interval", interval, options)
+        return self._schedule_maker(options, every=interval)
 
     def schedule(
         self,
@@ -74,14 +74,14 @@ class App(Working):
         every: str | Duration | None = None,
         at: datetime | str | None = None,
         new: bool = False,
-        **said: Unpack[ScheduleOptions],
+        **options: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Store a schedule now, at run time; the same key again updates it, or with `new` is refused."""
-        return run_sync(self._schedule(self.verbs, planned(self._known(job), cron=cron, every=every, at=at, said=said), new=new))
+        """Store a schedule now; the same key again updates it, or raises with `new`."""
+        return run_sync(self._schedule(self.verbs, planned(self._known(job), cron=cron, every=every, at=at, options=options), new=new))
 
-    def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **said: Unpack[RunOptions]) -> Handle[Any]:
-        """Store a run of a job by its name, which may be defined elsewhere."""
-        return self.enqueue_one(self._by_name(job, payload, said), connection=connection)
+    def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **options: Unpack[RunOptions]) -> Handle[Any]:
+        """Store a run of a job by its name; the job may be defined elsewhere."""
+        return self.enqueue_one(self._by_name(job, payload, options), connection=connection)
 
     def enqueue_one(self, new: NewRun, *, connection: Any = None) -> Handle[Any]:
         """Store a run made by `job.new(...)`."""
@@ -89,7 +89,7 @@ class App(Working):
         return handles[0]
 
     def enqueue_many(self, news: Iterable[NewRun], *, connection: Any = None) -> list[Handle[Any]]:
-        """Store runs made by `job.new(...)`, in slices of 10,000, each of them whole or not at all."""
+        """Store runs made by `job.new(...)`, in chunks of 10,000, each completely or not at all."""
         handles: list[Handle[Any]] = []
         for slice_ in self._slices(news):
             handles += run_sync(self._enqueued(Handle, slice_, connection))
@@ -97,9 +97,9 @@ class App(Working):
 
     @contextlib.contextmanager
     def transaction(self, connection: Any = None) -> Iterator[None]:
-        """Store what is enqueued in the block together at its end, or nothing when it fails.
+        """Store the runs enqueued in the block together at its end, or none if it raises.
 
-        With a psycopg connection of your own, what is enqueued becomes part of your transaction instead, and real when you commit.
+        With your own psycopg connection, the runs become part of your transaction instead, and exist when you commit.
         """
         with self._block(connection) as block:
             yield
@@ -112,11 +112,11 @@ class App(Working):
     def chain(
         self, runs: Iterable[NewRun], *, name: str | None = None, on_failure: OnFailure = "stop", callback: NewRun | None = None
     ) -> GroupHandle:
-        """Store runs made by `job.new(...)` as a group in which each begins when the one before has ended."""
+        """Store runs made by `job.new(...)` as a group in which each starts when the previous one has ended."""
         return GroupHandle(self, run_sync(self.store_group(new_group("sequential", runs, name, on_failure, callback), None)))
 
     def parallel(self, runs: Iterable[NewRun], *, name: str | None = None, callback: NewRun | None = None) -> GroupHandle:
-        """Store runs made by `job.new(...)` as a group in which nobody waits for anybody; the callback begins when all have ended."""
+        """Store runs made by `job.new(...)` as a group without dependencies; the callback starts when all have ended."""
         return GroupHandle(self, run_sync(self.store_group(new_group("parallel", runs, name, "stop", callback), None)))
 
     def find_group(self, group_id: str) -> GroupHandle:
@@ -124,24 +124,24 @@ class App(Working):
         return GroupHandle(self, run_sync(self.verbs.get_group(group_id)))
 
     def pause(self, *, queue: str | None = None, job: str | None = None, everything: bool = False, reason: str | None = None) -> Pause:
-        """Hand nothing out of a queue, of a job, or at all, until it is resumed; what runs goes on."""
+        """Pause a queue, a job, or everything until it is resumed: no runs are claimed, and running ones continue."""
         return run_sync(self.verbs.pause(*paused(queue, job, everything), reason=reason))
 
     def resume(self, *, queue: str | None = None, job: str | None = None, everything: bool = False) -> bool:
-        """Hand out again; False when it was not paused."""
+        """Resume what was paused; False when it was not paused."""
         return run_sync(self.verbs.resume(*paused(queue, job, everything)))
 
     @contextlib.contextmanager
     def slot(
         self, resource: str, *, timeout: Duration | None = None, key: str | None = None, weight: int = 1, lease: Duration | None = None
     ) -> Iterator[HeldSlot]:
-        """Hold the next slot of a resource for the block: behind what runs and those who asked before, ahead of every queue.
+        """Hold the next slot of a resource for the block: after running runs and earlier calls, ahead of every queue.
 
-        Nothing that runs is interrupted, and no run is made. NotInTime when it is not free in time; LeaseLost at the end of the
-        block when it was lost meanwhile, of which `slot.lost` tells inside.
+        No running run is interrupted, and no run is created. Timeout when it is not free in time; LeaseLost at the end of the
+        block when it was lost meanwhile, which `slot.lost` shows inside.
         """
-        with on_thread(run_sync(self._line(resource)), self._call(resource, key, weight, timeout, lease)) as held:
-            yield held
+        with on_thread(run_sync(self._line(resource)), self._call(resource, key, weight, timeout, lease)) as slot:
+            yield slot
 
     def run(self, run_id: str) -> Handle[Any]:
         """The run with this id."""
@@ -153,14 +153,14 @@ class App(Working):
         return run_sync(self.verbs.runs(job=job, queue=queue, state=state, count=count))
 
     def work(self, *, burst: bool = False, **settings: Unpack[WorkerOptions]) -> bool:
-        """Work until a signal says stop, or, with `burst`, until nothing is queued; whether the process is worn out.
+        """Work until a signal stops it, or, with `burst`, until nothing is queued; returns whether the process needs a restart.
 
         Takes what `worker` takes.
         """
         return drive(self._work(burst, settings))
 
     def close(self) -> None:
-        """Let go of the store; it opens again when it is needed."""
+        """Close the store; it reopens when it is needed."""
         run_sync(self._close())
 
     def __enter__(self) -> App:
@@ -171,7 +171,7 @@ class App(Working):
 
 
 class AsyncApp(Working):
-    """The same for event loops: what waits for the store is awaited."""
+    """The same for event loops: methods that use the store are awaited."""
 
     _blocking, _job = False, AsyncJob
 
@@ -181,10 +181,10 @@ class AsyncApp(Working):
         kind: Kind | None = None,
         memory_limit: int | None = None,
         recycle: int = RECYCLE,
-        **said: Unpack[JobOptions],
+        **options: Unpack[JobOptions],
     ) -> AsyncJobMaker:
         """Make a function a job. `async def` runs in the worker's loop, a plain function in a thread, kind='process' in a process."""
-        return self._job_maker(function, said, kind, memory_limit, recycle)
+        return self._job_maker(function, options, kind, memory_limit, recycle)
 
     def command(
         self,
@@ -194,20 +194,20 @@ class AsyncApp(Working):
         cwd: str | None = None,
         environment: dict[str, str] | None = None,
         memory_limit: int | None = None,
-        **said: Unpack[CommandOptions],
+        **options: Unpack[CommandOptions],
     ) -> AsyncJob[..., Any]:
-        """Make a command a job. It gets the payload as JSON on standard input, or where an argument says {payload}."""
-        return self._add(from_command(AsyncJob[..., Any], self, name, argv, said, cwd, environment, memory_limit))
+        """Make a command a job. It gets the payload as JSON on standard input, or in place of an argument {payload}."""
+        return self._add(from_command(AsyncJob[..., Any], self, name, argv, options, cwd, environment, memory_limit))
 
-    def cron(self, expression: str, **said: Unpack[ScheduleOptions]) -> AsyncScheduleMaker:
-        """Have a job run by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""
-        check_rule("cron", expression, said)
-        return self._schedule_maker(said, cron=expression)
+    def cron(self, expression: str, **options: Unpack[ScheduleOptions]) -> AsyncScheduleMaker:
+        """Schedule a job by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""
+        check_rule("cron", expression, options)
+        return self._schedule_maker(options, cron=expression)
 
-    def every(self, interval: str | Duration, **said: Unpack[ScheduleOptions]) -> AsyncScheduleMaker:
-        """Have a job run again and again: `@app.every("15m")`, on a job or on a function."""
-        check_rule("interval", interval, said)
-        return self._schedule_maker(said, every=interval)
+    def every(self, interval: str | Duration, **options: Unpack[ScheduleOptions]) -> AsyncScheduleMaker:
+        """Schedule a job at an interval: `@app.every("15m")`, on a job or on a function."""
+        check_rule("interval", interval, options)
+        return self._schedule_maker(options, every=interval)
 
     async def schedule(
         self,
@@ -217,14 +217,14 @@ class AsyncApp(Working):
         every: str | Duration | None = None,
         at: datetime | str | None = None,
         new: bool = False,
-        **said: Unpack[ScheduleOptions],
+        **options: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Store a schedule now, at run time; the same key again updates it, or with `new` is refused."""
-        return await self._schedule(self.verbs, planned(self._known(job), cron=cron, every=every, at=at, said=said), new=new)
+        """Store a schedule now; the same key again updates it, or raises with `new`."""
+        return await self._schedule(self.verbs, planned(self._known(job), cron=cron, every=every, at=at, options=options), new=new)
 
-    async def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **said: Unpack[RunOptions]) -> AsyncHandle[Any]:
-        """Store a run of a job by its name, which may be defined elsewhere."""
-        return await self.enqueue_one(self._by_name(job, payload, said), connection=connection)
+    async def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **options: Unpack[RunOptions]) -> AsyncHandle[Any]:
+        """Store a run of a job by its name; the job may be defined elsewhere."""
+        return await self.enqueue_one(self._by_name(job, payload, options), connection=connection)
 
     async def enqueue_one(self, new: NewRun, *, connection: Any = None) -> AsyncHandle[Any]:
         """Store a run made by `job.new(...)`."""
@@ -232,7 +232,7 @@ class AsyncApp(Working):
         return handles[0]
 
     async def enqueue_many(self, news: Iterable[NewRun], *, connection: Any = None) -> list[AsyncHandle[Any]]:
-        """Store runs made by `job.new(...)`, in slices of 10,000, each of them whole or not at all."""
+        """Store runs made by `job.new(...)`, in chunks of 10,000, each completely or not at all."""
         handles: list[AsyncHandle[Any]] = []
         for slice_ in self._slices(news):
             handles += await self._enqueued(AsyncHandle, slice_, connection)
@@ -240,9 +240,9 @@ class AsyncApp(Working):
 
     @contextlib.asynccontextmanager
     async def transaction(self, connection: Any = None) -> AsyncIterator[None]:
-        """Store what is enqueued in the block together at its end, or nothing when it fails.
+        """Store the runs enqueued in the block together at its end, or none if it raises.
 
-        With a psycopg connection of your own, what is enqueued becomes part of your transaction instead, and real when you commit.
+        With your own psycopg connection, the runs become part of your transaction instead, and exist when you commit.
         """
         with self._block(connection) as block:
             yield
@@ -255,11 +255,11 @@ class AsyncApp(Working):
     async def chain(
         self, runs: Iterable[NewRun], *, name: str | None = None, on_failure: OnFailure = "stop", callback: NewRun | None = None
     ) -> AsyncGroupHandle:
-        """Store runs made by `job.new(...)` as a group in which each begins when the one before has ended."""
+        """Store runs made by `job.new(...)` as a group in which each starts when the previous one has ended."""
         return AsyncGroupHandle(self, await self.store_group(new_group("sequential", runs, name, on_failure, callback), None))
 
     async def parallel(self, runs: Iterable[NewRun], *, name: str | None = None, callback: NewRun | None = None) -> AsyncGroupHandle:
-        """Store runs made by `job.new(...)` as a group in which nobody waits for anybody; the callback begins when all have ended."""
+        """Store runs made by `job.new(...)` as a group without dependencies; the callback starts when all have ended."""
         return AsyncGroupHandle(self, await self.store_group(new_group("parallel", runs, name, "stop", callback), None))
 
     async def find_group(self, group_id: str) -> AsyncGroupHandle:
@@ -269,24 +269,24 @@ class AsyncApp(Working):
     async def pause(
         self, *, queue: str | None = None, job: str | None = None, everything: bool = False, reason: str | None = None
     ) -> Pause:
-        """Hand nothing out of a queue, of a job, or at all, until it is resumed; what runs goes on."""
+        """Pause a queue, a job, or everything until it is resumed: no runs are claimed, and running ones continue."""
         return await self.verbs.pause(*paused(queue, job, everything), reason=reason)
 
     async def resume(self, *, queue: str | None = None, job: str | None = None, everything: bool = False) -> bool:
-        """Hand out again; False when it was not paused."""
+        """Resume what was paused; False when it was not paused."""
         return await self.verbs.resume(*paused(queue, job, everything))
 
     @contextlib.asynccontextmanager
     async def slot(
         self, resource: str, *, timeout: Duration | None = None, key: str | None = None, weight: int = 1, lease: Duration | None = None
     ) -> AsyncIterator[HeldSlot]:
-        """Hold the next slot of a resource for the block: behind what runs and those who asked before, ahead of every queue.
+        """Hold the next slot of a resource for the block: after running runs and earlier calls, ahead of every queue.
 
-        Nothing that runs is interrupted, and no run is made. NotInTime when it is not free in time; LeaseLost at the end of the
-        block when it was lost meanwhile, of which `slot.lost` tells inside.
+        No running run is interrupted, and no run is created. Timeout when it is not free in time; LeaseLost at the end of the
+        block when it was lost meanwhile, which `slot.lost` shows inside.
         """
-        async with in_loop(await self._line(resource), self._call(resource, key, weight, timeout, lease)) as held:
-            yield held
+        async with in_loop(await self._line(resource), self._call(resource, key, weight, timeout, lease)) as slot:
+            yield slot
 
     async def run(self, run_id: str) -> AsyncHandle[Any]:
         """The run with this id."""
@@ -298,14 +298,14 @@ class AsyncApp(Working):
         return await self.verbs.runs(job=job, queue=queue, state=state, count=count)
 
     async def work(self, *, burst: bool = False, **settings: Unpack[WorkerOptions]) -> bool:
-        """Work until a signal says stop, or, with `burst`, until nothing is queued; whether the process is worn out.
+        """Work until a signal stops it, or, with `burst`, until nothing is queued; returns whether the process needs a restart.
 
         Takes what `worker` takes.
         """
         return await self._work(burst, settings)
 
     async def close(self) -> None:
-        """Let go of the store; it opens again when it is needed."""
+        """Close the store; it reopens when it is needed."""
         await self._close()
 
     async def __aenter__(self) -> AsyncApp:

@@ -1,4 +1,4 @@
-"""Enqueueing: runs that code asks for become runs in the store, alone, together, or in a transaction."""
+"""Enqueueing: stores the runs that code requests, alone, together, or in a transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from windlass.app.options import (
 )
 from windlass.app.registry import Registry
 from windlass.clock import Clock
-from windlass.config import located, shown
+from windlass.config.addresses import located, shown
 from windlass.errors import BadInput
 from windlass.model import Created, Group, Limits, NewGroup, NewRun
 
@@ -34,14 +34,14 @@ _SHARING = {
     "Use app.transaction(), or enqueue after your own commit.",
     "hub": "Through a hub no run can be part of a transaction of yours. Enqueue after your own commit.",
 }
-"""What to do instead, where runs are to be enqueued on a connection that cannot be shared."""
+"""What to do instead, when runs cannot be enqueued on the given connection."""
 
 
 class Block:
-    """A transaction's block: runs that are stored together at its end, or the caller's connection that they go to at once."""
+    """A transaction block: it collects runs that are stored at its end, or has the caller's connection, to which they go at once."""
 
     def __init__(self, engine: Verbs | None) -> None:
-        self.engine, self.open = engine, True  # a task begun inside may go on after its end
+        self.engine, self.open = engine, True  # a task started inside may outlive the block
         self.news: list[NewRun] = []
         self.handles: list[Any] = []
 
@@ -61,12 +61,12 @@ class Enqueueing(Registry):
         self._within: ContextVar[Block | None] = ContextVar("windlass_transaction", default=None)
 
     async def _enqueued(self, handle: Callable[..., H], news: Sequence[NewRun], connection: Any = None) -> list[H]:
-        """Handles of these runs, which are stored now or, inside a transaction's block, at its end."""
+        """Handles of these runs, which are stored now or, inside a transaction block, at its end."""
         reads = {name: self._reader(name) for name in {new.job for new in news}}
         block = self._collecting() if connection is None else None
         if block is None:
             created = await self._stored(news, connection)
-            return [handle(self, new.job, reads[new.job], made.id, made.created) for new, made in zip(news, created, strict=True)]
+            return [handle(self, new.job, reads[new.job], answer.id, answer.created) for new, answer in zip(news, created, strict=True)]
         handles = [handle(self, new.job, reads[new.job]) for new in news]
         block.news += news
         block.handles += handles
@@ -76,7 +76,7 @@ class Enqueueing(Registry):
         return self.jobs[job].read if job in self.jobs else None
 
     def _collecting(self) -> Block | None:
-        """The block that stores at its end what is enqueued now, if there is one."""
+        """The current transaction block, if there is one."""
         block = self._within.get()
         return block if block is not None and block.open and block.engine is None else None
 
@@ -85,7 +85,7 @@ class Enqueueing(Registry):
         return await self._storing(connection).create(news)
 
     def _storing(self, connection: Any) -> Verbs:
-        """The engine that stores what is enqueued now: on the caller's connection, where there is one."""
+        """The engine that stores new runs: on the caller's connection, if there is one."""
         block = self._within.get()
         if connection is not None:
             return self._on(connection)
@@ -102,15 +102,15 @@ class Enqueueing(Registry):
         return await self._storing(connection).create_group(new)
 
     async def _end(self, block: Block) -> None:
-        """Store what a block has collected, or leave it to the block around it."""
+        """Store the runs of a block, or leave them to the enclosing block."""
         if not block.news:
             return
         if (around := self._collecting()) is not None:
             around.news += block.news
             around.handles += block.handles
             return
-        for handle, made in zip(block.handles, await self._stored(block.news, None), strict=True):
-            handle.known(made.id, created=made.created)
+        for handle, answer in zip(block.handles, await self._stored(block.news, None), strict=True):
+            handle.known(answer.id, created=answer.created)
 
     @contextlib.contextmanager
     def _block(self, connection: Any) -> Iterator[Block]:
@@ -123,8 +123,8 @@ class Enqueueing(Registry):
             self._within.reset(before)
 
     def _on(self, connection: Any) -> Verbs:
-        """The engine on a connection of the caller's own."""
-        if self._under_test:  # in memory there is nothing to join
+        """The engine on the caller's own connection."""
+        if self._under_test:  # a store in memory cannot take part in it
             return self.verbs
         if located(self.address).kind != "postgres" or not _of_psycopg(connection):
             raise BadInput(
@@ -143,18 +143,18 @@ class Enqueueing(Registry):
             yield from self._parcels(slice_) if located(self.address).kind == "hub" else (slice_,)
 
     def _parcels(self, news: list[NewRun]) -> Iterator[list[NewRun]]:
-        """The same in slices of which a hub takes each as one request."""
+        """The same in slices that each fit into one request to a hub."""
         from windlass.client.port import parcels
 
-        for some in parcels(news, lambda new: BESIDE + len(payload.encode(new.payload, most=self.limits.payload).encode())):
+        for some in parcels(news, lambda new: BESIDE + len(payload.encode(new.payload, limit=self.limits.payload).encode())):
             yield list(some)
 
-    def _by_name(self, job: str, payload: Any, said: RunOptions) -> NewRun:
+    def _by_name(self, job: str, payload: Any, options: RunOptions) -> NewRun:
         known = self.jobs.get(job)
         if known is None or known.signature is None:
-            return new_run(job, payload, said, self.clock.now())
+            return new_run(job, payload, options, self.clock.now())
         payload = known.signature.payload((), payload if payload is not None else {})
-        return new_run(job, payload, said, self.clock.now(), checked=True)
+        return new_run(job, payload, options, self.clock.now(), checked=True)
 
 
 def _of_psycopg(connection: Any) -> bool:

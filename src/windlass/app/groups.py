@@ -1,4 +1,4 @@
-"""Groups as the application writes them: runs that start and finish together by rule."""
+"""Groups of an application: runs with rules for their order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from windlass.api.verbs import Verbs
 
 
-class Home(Protocol):
+class GroupApp(Protocol):
     """Where groups are stored: an app."""
 
     @property
@@ -25,19 +25,19 @@ class Home(Protocol):
 
 
 def new_group(kind: GroupKind, runs: Iterable[NewRun], name: str | None, on_failure: OnFailure, callback: NewRun | None) -> NewGroup:
-    """A group of runs that name nobody."""
+    """A group of runs without dependencies."""
     return NewGroup(tuple(map(Member, runs)), kind, on_failure, callback, name)
 
 
 class _Draft:
     """A group that is not stored yet."""
 
-    def __init__(self, home: Home, name: str | None, on_failure: OnFailure, callback: NewRun | None) -> None:
+    def __init__(self, home: GroupApp, name: str | None, on_failure: OnFailure, callback: NewRun | None) -> None:
         self._home, self._name, self._on_failure, self._callback = home, name, on_failure, callback
         self._members: list[Member] = []
 
     def add(self, run: NewRun, *, after: Iterable[str] = (), name: str | None = None) -> str:
-        """Add a run made by `job.new(...)`, which waits for members added before; the name by which others wait for it."""
+        """Add a run made by `job.new(...)`, which may wait for earlier members; returns the name by which others wait for it."""
         if isinstance(after, str):
             raise BadInput(f"after must be a list of names, not {after!r:.80}.", hint="Write after=[name].")
         member = Member(run, name or f"#{len(self._members) + 1}", tuple(after))
@@ -49,7 +49,7 @@ class _Draft:
 
 
 class GroupDraft(_Draft):
-    """A group that is not stored yet, for plain code."""
+    """A group that is not stored yet, for synchronous code."""
 
     def enqueue(self, *, connection: Any = None) -> GroupHandle:
         """Store the group with all its runs, or nothing."""
@@ -65,11 +65,11 @@ class AsyncGroupDraft(_Draft):
 
 
 class _GroupHandle:
-    """What both colours share: the group as it was last read."""
+    """Shared by both handles: the group as it was last read."""
 
     __slots__ = ("_home", "record")
 
-    def __init__(self, home: Home, record: Group) -> None:
+    def __init__(self, home: GroupApp, record: Group) -> None:
         self._home, self.record = home, record
 
     @property
@@ -98,20 +98,20 @@ class _GroupHandle:
 
 
 class GroupHandle(_GroupHandle):
-    """A group, for plain code."""
+    """A group, for synchronous code."""
 
     __slots__ = ()
 
     def status(self) -> Group:
-        """How it is doing now: its status, and how many of its runs have ended how."""
+        """Its current status, and how many of its runs have ended in which state."""
         return run_sync(self._status())
 
     def wait(self, timeout: float | None = None) -> Group:
-        """The group when all its runs have ended, however they did; TimeoutError when it takes longer."""
+        """The group when all its runs have ended, in whatever state; TimeoutError when it takes longer."""
         return run_sync(self._wait(timeout, block))
 
     def members(self) -> list[Run]:
-        """Its runs as they are now, in the order in which they were given."""
+        """Its current runs, in the order in which they were added."""
         return run_sync(self._members())
 
     def cancel(self, reason: str | None = None) -> Group:
@@ -129,15 +129,15 @@ class AsyncGroupHandle(_GroupHandle):
     __slots__ = ()
 
     async def status(self) -> Group:
-        """How it is doing now: its status, and how many of its runs have ended how."""
+        """Its current status, and how many of its runs have ended in which state."""
         return await self._status()
 
     async def wait(self, timeout: float | None = None) -> Group:
-        """The group when all its runs have ended, however they did; TimeoutError when it takes longer."""
+        """The group when all its runs have ended, in whatever state; TimeoutError when it takes longer."""
         return await self._wait(timeout, asyncio.sleep)
 
     async def members(self) -> list[Run]:
-        """Its runs as they are now, in the order in which they were given."""
+        """Its current runs, in the order in which they were added."""
         return await self._members()
 
     async def cancel(self, reason: str | None = None) -> Group:

@@ -1,4 +1,4 @@
-"""A run as the application holds it: its id, and what can be asked of it."""
+"""Handles of runs: an id, and methods to read and change the run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 import msgspec
 
 from windlass import payload as json
+from windlass.answers import Reason
 from windlass.clock import Clock, nap
-from windlass.engine import Reason
 from windlass.errors import NotFinished, RunFailed
 from windlass.machine import ENDED
 from windlass.model import Attempt, Failure, LogLine, Progress, Run, State
@@ -23,23 +23,23 @@ R = TypeVar("R")
 LONGEST_PAUSE = 0.5
 
 
-class Home(Protocol):
-    """Where a handle finds the verbs: an app."""
+class HandleApp(Protocol):
+    """Where a handle gets the verbs: an app."""
 
     @property
     def verbs(self) -> Verbs: ...
 
 
 class _Handle(Generic[R]):
-    """What both colours share: what is known of the run."""
+    """Shared by both handles: what was last read of the run."""
 
     __slots__ = ("_home", "_id", "_read", "_run", "created", "job")
 
     def __init__(
-        self, home: Home, job: str, read: Callable[[str | None], Any] | None = None, run_id: str | None = None, created: bool = True
+        self, home: HandleApp, job: str, read: Callable[[str | None], Any] | None = None, run_id: str | None = None, created: bool = True
     ) -> None:
         self._home, self.job, self._read, self._id = home, job, read, run_id
-        self.created = created  # False: its key was taken, and this is the run that holds it
+        self.created = created  # False: its key was taken, and this is the run that has it
         self._run: Run | None = None
 
     @property
@@ -67,18 +67,18 @@ class _Handle(Generic[R]):
 
     @property
     def error(self) -> Failure | None:
-        """Why its last attempt failed, as far as it was last read."""
+        """Why its last attempt failed, when the run was last read."""
         return self.record.error
 
     @property
     def progress(self) -> Progress | None:
-        """How far it was when it was last read."""
+        """Its progress when it was last read."""
         text = self.record.progress
         return None if text is None else msgspec.json.decode(text, type=Progress)
 
     @property
     def result(self) -> R:
-        """What the handler returned, once the run has been seen to succeed; RunFailed when it ended otherwise."""
+        """The handler's result, once the run was read as succeeded; RunFailed if it ended in another state."""
         run = self.record
         if run.state not in ENDED:
             raise NotFinished(f"Run {run.id} is {run.state}.", hint="Call wait() first.")
@@ -113,12 +113,12 @@ def plain_output(output: str | None) -> Any:
 
 
 class Handle(_Handle[R]):
-    """A run, for plain code."""
+    """A run, for synchronous code."""
 
     __slots__ = ()
 
     def refresh(self) -> Run:
-        """Read it anew."""
+        """Read it again."""
         return run_sync(self._refresh())
 
     def wait(self, timeout: float | None = None) -> R:
@@ -126,7 +126,7 @@ class Handle(_Handle[R]):
         return run_sync(self._wait(timeout, block))
 
     def cancel(self, reason: str | None = None) -> Run:
-        """Cancel it at once if it waits, or ask its worker to stop."""
+        """Cancel it at once if it waits, or make its worker stop it."""
         return run_sync(self._home.verbs.cancel(self.id, reason=reason))
 
     def move(
@@ -150,11 +150,11 @@ class Handle(_Handle[R]):
         return run_sync(self._home.verbs.attempts(self.id))
 
     def logs(self) -> list[LogLine]:
-        """What its handler has logged."""
+        """Its log lines."""
         return run_sync(all_lines(self._home.verbs, self.id))
 
     def why(self) -> list[Reason]:
-        """What holds it back now."""
+        """What blocks it now."""
         return run_sync(self._home.verbs.why(self.id))
 
 
@@ -164,7 +164,7 @@ class AsyncHandle(_Handle[R]):
     __slots__ = ()
 
     async def refresh(self) -> Run:
-        """Read it anew."""
+        """Read it again."""
         return await self._refresh()
 
     async def wait(self, timeout: float | None = None) -> R:
@@ -172,7 +172,7 @@ class AsyncHandle(_Handle[R]):
         return await self._wait(timeout, asyncio.sleep)
 
     async def cancel(self, reason: str | None = None) -> Run:
-        """Cancel it at once if it waits, or ask its worker to stop."""
+        """Cancel it at once if it waits, or make its worker stop it."""
         return await self._home.verbs.cancel(self.id, reason=reason)
 
     async def move(
@@ -196,11 +196,11 @@ class AsyncHandle(_Handle[R]):
         return await self._home.verbs.attempts(self.id)
 
     async def logs(self) -> list[LogLine]:
-        """What its handler has logged."""
+        """Its log lines."""
         return await all_lines(self._home.verbs, self.id)
 
     async def why(self) -> list[Reason]:
-        """What holds it back now."""
+        """What blocks it now."""
         return await self._home.verbs.why(self.id)
 
 
@@ -208,19 +208,19 @@ H = TypeVar("H", bound=_Handle[Any])
 
 
 async def block(seconds: float) -> None:
-    """Wait on the caller's own thread."""
+    """Wait on the caller's thread."""
     nap(seconds)
 
 
 async def looks(
     clock: Clock, pause: Callable[[float], Awaitable[None]], timeout: float | None, still: Callable[[], str]
 ) -> AsyncIterator[None]:
-    """When to look again for an end: after a tenth of the time that has passed, so that it is seen at most a tenth late."""
+    """When to poll again: after a tenth of the elapsed time, so that the end is noticed at most a tenth late."""
     began, waited = clock.monotonic(), 0.0
     while True:
         yield
         if timeout is not None and waited >= timeout:
-            raise TimeoutError(f"{still()} after {timeout} s; it goes on.")
+            raise TimeoutError(f"{still()} after {timeout} s; it continues.")
         longest = LONGEST_PAUSE if timeout is None else max(0.001, min(LONGEST_PAUSE, timeout - waited))
         seconds = min(max(0.002, waited / 10), longest)
         await pause(seconds)

@@ -1,4 +1,4 @@
-"""Jobs as the application writes them: a function or a command, its options, and a typed way to enqueue it."""
+"""Jobs of an application: a function or a command, its options, and a typed way to enqueue it."""
 
 from __future__ import annotations
 
@@ -27,53 +27,53 @@ Kind = Literal["async", "thread", "process"]
 
 
 class Definition(Generic[P, R]):
-    """A job: what runs, how it is treated, and how its runs are made."""
+    """A job: its handler, its options, and methods to create its runs."""
 
     def __init__(self, app: Registry, handler: Handler, options: Options, signature: Signature | None) -> None:
         self.app, self.handler, self.defaults, self.signature = app, handler, options, signature
-        self._said: RunOptions = {}
+        self._options: RunOptions = {}
 
     @property
     def name(self) -> str:
         return self.handler.name
 
-    def options(self, **said: Unpack[RunOptions]) -> Self:
-        """The same job with other words for the runs that are made through it: `job.options(priority=5).enqueue(...)`."""
-        refuse_unknown(said, RunOptions, "A run")
+    def options(self, **options: Unpack[RunOptions]) -> Self:
+        """The same job with other options for the runs created through it: `job.options(priority=5).enqueue(...)`."""
+        refuse_unknown(options, RunOptions, "A run")
         other = copy(self)
-        other._said = {**self._said, **said}
+        other._options = {**self._options, **options}
         return other
 
-    def new(self, *arguments: P.args, **named: P.kwargs) -> NewRun:
+    def new(self, *arguments: P.args, **keywords: P.kwargs) -> NewRun:
         """A run that is not enqueued yet, for `app.enqueue_many`."""
         checked = self.signature is not None
-        payload = self.signature.payload(arguments, named) if self.signature else command_payload(arguments, named)
-        if not self._said:
+        payload = self.signature.payload(arguments, keywords) if self.signature else command_payload(arguments, keywords)
+        if not self._options:
             return NewRun(self.handler.name, payload, checked=checked)
-        return new_run(self.handler.name, payload, self._said, self.app.clock.now(), checked=checked)
+        return new_run(self.handler.name, payload, self._options, self.app.clock.now(), checked=checked)
 
     def read(self, output: str | None) -> Any:
-        """A stored output as what the function returns."""
+        """A stored output as the function's return type."""
         return self.signature.result(output) if self.signature else plain_output(output)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call the function here and now, without any queue; what it logs and tells goes nowhere."""
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Call the function here and now, without any queue; its log and progress are discarded."""
         if self.handler.call is None or self.signature is None:
             raise BadInput(f"{self.name!r} is a command; it cannot be called.", hint="Enqueue it, and wait for its result.")
         function = self.function
         if self.signature.takes_context and not (arguments and isinstance(arguments[0], Context)):
             call = Call("here", self.name, 1, "none", "{}", 1, 0, self.app.clock.now())
-            return function(Context(call, NOWHERE), *arguments, **named)
-        return function(*arguments, **named)
+            return function(Context(call, NOWHERE), *arguments, **keywords)
+        return function(*arguments, **keywords)
 
     function: Callable[..., Any]
 
 
-def command_payload(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """The payload of a command, which has no signature: what is given by name."""
+def command_payload(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """The payload of a command, which has no signature: the named arguments."""
     if arguments:
         raise TypeError("a command takes its payload by name: job.enqueue(width=3)")
-    return named
+    return keywords
 
 
 class Job(Definition[P, R]):
@@ -81,9 +81,9 @@ class Job(Definition[P, R]):
 
     app: App
 
-    def enqueue(self, *arguments: P.args, **named: P.kwargs) -> Handle[R]:
+    def enqueue(self, *arguments: P.args, **keywords: P.kwargs) -> Handle[R]:
         """Store a run; it is durable when this returns. The arguments are those of the function."""
-        return self.app.enqueue_one(self.new(*arguments, **named))
+        return self.app.enqueue_one(self.new(*arguments, **keywords))
 
 
 class AsyncJob(Definition[P, R]):
@@ -91,13 +91,13 @@ class AsyncJob(Definition[P, R]):
 
     app: AsyncApp
 
-    async def enqueue(self, *arguments: P.args, **named: P.kwargs) -> AsyncHandle[R]:
+    async def enqueue(self, *arguments: P.args, **keywords: P.kwargs) -> AsyncHandle[R]:
         """Store a run; it is durable when this returns. The arguments are those of the function."""
-        return await self.app.enqueue_one(self.new(*arguments, **named))
+        return await self.app.enqueue_one(self.new(*arguments, **keywords))
 
 
 class JobMaker(Protocol):
-    """What `@app.job(...)` is: a checker knows the function's arguments, without the context, and its result."""
+    """The type of `@app.job(...)`: a checker gets the function's arguments, without the context, and its result."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Job[P, R]: ...
@@ -126,57 +126,57 @@ D = TypeVar("D", bound=Definition[..., Any])
 
 
 def from_function(
-    made: Callable[[Registry, Handler, Options, Signature | None], D],
+    make: Callable[[Registry, Handler, Options, Signature | None], D],
     app: Registry,
     function: Callable[..., Any],
-    said: JobOptions,
+    options: JobOptions,
     kind: Kind | None,
     memory_limit: int | None,
     recycle: int,
 ) -> D:
     """A job from a function."""
-    refuse_unknown(said, JobOptions, "A job")
+    refuse_unknown(options, JobOptions, "A job")
     if isinstance(function, Definition):
         raise BadInput(f"{function.name!r} is a job already.", hint="Write @app.cron or @app.every above @app.job(), not below.")
     if not callable(function):
         raise BadInput(f"@app.job() was put on {function!r:.80}, which is not a function.", hint="Put it directly on a function.")
-    name = said.get("name") or function.__qualname__.rpartition("<locals>.")[2]  # without the module, which may move or be __main__
+    name = options.get("name") or function.__qualname__.rpartition("<locals>.")[2]  # without the module, which may change or be __main__
     signature = Signature(function, name)
-    chosen = kind or ("async" if inspect.iscoroutinefunction(function) else "thread")
-    if chosen == "async" and not inspect.iscoroutinefunction(function):
+    handler_kind = kind or ("async" if inspect.iscoroutinefunction(function) else "thread")
+    if handler_kind == "async" and not inspect.iscoroutinefunction(function):
         raise BadInput(
             f"The job {name!r} is not a coroutine function.", hint="Write `async def`, or leave kind out to have it run in a thread."
         )
-    if chosen == "thread" and inspect.iscoroutinefunction(function):
+    if handler_kind == "thread" and inspect.iscoroutinefunction(function):
         raise BadInput(f"The job {name!r} is a coroutine function.", hint="Leave kind out; it then runs in the worker's event loop.")
     handler = Handler(
         name,
-        chosen,
+        handler_kind,
         _caller(function, signature),
         signature.encode,
-        place=_place(function) if chosen == "process" else None,
+        place=_place(function) if handler_kind == "process" else None,
         memory=memory_limit,
         recycle=recycle,
-        **_treatment(said),
+        **_treatment(options),
     )
-    job = made(app, handler, engine_options(said), signature)
+    job = make(app, handler, engine_options(options), signature)
     job.function = function
     job.__doc__ = function.__doc__
     return job
 
 
 def from_command(
-    made: Callable[[Registry, Handler, Options, Signature | None], D],
+    make: Callable[[Registry, Handler, Options, Signature | None], D],
     app: Registry,
     name: str,
     argv: Any,
-    said: CommandOptions,
+    options: CommandOptions,
     cwd: str | None,
     environment: dict[str, str] | None,
     memory_limit: int | None,
 ) -> D:
     """A job from a command."""
-    refuse_unknown(said, CommandOptions, "A command")
+    refuse_unknown(options, CommandOptions, "A command")
     if isinstance(argv, str) or not argv or not all(isinstance(part, str) for part in argv):
         raise BadInput(
             f"The command of {name!r} must be a list of texts, not {argv!r:.80}.",
@@ -184,26 +184,26 @@ def from_command(
         )
     environment = environment or {}
     handler = Handler(
-        name, "command", argv=tuple(argv), cwd=cwd, environment=tuple(environment.items()), memory=memory_limit, **_treatment(said)
+        name, "command", argv=tuple(argv), cwd=cwd, environment=tuple(environment.items()), memory=memory_limit, **_treatment(options)
     )
-    return made(app, handler, engine_options(said), None)
+    return make(app, handler, engine_options(options), None)
 
 
-def _treatment(said: JobOptions | CommandOptions) -> dict[str, Any]:
-    backoff = said.get("backoff")
-    return {"backoff": backoff if callable(backoff) else None, "on_abort": said.get("on_abort", "retry")}
+def _treatment(options: JobOptions | CommandOptions) -> dict[str, Any]:
+    backoff = options.get("backoff")
+    return {"backoff": backoff if callable(backoff) else None, "on_abort": options.get("on_abort", "retry")}
 
 
 def _caller(function: Callable[..., Any], signature: Signature) -> Callable[[Context], Any]:
     def call(context: Context) -> Any:
-        arguments, named = signature.arguments(context.call.payload)
-        return function(context, *arguments, **named) if signature.takes_context else function(*arguments, **named)
+        arguments, keywords = signature.arguments(context.call.payload)
+        return function(context, *arguments, **keywords) if signature.takes_context else function(*arguments, **keywords)
 
     return call
 
 
 def _place(function: Callable[..., Any]) -> Place:
-    """Where a process of its own finds the job again."""
+    """How a separate process imports the job."""
     if "<locals>" in function.__qualname__ or function.__qualname__ == "<lambda>":
         raise BadInput(
             f"{function.__qualname__} is defined inside a function, where another process cannot find it.",

@@ -1,4 +1,4 @@
-"""Where an app's runs are kept: the store or the hub, opened when it is first needed."""
+"""Opens an app's store or hub when it is first needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from windlass.clock import Clock, SystemClock
-from windlass.config import MEMORY, Settings, load, located, open_engine
+from windlass.config import load
+from windlass.config.addresses import MEMORY, located
+from windlass.config.opening import open_engine
+from windlass.config.settings import DEFAULTS, Settings
 from windlass.engine import Engine
 from windlass.errors import BadInput
 from windlass.model import Limits
@@ -19,9 +22,7 @@ if TYPE_CHECKING:
     from windlass.api.verbs import Verbs
     from windlass.client import RemotePort
 
-DEFAULT_STORE = "windlass.db"
-
-_CARRIED: list[Verbs] = []  # opened before a fork: never used here, and never closed, because they are the parent's
+_CARRIED: list[Verbs] = []  # opened before a fork: never used here, and never closed, because they belong to the parent
 
 
 class Opening:
@@ -35,14 +36,14 @@ class Opening:
         self.limits = limits or Limits()
         self._opening, self._pid = threading.Lock(), 0
         self._opened: Engine | RemotePort | None = None
-        self._defined: set[str] = set()  # jobs that what is open knows already
+        self._defined: set[str] = set()  # jobs that are already defined there
         self._declared: set[str] = set()  # and resources
         self._under_test = False
 
     @property
     def address(self) -> str:
-        """Where the runs are kept: what was said, else WINDLASS_HUB or WINDLASS_STORE, else windlass.toml, else windlass.db."""
-        return self._said_store or (set_ := load()).hub or set_.store or DEFAULT_STORE
+        """The address of the store or hub: the argument, else WINDLASS_HUB or WINDLASS_STORE, else windlass.toml, else windlass.db."""
+        return self._said_store or (settings := load()).hub or settings.store or DEFAULTS.store or ""
 
     @property
     def engine(self) -> Engine:
@@ -56,7 +57,7 @@ class Opening:
     def verbs(self) -> Engine | RemotePort:
         """The verbs of the store or the hub.
 
-        Opened when first asked for, and anew in a forked process (on SQLite: if it was closed before the fork).
+        Opened when first used, and again in a forked process (on SQLite: if it was closed before the fork).
         """
         if self._opened is None or self._pid != os.getpid():
             with self._opening:
@@ -65,7 +66,7 @@ class Opening:
                     self._opened = None
                 if self._opened is None:
                     blocking = self._blocking or self._in_memory()
-                    settings = Settings() if self._under_test else load()  # a test goes by its own limits, not by a file that lies near it
+                    settings = Settings() if self._under_test else load()  # a test uses its own limits, not those of a nearby file
                     self._opened = open_engine(settings, self.address, self.clock, blocking=blocking, limits=self.limits)
                     self._pid, self._defined, self._declared = os.getpid(), set(), set()
         return self._opened
@@ -75,7 +76,7 @@ class Opening:
 
     @contextlib.contextmanager
     def in_memory(self, clock: Clock, limits: Limits) -> Iterator[None]:
-        """Work on an empty store in memory, by another clock, for the block, and as before afterwards: `windlass.testing` is made of it."""
+        """Use an empty store in memory and another clock for the block, and restore the app afterwards: the basis of `windlass.testing`."""
         before = vars(self).copy()
         self._said_store, self.clock, self.limits = MEMORY, clock, limits
         self._opened, self._pid, self._defined, self._declared, self._under_test = None, 0, set(), set(), True
@@ -87,7 +88,7 @@ class Opening:
             vars(self).update(before)
 
     async def _close(self) -> None:
-        if self._under_test:  # what is tested may close the app, and the test look afterwards
+        if self._under_test:  # the tested code may close the app, and the test read it afterwards
             return
         opened, self._opened = self._opened, None
         if opened is not None and self._pid == os.getpid():

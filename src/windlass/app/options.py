@@ -1,4 +1,4 @@
-"""What can be said about jobs and about single runs, in the units that people use: seconds, datetimes, ids or handles."""
+"""Options of jobs and of single runs, in user units: seconds, datetimes, ids or handles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Uses = str | Use | Mapping[str, int] | Sequence[str | Use]
 
 
 class RunOptions(TypedDict, total=False):
-    """What a single run may say, over what its job says. Durations are seconds."""
+    """Options of a single run, which override its job's. Durations are seconds."""
 
     queue: str
     priority: int
@@ -43,7 +43,7 @@ class RunOptions(TypedDict, total=False):
     timeout: Duration
     backoff: Sequence[Duration]
     backoff_base: Duration
-    exhausted: Literal["failed", "quarantined"]
+    on_exhausted: Literal["failed", "quarantined"]
     retry_place: Literal["keep", "tail"]
     grace: Duration
     keep: Duration | str
@@ -56,7 +56,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class CommandOptions(TypedDict, total=False):
-    """What a job says for all its runs. Durations are seconds."""
+    """Options of a job, for all its runs. Durations are seconds."""
 
     queue: str
     priority: int
@@ -65,9 +65,9 @@ class CommandOptions(TypedDict, total=False):
     timeout: Duration
     backoff: Sequence[Duration] | Callable[[int, BaseException], float]
     backoff_base: Duration
-    exhausted: Literal["failed", "quarantined"]
+    on_exhausted: Literal["failed", "quarantined"]
     retry_place: Literal["keep", "tail"]
-    max_returns: int
+    max_requeues: int
     grace: Duration
     keep: Duration | str
     tags: Iterable[str]
@@ -78,13 +78,13 @@ class CommandOptions(TypedDict, total=False):
 
 
 class JobOptions(CommandOptions, total=False):
-    """The same with a name, which else is the function's own."""
+    """The same with a name, which defaults to the function's."""
 
     name: str
 
 
 class WorkerOptions(TypedDict, total=False):
-    """What a worker may be told. Durations are seconds, memory is MiB."""
+    """Options of a worker. Durations are seconds, memory is MiB."""
 
     queues: Sequence[str]
     jobs: Sequence[str]
@@ -101,7 +101,7 @@ class WorkerOptions(TypedDict, total=False):
 
 
 _DURATIONS = ("max_runtime", "timeout", "grace", "backoff_base")
-_AS_THEY_ARE = ("queue", "priority", "max_attempts", "exhausted", "retry_place", "max_returns")
+_AS_THEY_ARE = ("queue", "priority", "max_attempts", "on_exhausted", "retry_place", "max_requeues")
 _REQUIRES = ("tags", "cores", "memory")
 
 
@@ -115,45 +115,45 @@ def milliseconds(duration: Any, what: str) -> int:
     return round(seconds * 1000)
 
 
-def engine_options(said: Any) -> Options:
-    """The options that the engine keeps."""
-    kept: dict[str, Any] = {name: said[name] for name in _AS_THEY_ARE if said.get(name) is not None}
-    kept |= {name: milliseconds(said[name], name) for name in _DURATIONS if said.get(name) is not None}
-    if said.get("keep") is not None:
-        kept["keep"] = _keep(said["keep"])
-    backoff = said.get("backoff")
+def engine_options(options: Any) -> Options:
+    """The options as the engine takes them."""
+    fields: dict[str, Any] = {name: options[name] for name in _AS_THEY_ARE if options.get(name) is not None}
+    fields |= {name: milliseconds(options[name], name) for name in _DURATIONS if options.get(name) is not None}
+    if options.get("keep") is not None:
+        fields["keep"] = _keep(options["keep"])
+    backoff = options.get("backoff")
     if backoff is not None and not callable(backoff):
-        kept["backoff"] = tuple(milliseconds(delay, "A delay of the backoff") for delay in backoff)
-    if any(said.get(name) is not None for name in _REQUIRES):
-        kept["requires"] = Requires(tuple(said.get("tags") or ()), said.get("cores") or 0, said.get("memory") or 0)
-    if said.get("uses") is not None:
-        kept["uses"] = uses_of(said["uses"])
-    if (solver := _solver(said)) is not None:
-        kept["solver"] = solver
-    return Options(**kept)
+        fields["backoff"] = tuple(milliseconds(delay, "A delay of the backoff") for delay in backoff)
+    if any(options.get(name) is not None for name in _REQUIRES):
+        fields["requires"] = Requires(tuple(options.get("tags") or ()), options.get("cores") or 0, options.get("memory") or 0)
+    if options.get("uses") is not None:
+        fields["uses"] = uses_of(options["uses"])
+    if (solver := _solver(options)) is not None:
+        fields["solver"] = solver
+    return Options(**fields)
 
 
-def _keep(said: Any) -> Keep:
+def _keep(options: Any) -> Keep:
     """How long an ended run is kept: "forever", "1h30m", seconds or a timedelta."""
-    if not isinstance(said, str):
-        return milliseconds(said, "keep")
+    if not isinstance(options, str):
+        return milliseconds(options, "keep")
     try:
-        return keep_of(said)
+        return keep_of(options)
     except ValueError:
-        raise BadInput(f"keep is {said!r:.80}.", hint=f'Write {A_DURATION}; or "forever".') from None
+        raise BadInput(f"keep is {options!r:.80}.", hint=f'Write {A_DURATION}; or "forever".') from None
 
 
-def uses_of(said: Any) -> tuple[Use, ...]:
-    """What was said of resources, as the engine keeps it."""
-    if isinstance(said, Mapping):
-        return tuple(Use(name, weight) for name, weight in said.items())
-    several = [said] if isinstance(said, str | Use) else said
+def uses_of(options: Any) -> tuple[Use, ...]:
+    """The uses as the engine takes them."""
+    if isinstance(options, Mapping):
+        return tuple(Use(name, weight) for name, weight in options.items())
+    several = [options] if isinstance(options, str | Use) else options
     return tuple(Use(item) if isinstance(item, str) else item for item in several)
 
 
-def _solver(said: Any) -> Solver | None:
-    """The program that a run brings along, if it does."""
-    url, checksum = said.get("solver_url"), said.get("solver_checksum")
+def _solver(options: Any) -> Solver | None:
+    """The program that a run names, if any."""
+    url, checksum = options.get("solver_url"), options.get("solver_checksum")
     if url is None and checksum is None:
         return None
     if url is None or checksum is None:
@@ -161,46 +161,46 @@ def _solver(said: Any) -> Solver | None:
     return Solver(url, checksum)
 
 
-def refuse_unknown(said: Any, known: Any, what: str) -> None:
-    """Raise TypeError, as Python does, for a word that is not among the known ones."""
-    for name in said:
+def refuse_unknown(options: Any, known: Any, what: str) -> None:
+    """Raise TypeError, as Python does, for an unknown option."""
+    for name in options:
         if name not in known.__optional_keys__:
             raise TypeError(f"{what} has no option {name!r}; there are {', '.join(sorted(known.__optional_keys__))}")
 
 
-def new_run(job: str, payload: Any, said: RunOptions, now: int, *, checked: bool = False) -> NewRun:
-    """A run as the engine is asked for it; `checked`: its payload fits the signature that this code has."""
-    refuse_unknown(said, RunOptions, "A run")
-    if not said:
+def new_run(job: str, payload: Any, options: RunOptions, now: int, *, checked: bool = False) -> NewRun:
+    """A run as the engine takes it; `checked`: its payload fits the signature of this code."""
+    refuse_unknown(options, RunOptions, "A run")
+    if not options:
         return NewRun(job, payload, checked=checked)
-    if callable(said.get("backoff")):
+    if callable(options.get("backoff")):
         raise BadInput(
             "A function as backoff belongs to the job, not to a run.", hint="Give it to @app.job(backoff=...), or give a list of seconds."
         )
     return NewRun(
         job,
         payload,
-        options=engine_options(said),
-        due_at=_due_at(said, now),
-        key=_key(said),
-        after=_ids(said.get("after", ())),
-        after_end=said.get("after_end", "success"),
+        options=engine_options(options),
+        due_at=_due_at(options, now),
+        key=_key(options),
+        after=_ids(options.get("after", ())),
+        after_end=options.get("after_end", "success"),
         checked=checked,
     )
 
 
-def _key(said: RunOptions) -> Key | None:
+def _key(options: RunOptions) -> Key | None:
     """At most one unfinished run has a key, or, with `key_for`, at most one in that time."""
-    key, lasts = said.get("key"), said.get("key_for")
-    if lasts is None:
+    key, ttl = options.get("key"), options.get("key_for")
+    if ttl is None:
         return Key(key) if isinstance(key, str) else key
     if not isinstance(key, str):
-        raise BadInput("key_for says how long a key lasts, and there is no key.", hint="Give key='...' as well.")
-    return Key(key, "forever") if lasts == "forever" else Key(key, "time", milliseconds(lasts, "key_for"))
+        raise BadInput("key_for sets how long a key is taken, and there is no key.", hint="Give key='...' as well.")
+    return Key(key, "forever" if ttl == "forever" else milliseconds(ttl, "key_for"))
 
 
-def _due_at(said: RunOptions, now: int) -> int | None:
-    delay, at = said.get("delay"), said.get("at")
+def _due_at(options: RunOptions, now: int) -> int | None:
+    delay, at = options.get("delay"), options.get("at")
     if delay is not None and at is not None:
         raise BadInput("Both delay and at were given.", hint="Give one of them.")
     if delay is not None:

@@ -1,4 +1,4 @@
-"""What an app's code names: jobs, schedules, resources; each is stored before it is first used."""
+"""The jobs, schedules and resources of an app's code; each is stored before it is first used."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from windlass.app.schedules import Planned, ScheduleOptions, planned
 from windlass.clock import Clock
 from windlass.errors import BadInput, Forbidden
 from windlass.model import Limits, Options, Rate, Schedule
-from windlass.slots import Call, direct_call
+from windlass.slots import SlotRequest, direct_call
 
 if TYPE_CHECKING:
     from windlass.api.verbs import Verbs
 
 _LOG = logging.getLogger("windlass.app")
 
-RECYCLE = 100  # after so many a handler's process is replaced
+RECYCLE = 100  # runs after which a handler's process is replaced
 
 
 class Registry(Opening):
@@ -49,9 +49,9 @@ class Registry(Opening):
     ) -> None:
         super().__init__(store, clock, limits)
         self.jobs: dict[str, Definition[..., Any]] = {}
-        self.planned: dict[str, Planned] = {}  # schedules that code defines, by key
-        self.resources: dict[str, Declared] = {}  # that code names
-        self._uses = () if uses is None else uses_of(uses)  # by every job, beside what it says itself
+        self.planned: dict[str, Planned] = {}  # schedules defined by code, by key
+        self.resources: dict[str, Declared] = {}  # named by code
+        self._uses = () if uses is None else uses_of(uses)  # by every job, beside its own uses
 
     def _add(self, job: D) -> D:
         if job.name in self.jobs:
@@ -59,22 +59,22 @@ class Registry(Opening):
         self.jobs[job.name] = job
         return job
 
-    # Making jobs and schedules: the two apps differ in the kind of job, and in what a checker is told
+    # Creating jobs and schedules: the two apps differ in the kind of job and in its types
 
     def _job_maker(
-        self, bare: tuple[Any, ...], said: JobOptions, kind: Kind | None, memory_limit: int | None, recycle: int
+        self, bare: tuple[Any, ...], options: JobOptions, kind: Kind | None, memory_limit: int | None, recycle: int
     ) -> Callable[[Any], Any]:
         if bare:
             raise BadInput("@app.job was written without its parentheses.", hint="Write @app.job().")
-        return lambda function: self._add(from_function(self._job, self, function, said, kind, memory_limit, recycle))
+        return lambda function: self._add(from_function(self._job, self, function, options, kind, memory_limit, recycle))
 
     def _schedule_maker(
-        self, said: ScheduleOptions, *, cron: str | None = None, every: str | Duration | None = None
+        self, options: ScheduleOptions, *, cron: str | None = None, every: str | Duration | None = None
     ) -> Callable[[Any], Any]:
         def make(job: Any) -> Any:
-            made = job if isinstance(job, Definition) else self._job_maker((), {}, None, None, RECYCLE)(job)
-            self._plan(planned(made, cron=cron, every=every, at=None, said=said))
-            return made
+            definition = job if isinstance(job, Definition) else self._job_maker((), {}, None, None, RECYCLE)(job)
+            self._plan(planned(definition, cron=cron, every=every, at=None, options=options))
+            return definition
 
         return make
 
@@ -101,10 +101,10 @@ class Registry(Opening):
         max_wait: Duration | None = None,
         set: bool = False,
     ) -> None:
-        """Say how much there is of what jobs use: `app.resource("ollama", capacity=1)`, `app.resource("api", rates=["5/second"])`.
+        """Define a resource that jobs use: `app.resource("ollama", capacity=1)`, `app.resource("api", rates=["5/second"])`.
 
-        It is stored when the app first needs it. What is set already stays, because somebody may have changed it since; with
-        `set` it is set anew at every start.
+        It is stored when the app first needs it. An existing one stays as it is, because an operator may have changed it since; with
+        `set` it is set again at every start.
         """
         if name in self.resources:
             raise BadInput(f"There are two resources called {name!r}.", hint="Say all of it in one call.")
@@ -114,22 +114,22 @@ class Registry(Opening):
         """Store these resources, once per process."""
         for name in names:
             if name in self.resources and name not in self._declared:
-                said = self.resources[name]
-                store = engine.set_resource if said.over else engine.add_resource
-                found = await store(name, capacity=said.capacity, rates=said.rates, max_wait=said.max_wait)
-                if not said.is_like(found):
-                    _LOG.warning("Resource %r is set otherwise than the code says, and stays so: see `windlass resources set`.", name)
+                options = self.resources[name]
+                store = engine.set_resource if options.over else engine.add_resource
+                resource = await store(name, capacity=options.capacity, rates=options.rates, max_wait=options.max_wait)
+                if not options.is_like(resource):
+                    _LOG.warning("Resource %r has other settings than in the code, and keeps them: see `windlass resources set`.", name)
                 self._declared.add(name)
 
     async def _line(self, resource: str) -> Verbs:
-        """Where direct calls for a resource stand in line, once it is stored."""
-        with contextlib.suppress(Forbidden):  # a token that may only ask for work need not store what is there
+        """Where direct calls reserve slots of a resource, once it is stored."""
+        with contextlib.suppress(Forbidden):  # a token that may only create runs need not store an existing one
             await self._declare(self.verbs, [resource])
         return self.verbs
 
-    def _call(self, resource: str, key: str | None, weight: int, timeout: Duration | None, lease: Duration | None) -> Call:
-        who = f"{socket.gethostname()[:64]}.{os.getpid()}"
-        return direct_call(resource, key=key, weight=weight, timeout=timeout, lease=lease, who=who)
+    def _call(self, resource: str, key: str | None, weight: int, timeout: Duration | None, lease: Duration | None) -> SlotRequest:
+        actor = f"{socket.gethostname()[:64]}.{os.getpid()}"
+        return direct_call(resource, key=key, weight=weight, timeout=timeout, lease=lease, actor=actor)
 
     # Definitions
 
@@ -141,12 +141,12 @@ class Registry(Opening):
                 job = self.jobs[name]
                 try:
                     await engine.define(name, options=self._options(job.defaults), schema=job.signature.schema if job.signature else None)
-                except Forbidden as refused:  # what is stored stands; its runs can be asked for and executed
-                    _LOG.warning("Job %r is not defined as the code says: %s %s", name, refused, refused.hint)
+                except Forbidden as refused:  # the stored definition stays; its runs can be created and executed
+                    _LOG.warning("Job %r keeps another definition than the code's: %s %s", name, refused, refused.hint)
                 self._defined.add(name)
 
     def _options(self, own: Options) -> Options:
-        """What a job says, and what every job of this app uses."""
-        named = {use.resource for use in own.uses or ()}
-        common = [use for use in self._uses if use.resource not in named]
+        """The options of a job, with the uses of every job of this app."""
+        keywords = {use.resource for use in own.uses or ()}
+        common = [use for use in self._uses if use.resource not in keywords]
         return replace(own, uses=(*(own.uses or ()), *common)) if common else own

@@ -1,4 +1,4 @@
-"""Schedules as the application writes them: `@app.cron(...)`, `@app.every(...)`, `app.schedule(...)`."""
+"""Schedules of an application: `@app.cron(...)`, `@app.every(...)`, `app.schedule(...)`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ R = TypeVar("R")
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """What a schedule may say besides its rule. Durations are seconds."""
+    """Options of a schedule besides its rule. Durations are seconds."""
 
     key: str
     zone: str
     payload: Mapping[str, Any]
     missed: Missed
-    most: int
+    max_missed: int
     max_age: Duration
     overlap: Overlap
     jitter: Duration
@@ -34,7 +34,7 @@ class ScheduleOptions(TypedDict, total=False):
 
 
 class Planned(Struct, frozen=True):
-    """A schedule that code defines, as the engine is told of it."""
+    """A schedule defined by code, as the engine takes it."""
 
     key: str
     job: str
@@ -42,7 +42,7 @@ class Planned(Struct, frozen=True):
 
 
 class ScheduleMaker(Protocol):
-    """What `@app.cron(...)` is: it takes a job, or a function that it makes one."""
+    """The type of `@app.cron(...)`: it takes a job, or a function that becomes one."""
 
     @overload
     def __call__(self, job: Job[P, R], /) -> Job[P, R]: ...
@@ -71,29 +71,29 @@ class AsyncScheduleMaker(Protocol):
     def __call__(self, job: Callable[P, R], /) -> AsyncJob[P, R]: ...
 
 
-def check_rule(kind: str, expr: Any, said: ScheduleOptions) -> None:
-    """Refuse a rule that cannot be followed where it is written, not when a worker starts."""
-    cron_rules.parse(kind, expr.total_seconds() if isinstance(expr, timedelta) else expr, said.get("zone"))
+def check_rule(kind: str, expr: Any, options: ScheduleOptions) -> None:
+    """Refuse an invalid rule where it is written, not when a worker starts."""
+    cron_rules.parse(kind, expr.total_seconds() if isinstance(expr, timedelta) else expr, options.get("zone"))
 
 
 def planned(
-    job: Definition[..., Any] | str, *, cron: str | None, every: str | Duration | None, at: datetime | str | None, said: ScheduleOptions
+    job: Definition[..., Any] | str, *, cron: str | None, every: str | Duration | None, at: datetime | str | None, options: ScheduleOptions
 ) -> Planned:
-    """A schedule in the engine's words; what it will call the job with is checked now."""
-    refuse_unknown(said, ScheduleOptions, "A schedule")
+    """A schedule as the engine takes it; the payload is checked now."""
+    refuse_unknown(options, ScheduleOptions, "A schedule")
     name = job if isinstance(job, str) else job.name
-    payload = said.get("payload", {})
+    payload = options.get("payload", {})
     if not isinstance(payload, Mapping):
         raise BadInput(f"The payload of a schedule must be an object, not {payload!r:.80}.", hint="Give {'name': value}.")
     payload = dict(payload)
     signature = job.signature if isinstance(job, Definition) else None
     if signature is not None:
         payload = signature.payload((), payload)
-    words: dict[str, Any] = {"cron": cron, "every": _interval(every), "at": _instant(at, said.get("zone")), "payload": payload}
+    words: dict[str, Any] = {"cron": cron, "every": _interval(every), "at": _instant(at, options.get("zone")), "payload": payload}
     words["checked"] = signature is not None
-    words |= {word: said[word] for word in ("zone", "missed", "most", "overlap", "enabled") if word in said}
-    words |= {word: milliseconds(said[word], word) for word in ("max_age", "jitter") if word in said}
-    return Planned(said.get("key", name), name, words)
+    words |= {word: options[word] for word in ("zone", "missed", "max_missed", "overlap", "enabled") if word in options}
+    words |= {word: milliseconds(options[word], word) for word in ("max_age", "jitter") if word in options}
+    return Planned(options.get("key", name), name, words)
 
 
 def _interval(every: str | Duration | None) -> str | None:

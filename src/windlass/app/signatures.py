@@ -1,4 +1,4 @@
-"""Between a function's arguments and a payload of plain JSON: bound and checked when enqueued, read back by their types when run."""
+"""Converts between a function's arguments and a JSON payload: bound and checked when enqueued, read by their types when run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from windlass.model import Limits
 from windlass.worker import Context, Fail, Snooze
 from windlass.worker.handlers import BadPayload
 
-_WORDS = {"title", "description", "examples", "default", "deprecated"}  # of a schema, that say nothing about what fits
+_WORDS = {"title", "description", "examples", "default", "deprecated"}  # keywords of a schema that do not affect validation
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _ALONE = (inspect.Parameter.POSITIONAL_ONLY,)
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -38,7 +38,7 @@ def _encode(value: Any) -> Any:
 
 
 def typed(value: Any, kind: Any) -> Any:
-    """A plain value as a type; ValidationError where it does not fit."""
+    """A plain value as a type; ValidationError if it does not fit."""
     return msgspec.convert(value, kind, str_keys=True, dec_hook=_decode)
 
 
@@ -50,7 +50,7 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def _schema_of(kind: type) -> dict[str, Any]:
-    """What a door need not know: a model reads more than its schema says, such as "5" as a number."""
+    """A schema without constraints that are not safe to enforce: a model accepts more than its schema, such as "5" as a number."""
     schema, name = getattr(kind, "model_json_schema", None), f"{kind.__module__}.{kind.__qualname__}"
     try:
         return {"title": kind.__name__, "x-model": schema() if schema is not None else name}
@@ -59,7 +59,7 @@ def _schema_of(kind: type) -> dict[str, Any]:
 
 
 def _is_exact(kind: type) -> bool:
-    """Whether the schema of a type refuses nothing that is read as it: not where enums or people have words of their own for it."""
+    """Whether the schema of a type refuses nothing that is read as it: not for enums or types with custom conversion."""
     seen, parts = set[int](), [msgspec.inspect.type_info(kind)]
     while parts:
         part: Any = parts.pop()
@@ -128,17 +128,17 @@ class Signature:
 
     @cached_property
     def _in_order(self) -> bool:
-        """Whether a call is just all arguments by position."""
+        """Whether a call has just all arguments, by position."""
         return len(self._positional) == len(self._required) == len(self._parameters)
 
     @cached_property
     def _exact(self) -> dict[str, Any]:
-        """The parameters whose values are plain as they are."""
+        """The parameters whose values need no conversion."""
         return {parameter.name: kind for parameter in self._parameters if (kind := self._hints.get(parameter.name)) in (str, int, bool)}
 
     @cached_property
     def _record(self) -> type[msgspec.Struct]:
-        """The arguments as one type. What was not given is left to the function's own default when it runs."""
+        """The arguments as one type. Arguments that were not given get the function's default when it runs."""
         fields: list[Any] = []
         for parameter in self._parameters:
             kind = self._hints.get(parameter.name, Any)
@@ -159,7 +159,7 @@ class Signature:
 
     @cached_property
     def _document(self) -> Any:
-        """The JSON Schema of the arguments; None where a type has none."""
+        """The JSON Schema of the arguments; None if a type has none."""
         try:
             return msgspec.json.decode(fits.text_of(msgspec.json.schema(self._record, schema_hook=_schema_of)))
         except (TypeError, ValueError, KeyError, RecursionError):
@@ -167,25 +167,25 @@ class Signature:
 
     @cached_property
     def schema(self) -> dict[str, Any] | None:
-        """The same for those who ask for runs without this code: it refuses nothing that `arguments` reads. None: nothing can be told."""
+        """The schema for callers without this code: it refuses nothing that `arguments` accepts. None: nothing can be checked."""
         try:
             if self._document is None or not _is_exact(self._record):
                 return None
             checks.schema(self._document, Limits())
             return typing.cast("dict[str, Any]", self._document)
-        except BadInput:  # it is too large, or what is wrong with the signature is said by `check`
+        except BadInput:  # it is too large, or `check` reports what is wrong with the signature
             return None
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for signatures that accept the same payloads, and for few others; that of the schema where there is one."""
+        """Equal for signatures that accept the same payloads, and rarely for others; derived from the schema if there is one."""
         document = self._document
-        if document is None:  # a signature that has no schema is known by its names
+        if document is None:  # a signature without a schema is identified by its names
             document = str(self._bare.replace(return_annotation=inspect.Signature.empty))
         return fits.fingerprint(fits.text_of(document))
 
     def check(self) -> None:
-        """Raise what is wrong with the signature, before anybody depends on it."""
+        """Raise an error if the signature is invalid, before it is used."""
         _ = self._record
         try:
             msgspec.json.Decoder(self.result_type, dec_hook=_decode)
@@ -195,29 +195,31 @@ class Signature:
                 hint="Use dataclasses, msgspec structs, TypedDicts, pydantic models and the built-in types.",
             ) from error
 
-    def payload(self, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    def payload(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
         """The payload for a call, checked against names and types; TypeError and BadInput say what does not fit."""
-        if type(named) is not dict and not isinstance(named, Mapping):
-            raise BadInput(f"The payload of {self._name!r} must be an object, not {named!r:.80}.", hint=f"It is {self._name}{self._bare}.")
-        values = named if not arguments else dict(zip(self._positional, arguments, strict=False), **named)
-        # Python's own binding is slow, so it is asked only for the words in which it refuses.
-        bound = len(values) == len(arguments) + len(named) and self._named.issuperset(named) and self._required.issubset(values)
+        if type(keywords) is not dict and not isinstance(keywords, Mapping):
+            raise BadInput(
+                f"The payload of {self._name!r} must be an object, not {keywords!r:.80}.", hint=f"It is {self._name}{self._bare}."
+            )
+        values = keywords if not arguments else dict(zip(self._positional, arguments, strict=False), **keywords)
+        # Python's own binding is slow, so it is used only for its error messages.
+        bound = len(values) == len(arguments) + len(keywords) and self._named.issuperset(keywords) and self._required.issubset(values)
         if not bound:
-            self._bare.bind(*arguments, **named)
+            self._bare.bind(*arguments, **keywords)
         exact = self._exact
         for name, value in values.items():
             if type(value) is not exact.get(name):
                 break
         else:
-            return dict(values)  # texts and numbers that are what was promised need no second look
+            return dict(values)  # texts and numbers of the declared type need no further check
         try:
-            kept: dict[str, Any] = plain(values)
-            typed(kept, self._record)
+            payload: dict[str, Any] = plain(values)
+            typed(payload, self._record)
         except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
             raise BadInput(
                 f"The arguments of {self._name!r} do not fit its signature: {error}.", hint=f"It is {self._name}{self._bare}."
             ) from error
-        return kept
+        return payload
 
     def arguments(self, payload: str) -> tuple[Sequence[Any], dict[str, Any]]:
         """The arguments of a call, by position and by name."""
@@ -228,19 +230,19 @@ class Signature:
         values = msgspec.structs.astuple(record)
         if self._in_order:
             return values, {}
-        given = [(name, value) for name, value in zip(record.__struct_fields__, values, strict=True) if value is not UNSET]
+        pairs = [(name, value) for name, value in zip(record.__struct_fields__, values, strict=True) if value is not UNSET]
         alone: list[Any] = []
         positional = True
-        for at, (name, value) in enumerate(given):
+        for at, (name, value) in enumerate(pairs):
             positional = positional and at < len(self._positional) and self._positional[at] == name
             if not positional:
-                return alone, self._by_name(dict(given[at:]))
+                return alone, self._by_name(dict(pairs[at:]))
             alone.append(value)
         return alone, {}
 
-    def _by_name(self, named: dict[str, Any]) -> dict[str, Any]:
-        if self._named.issuperset(named):
-            return named
+    def _by_name(self, keywords: dict[str, Any]) -> dict[str, Any]:
+        if self._named.issuperset(keywords):
+            return keywords
         raise self._refused()
 
     def _refused(self, because: str = "") -> BadPayload:
@@ -251,22 +253,22 @@ class Signature:
 
     @cached_property
     def result_type(self) -> Any:
-        """What the function promises to return, without the words that are not results; Any where it says nothing."""
+        """The declared return type, without the outcomes that are not results; Any if there is none."""
         kind = self._hints.get("return", Any)
         if typing.get_origin(kind) in (typing.Union, types.UnionType):
-            kept = [part for part in typing.get_args(kind) if part not in (Snooze, Fail)]
-            kind = typing.Union[tuple(kept)] if kept else Any  # noqa: UP007 - made from a list
+            kinds = [part for part in typing.get_args(kind) if part not in (Snooze, Fail)]
+            kind = typing.Union[tuple(kinds)] if kinds else Any  # noqa: UP007 - made from a list
         return None if kind in (type(None), typing.NoReturn, typing.Never) else kind
 
     def encode(self, value: Any) -> Any:
-        """A result made plain, and checked against what the function promises."""
+        """A result as plain values, checked against the declared return type."""
         kind = self.result_type
         if value is None and kind is None:
             return None
-        kept = plain(value)
+        result = plain(value)
         if kind is not Any:
-            typed(kept, kind)
-        return kept
+            typed(result, kind)
+        return result
 
     def result(self, output: str | None) -> Any:
         """A stored result as the function's return type."""

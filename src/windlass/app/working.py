@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -26,76 +26,83 @@ from windlass.app.options import (
     milliseconds,
     refuse_unknown,
 )
-from windlass.config import SLOTS, Settings, load, located, open_hub, open_store, solvers_of
+from windlass.config import load
+from windlass.config.addresses import located
+from windlass.config.opening import open_hub, open_store, solvers_of
+from windlass.config.settings import SLOTS, Settings
 from windlass.engine import Engine
 from windlass.errors import BadInput, Forbidden
 from windlass.model import WorkerInfo
 from windlass.store.base import Store
-from windlass.worker import Worker, host
+from windlass.worker import host
 from windlass.worker.lives import own_process
-from windlass.worker.loop import GRACE, LEASE
+
+if TYPE_CHECKING:
+    from windlass.worker import Worker
 
 T = TypeVar("T")
 
 _LOG = logging.getLogger("windlass.app")
 
-HUB_TO_START = 3600.0  # seconds that a worker waits for a hub before it has told its jobs
+HUB_TO_START = 3600.0  # seconds that a worker waits for a hub before it has registered its jobs
 SWITCH_INTERVAL = 0.0001
-"""Seconds after which Python lets another thread run: the writer gives up its turn with every statement, and must get it back soon."""
+"""Seconds after which Python switches threads: the writer releases the interpreter with every statement, and must get it back soon."""
 
 
 class Working(Enqueueing):
-    """What both apps share."""
+    """Shared by both apps."""
 
     @contextlib.asynccontextmanager
-    async def worker(self, **said: Unpack[WorkerOptions]) -> AsyncIterator[Worker]:
+    async def worker(self, **options: Unpack[WorkerOptions]) -> AsyncIterator[Worker]:
         """A worker for this app's jobs, not yet running; its connections are closed at the end of the block.
 
-        What is not said is taken from WINDLASS_* variables and windlass.toml.
+        Options that are not given are taken from WINDLASS_* variables and windlass.toml.
         """
-        async with self._workers(said) as new:
+        async with self._workers(options) as new:
             yield new()
 
     @contextlib.asynccontextmanager
-    async def _workers(self, said: WorkerOptions) -> AsyncIterator[Callable[[], Worker]]:
-        """Makes workers, one after the other, on the same connections."""
-        refuse_unknown(said, WorkerOptions, "A worker")
+    async def _workers(self, options: WorkerOptions) -> AsyncIterator[Callable[[], Worker]]:
+        """Creates workers, one after the other, on the same connections."""
+        from windlass.worker.loop import GRACE, LEASE, Worker  # here, because many programs only enqueue
+
+        refuse_unknown(options, WorkerOptions, "A worker")
         set_ = load().filled()
-        lease = milliseconds(said["lease"], "lease") if "lease" in said else set_.lease or LEASE
-        grace = milliseconds(said["grace"], "grace") if "grace" in said else set_.grace or GRACE
-        chosen = self._chosen(tuple(said["jobs"]) if "jobs" in said else set_.jobs)
-        on_unknown = said.get("on_unknown", "leave")
-        if on_unknown == "fail" and len(chosen) < len(self.jobs):
+        lease = milliseconds(options["lease"], "lease") if "lease" in options else set_.lease or LEASE
+        grace = milliseconds(options["grace"], "grace") if "grace" in options else set_.grace or GRACE
+        jobs = self._chosen(tuple(options["jobs"]) if "jobs" in options else set_.jobs)
+        on_unknown = options.get("on_unknown", "leave")
+        if on_unknown == "fail" and len(jobs) < len(self.jobs):
             raise BadInput(
                 "A worker that takes some jobs only cannot fail those it does not know.", hint="Leave out jobs, or on_unknown='fail'."
             )
         info = WorkerInfo(
-            name=said.get("name") or set_.name or self._own_name(),
-            queues=tuple(said["queues"]) if "queues" in said else set_.queues,
-            tags=tuple(said["tags"]) if "tags" in said else set_.tags or (),
-            cores=said.get("cores", set_.cores or os.cpu_count() or 1),
-            memory=said.get("memory", set_.memory or _memory_of_machine()),
-            slots=said.get("slots", set_.slots or SLOTS),
+            name=options.get("name") or set_.name or self._own_name(),
+            queues=tuple(options["queues"]) if "queues" in options else set_.queues,
+            tags=tuple(options["tags"]) if "tags" in options else set_.tags or (),
+            cores=options.get("cores", set_.cores or os.cpu_count() or 1),
+            memory=options.get("memory", set_.memory or _memory_of_machine()),
+            slots=options.get("slots", set_.slots or SLOTS),
         )
-        for job in chosen:
+        for job in jobs:
             if job.signature is not None:
                 job.signature.check()
-        handlers = {job.name: job.handler for job in chosen}
-        solvers = said.get("solvers", set_.solvers)
+        handlers = {job.name: job.handler for job in jobs}
+        solvers = options.get("solvers", set_.solvers)
         if isinstance(solvers, bool | None):
             solvers = await asyncio.to_thread(solvers_of, replace(set_, solvers=solvers))
         how: dict[str, Any] = {"lease": lease, "grace": grace, "on_unknown": on_unknown, "solvers": solvers}
-        accepted = ((job.name, job.signature.fingerprint) for job in chosen if job.signature is not None)
+        accepted = ((job.name, job.signature.fingerprint) for job in jobs if job.signature is not None)
         how["schemas"] = dict(islice(accepted, self.limits.schemas))
         hub = located(self.address).kind == "hub"
-        spool = said.get("spool", set_.spool)
+        spool = options.get("spool", set_.spool)
         async with self._hub_ports(set_, info.name, lease, spool) if hub else self._ports(set_, lease) as (port, parts):
             await self._define(port, handlers)
             for plan in self.planned.values():
                 try:
                     await self._schedule(port, plan, by_code=True)
                 except Forbidden as refused:
-                    _LOG.warning("Schedule %r is not stored as the code says: %s %s", plan.key, refused, refused.hint)
+                    _LOG.warning("Schedule %r keeps another definition than the code's: %s %s", plan.key, refused, refused.hint)
             how |= parts
             yield lambda: Worker(port, handlers, self.clock, info, **how)
 
@@ -112,10 +119,10 @@ class Working(Enqueueing):
 
     @contextlib.asynccontextmanager
     async def _ports(self, set_: Settings, lease: int) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
-        """The engine of a worker's loop, and others for the threads that beat and sweep."""
+        """The engine of a worker's loop, and others for the heartbeat and sweep threads."""
         if self._in_memory():
             engine = self.engine
-            yield engine, {"heart": engine, "house": engine, "sweeper": engine}
+            yield engine, {"heartbeat": engine, "maintenance": engine, "sweeper": engine}
             return
         stores: list[Store] = []
         try:
@@ -123,8 +130,18 @@ class Working(Enqueueing):
             blocking = partial(open_store, self.address, self.clock, blocking=True, patience=lease / 6000, settings=set_)
             stores.append(await asyncio.to_thread(blocking))
             stores.append(await asyncio.to_thread(blocking))
-            port, heart, sweeper = (Engine(store, self.clock, self.limits) for store in stores)
-            yield port, {"heart": heart, "house": port, "sweeper": sweeper, "about": _about(), "process": own_process(), "measure": dict}
+            port, heartbeat, sweeper = (Engine(store, self.clock, self.limits) for store in stores)
+            yield (
+                port,
+                {
+                    "heartbeat": heartbeat,
+                    "maintenance": port,
+                    "sweeper": sweeper,
+                    "about": _about(),
+                    "process": own_process(),
+                    "measure": dict,
+                },
+            )
         finally:
             for store in stores:
                 await store.close()
@@ -133,17 +150,17 @@ class Working(Enqueueing):
     async def _hub_ports(
         self, set_: Settings, name: str, lease: int, folder: str | os.PathLike[str] | None
     ) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
-        """The same through a hub, which sweeps itself. Beats have connections of their own, so that no upload holds them up."""
+        """The same through a hub, which does the sweeps. Heartbeats have their own connections, so that no upload delays them."""
         port = open_hub(set_, self.address, self.clock, blocking=False, patience=HUB_TO_START)
-        heart = open_hub(set_, self.address, self.clock, blocking=True, timeout=max(lease / 6000, 0.5))
+        heartbeat = open_hub(set_, self.address, self.clock, blocking=True, timeout=max(lease / 6000, 0.5))
         from windlass.client.spool import Spool, default_folder
 
         spool = Spool(Path(folder or default_folder()), self.address, name, self.clock.nonce())
         try:
-            yield port, {"heart": heart, "spool": spool, "about": _about(), "process": own_process(), "measure": host.metrics}
+            yield port, {"heartbeat": heartbeat, "spool": spool, "about": _about(), "process": own_process(), "measure": host.metrics}
         finally:
             spool.close()
-            await heart.close()
+            await heartbeat.close()
             await port.close()
 
     async def _work(self, burst: bool, settings: WorkerOptions) -> bool:
@@ -151,20 +168,20 @@ class Working(Enqueueing):
         async with self.worker(**settings) as worker:
             with _signals(worker):
                 await worker.run(until_idle=burst)
-        return worker.worn_out
+        return worker.needs_restart
 
     @contextlib.asynccontextmanager
     async def working(self, **settings: Unpack[WorkerOptions]) -> AsyncIterator[Worker]:
         """A worker that runs beside the block, in the same event loop, and drains at its end. Takes what `worker` takes.
 
-        One that had to leave a handler behind is replaced by another; the handler itself stays where it is.
+        A worker with an abandoned handler is replaced by another; the handler itself keeps running.
         """
         async with self._workers(settings) as new:
             workers = [new()]
 
             async def keep_working() -> None:
                 await workers[-1].run()
-                while workers[-1].worn_out and not ended:
+                while workers[-1].needs_restart and not ended:
                     workers.append(new())
                     await workers[-1].run()
 
@@ -179,7 +196,7 @@ class Working(Enqueueing):
 
 
 def _about() -> dict[str, Any]:
-    from windlass import __version__  # which is there only when the package is whole
+    from windlass import __version__  # which is available only when the package is fully imported
 
     return host.about(__version__)
 
@@ -192,7 +209,7 @@ def _memory_of_machine() -> int:
 
 
 def drive(main: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run, which however waits for ever for a task or a thread that does not end."""
+    """Like asyncio.run, which however waits for ever for a task or a thread that does not end."""
     loop, threads = asyncio.new_event_loop(), ThreadPoolExecutor(thread_name_prefix="asyncio")
     loop.set_default_executor(threads)
     try:
@@ -203,7 +220,7 @@ def drive(main: Coroutine[Any, Any, T]) -> T:
             task.cancel()
         if left:
             loop.run_until_complete(asyncio.wait(left, timeout=1.0))
-            loop.set_exception_handler(lambda loop, context: None)  # those that remain were spoken of when they were left behind
+            loop.set_exception_handler(lambda loop, context: None)  # abandoned ones that remain were already logged
         loop.run_until_complete(loop.shutdown_asyncgens())
         threads.shutdown(wait=False, cancel_futures=True)
         loop.close()
@@ -212,12 +229,12 @@ def drive(main: Coroutine[Any, Any, T]) -> T:
 @contextlib.contextmanager
 def _signals(worker: Worker) -> Iterator[None]:
     """The first SIGTERM or Ctrl-C drains, the second aborts."""
-    loop, asked, stops = asyncio.get_running_loop(), 0, set()
+    loop, signals, stops = asyncio.get_running_loop(), 0, set()
 
     def stop() -> None:
-        nonlocal asked
-        asked += 1
-        stops.add(asyncio.ensure_future(worker.stop(drain=asked == 1)))
+        nonlocal signals
+        signals += 1
+        stops.add(asyncio.ensure_future(worker.stop(drain=signals == 1)))
 
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""The command `windlass`: every command decodes its arguments, calls the engine, and prints the answer."""
+"""The command `windlass`: every command reads its arguments, calls the engine, and prints the answer."""
 
 from __future__ import annotations
 
@@ -8,28 +8,23 @@ import logging
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 
 from windlass.cli.codes import BROKEN_PIPE, FAILED, INTERRUPTED, code_of
-from windlass.cli.output import Output, clean
-from windlass.cli.parser import make_parser
-from windlass.cli.shell import Shell
+from windlass.cli.parser import parse
 from windlass.errors import WindlassError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do one command; its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    """Execute one command; its exit code."""
     try:
-        arguments = _parsed(words)
-    except SystemExit as asked:  # argparse has said all there is to say
-        return asked.code if isinstance(asked.code, int) else FAILED
-    arguments.words = words
+        arguments = parse(list(sys.argv[1:] if argv is None else argv))
+    except SystemExit as end:  # argparse has printed help or an error
+        return end.code if isinstance(end.code, int) else FAILED
     try:
         code = _run(arguments)
     except BrokenPipeError:
-        _forget_output()
+        _discard_output()
         code = BROKEN_PIPE
     if argv is None:
         _leave_threads_behind(code)
@@ -37,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave_threads_behind(code: int) -> None:
-    """Python waits at its end for every thread in a pool, also for one that a handler has left hanging: then end without it."""
+    """Python waits at its end for every thread in a pool, also for one in which a handler hangs: then end without it."""
     if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
         logging.shutdown()
         sys.stdout.flush()
@@ -45,28 +40,16 @@ def _leave_threads_behind(code: int) -> None:
         os._exit(code)
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    parser = make_parser()
-    before = words[: words.index("--")] if "--" in words else words
-    arguments, rest = parser.parse_known_args(before if "slot" in before else words)
-    if arguments.command == "slot":
-        arguments.argv += words[len(before) + 1 :]  # as they are; argparse would take dashes out
-    elif "slot" in before:
-        arguments, rest = parser.parse_known_args(words)
-    if rest and getattr(arguments, "payload", None) is not None and not any(word.startswith("-") for word in rest if word != "-"):
-        arguments.payload += rest  # argparse stops taking them at the first option
-    elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    return arguments
-
-
 def _run(arguments: argparse.Namespace) -> int:
+    from windlass.cli.context import CommandContext
+    from windlass.cli.output import Output
+
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")  # a narrow encoding must not end a command half way
     output = Output(json=getattr(arguments, "json", False))
     try:
-        code: int = arguments.run(Shell(arguments, output))
+        code: int = arguments.run(CommandContext(arguments, output))
         sys.stdout.flush()
         return code
     except WindlassError as error:
@@ -92,11 +75,15 @@ def _unread(error: Exception) -> bool:
 
 def _trace() -> None:
     if os.environ.get("WINDLASS_DEBUG"):
+        import traceback
+
+        from windlass.cli.output import clean
+
         sys.stderr.write(clean(traceback.format_exc()))
 
 
-def _forget_output() -> None:
-    """Let the interpreter end without a second complaint about the same pipe."""
+def _discard_output() -> None:
+    """Let the interpreter end without a second error about the same pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from windlass.errors import BadInput, NotFound, NotInTime, Pruned, StoreBusy, StoreUnreachable, UnknownJob, WindlassError
+from windlass.errors import BadInput, NotFound, Pruned, StoreBusy, StoreUnreachable, Timeout, UnknownJob, WindlassError
 
 OK = 0
 FAILED = 1
@@ -16,14 +16,14 @@ BROKEN_PIPE = 141
 
 MEANINGS = {
     OK: "done; with --wait or logs -f, the run succeeded",
-    FAILED: "an error, the run that was waited for did not succeed, or doctor has found a problem",
+    FAILED: "an error, the run that was waited for did not succeed, or doctor reports a problem",
     USAGE: "the command line, the payload or a setting cannot be read",
     NOT_FOUND: "there is no such run or job, or no longer",
-    CONFLICT: "the run is in a state that does not allow it, somebody else was first, or a slot was lost",
+    CONFLICT: "the run is in a state that does not allow it, another process was first, or a slot was lost",
     UNREACHABLE: "the store cannot be reached or is busy; later it may work",
     TIMED_OUT: "--timeout is over and the run has not ended, or no slot was free",
     INTERRUPTED: "interrupted by Ctrl-C",
-    BROKEN_PIPE: "nobody reads the output any more",
+    BROKEN_PIPE: "the reader of the output is gone",
 }
 
 
@@ -34,7 +34,7 @@ def code_of(error: WindlassError) -> int:
             return USAGE
         case NotFound() | Pruned() | UnknownJob():
             return NOT_FOUND
-        case NotInTime():
+        case Timeout():
             return TIMED_OUT
         case StoreUnreachable() | StoreBusy():
             return UNREACHABLE

@@ -1,190 +1,274 @@
-"""The commands by which people set what holds for all: pauses, queues, resources, retention."""
+"""The commands that set what holds for all: pauses, queues, resources, lanes, retention."""
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from windlass.answers import Kept, Occupants, ResourceState, Retention
 from windlass.api.verbs import Verbs
 from windlass.app.resources import rate_of, rate_text
 from windlass.cli import views
 from windlass.cli.codes import OK
+from windlass.cli.context import CommandContext, actor
 from windlass.cli.documents import plain
+from windlass.cli.dropping import drop
 from windlass.cli.output import cell, line, table
-from windlass.cli.shell import Shell, who
+from windlass.cli.rows import Commands, edit, one_of, option
+from windlass.cli.values import NAME, after, duration, duration_or_none, keep, limit
+from windlass.defaults import MAX_WAIT
 from windlass.durations import spelled
-from windlass.engine.controls import Occupants, ResourceState
-from windlass.engine.core import MAX_WAIT
-from windlass.engine.retention import Kept, Retention
 from windlass.errors import BadInput, NotFound
-from windlass.gates import gate_key
+from windlass.limiters import limiter_key
 from windlass.model import Lane, Needs, Pause, PauseScope, Queue
 from windlass.store.base import run_sync
 
+COMMANDS = Commands()
+
 # pause, resume, pauses
 
+PAUSED = one_of(
+    option("--queue", metavar="NAME", help="this queue"),
+    option("--job", metavar="NAME", help="this job"),
+    option("--all", action="store_true", help="everything"),
+    required=True,
+)
 
-def _paused(given: Namespace) -> tuple[PauseScope, str]:
-    if given.all:
+
+def _paused(arguments: Namespace) -> tuple[PauseScope, str]:
+    if arguments.all:
         return "system", ""
-    return ("queue", given.queue) if given.queue is not None else ("job", given.job)
+    return ("queue", arguments.queue) if arguments.queue is not None else ("job", arguments.job)
 
 
 def _named(scope: PauseScope, name: str) -> str:
     return "Everything" if scope == "system" else f"{scope.capitalize()} {line(name)}"
 
 
-def pause(shell: Shell) -> int:
-    """Hand nothing out of a queue, of a job, or at all; what runs goes on."""
-    scope, name = _paused(shell.arguments)
-    with shell.engine() as engine:
-        done = run_sync(shell.act(engine, "pause", f"{scope} {name}".rstrip()).pause(scope, name, reason=shell.arguments.reason, by=who()))
-    return shell.answer(Verbs.pause, done, f"{_named(scope, name)} is paused.")
+@COMMANDS.add(
+    "pause",
+    PAUSED,
+    option("--reason", help="why; lists and `windlass why` show it"),
+    examples="windlass pause --queue mail --reason 'the mail server moves'\nwindlass pause --all",
+)
+def pause(context: CommandContext) -> int:
+    """Start no runs of a queue, of a job, or at all; running ones continue."""
+    scope, name = _paused(context.arguments)
+    with context.engine() as engine:
+        audited = context.audited(engine, "pause", f"{scope} {name}".rstrip())
+        done = run_sync(audited.pause(scope, name, reason=context.arguments.reason, by=actor()))
+    return context.answer(Verbs.pause, done, f"{_named(scope, name)} is paused.")
 
 
-def resume(shell: Shell) -> int:
-    """Hand out again what was paused."""
-    scope, name = _paused(shell.arguments)
-    with shell.engine() as engine:
-        done = run_sync(shell.act(engine, "resume", f"{scope} {name}".rstrip()).resume(scope, name))
-    return shell.answer(Verbs.resume, done, f"{_named(scope, name)} {'is resumed' if done else 'was not paused'}.")
+@COMMANDS.add("resume", PAUSED, examples="windlass resume --queue mail\nwindlass resume --all")
+def resume(context: CommandContext) -> int:
+    """Start runs of what was paused again."""
+    scope, name = _paused(context.arguments)
+    with context.engine() as engine:
+        done = run_sync(context.audited(engine, "resume", f"{scope} {name}".rstrip()).resume(scope, name))
+    return context.answer(Verbs.resume, done, f"{_named(scope, name)} {'is resumed' if done else 'was not paused'}.")
 
 
-def pauses(shell: Shell) -> int:
+@COMMANDS.add("pauses", examples="windlass pauses\nwindlass pauses --json")
+def pauses(context: CommandContext) -> int:
     """List what is paused."""
-    with shell.engine() as engine:
-        found = run_sync(engine.pauses())
-    return shell.answer_list(Verbs.pauses, found, _pauses, "Nothing is paused.")
+    with context.engine() as engine:
+        records = run_sync(engine.pauses())
+    return context.answer_list(Verbs.pauses, records, _pauses, "Nothing is paused.")
 
 
-def _pauses(found: Sequence[Pause], now: int) -> Table:
-    made = table("what", "since", "by", "reason", cut=("what", "by"), folded=("reason",))
-    for one in found:
-        made.add_row(cell(_named(one.scope, one.name)), views.ago(one.at, now), cell(one.who or ""), Text(line(one.reason or "")))
-    return made
+def _pauses(records: Sequence[Pause], now: int) -> Table:
+    grid = table("what", "since", "by", "reason", cut=("what", "by"), folded=("reason",))
+    for one in records:
+        grid.add_row(cell(_named(one.scope, one.name)), views.ago(one.at, now), cell(one.actor or ""), Text(line(one.reason or "")))
+    return grid
 
 
 # queues
 
 
-def list_queues(shell: Shell) -> int:
+def list_queues(context: CommandContext) -> int:
     """List the queues for which something is set."""
-    with shell.engine() as engine:
-        found = run_sync(engine.queues())
-    return shell.answer_list(Verbs.queues, found, _queues, "Nothing is set for any queue.")
+    with context.engine() as engine:
+        records = run_sync(engine.queues())
+    return context.answer_list(Verbs.queues, records, _queues, "Nothing is set for any queue.")
 
 
-def _queues(found: Sequence[Queue], _: int) -> Table:
-    made = table("queue", "ageing", cut=("queue",))
-    for queue in found:
-        made.add_row(cell(queue.name), views.span(queue.ageing))
-    return made
+def _queues(records: Sequence[Queue], _: int) -> Table:
+    grid = table("queue", "aging", cut=("queue",))
+    for queue in records:
+        grid.add_row(cell(queue.name), views.span(queue.aging))
+    return grid
 
 
-def set_queue(shell: Shell) -> int:
-    """Let waiting count in a queue, for runs made from now on."""
-    given = shell.arguments
-    with shell.engine() as engine:
-        queue = run_sync(shell.act(engine, "set", f"queue {given.name}").set_queue(given.name, ageing=given.ageing))
-    counts = "priorities alone count" if queue is None else f"a wait of {views.span(queue.ageing)} is worth one step of priority"
-    return shell.answer(Verbs.set_queue, queue, f"In {line(given.name)} {counts}.", name=given.name, ageing=given.ageing)
+QUEUES = COMMANDS.group(
+    "queues",
+    help="List the queues for which something is set, and set how waiting counts",
+    examples="windlass queues\nwindlass queues set mail --aging 60s",
+    function=list_queues,
+)
+QUEUES.add("list", examples="windlass queues list\nwindlass queues list --json")(list_queues)
+
+
+@QUEUES.add(
+    "set",
+    NAME,
+    option(
+        "--aging",
+        type=duration_or_none,
+        required=True,
+        metavar="TIME",
+        help="a wait of so long is worth one step of priority; none: priorities alone count",
+    ),
+    examples="windlass queues set mail --aging 60s\nwindlass queues set mail --aging none",
+)
+def set_queue(context: CommandContext) -> int:
+    """Set how waiting counts in a queue, for runs made from now on."""
+    arguments = context.arguments
+    with context.engine() as engine:
+        queue = run_sync(context.audited(engine, "set", f"queue {arguments.name}").set_queue(arguments.name, aging=arguments.aging))
+    counts = "priorities alone count" if queue is None else f"a wait of {views.span(queue.aging)} is worth one step of priority"
+    return context.answer(Verbs.set_queue, queue, f"In {line(arguments.name)} {counts}.", name=arguments.name, aging=arguments.aging)
 
 
 # resources
 
 
-def list_resources(shell: Shell) -> int:
+def list_resources(context: CommandContext) -> int:
     """List resources, and how much of each is occupied."""
-    with shell.engine() as engine:
-        found = run_sync(engine.resources())
-    return shell.answer_list(Verbs.resources, found, _resources, "No resources. Make one: windlass resources set NAME --capacity 1")
+    with context.engine() as engine:
+        records = run_sync(engine.resources())
+    return context.answer_list(Verbs.resources, records, _resources, "No resources. Make one: windlass resources set NAME --capacity 1")
 
 
-def _resources(found: Sequence[ResourceState], _: int = 0) -> Table:
-    made = table("resource", "capacity", "rates", "by runs", "direct calls", "jobs", cut=("resource", "jobs"), folded=("rates",))
-    for state in found:
+def _resources(records: Sequence[ResourceState], _: int = 0) -> Table:
+    grid = table("resource", "capacity", "rates", "by runs", "direct calls", "jobs", cut=("resource", "jobs"), folded=("rates",))
+    for state in records:
         one = state.resource
         capacity = "any" if one.capacity is None else f"{one.capacity:,}"
         counts = (f"{number:,}" for number in (state.held, state.slots))
-        made.add_row(cell(one.name), capacity, "; ".join(map(rate_text, one.rates)), *counts, cell(", ".join(state.jobs)))
-    return made
+        grid.add_row(cell(one.name), capacity, "; ".join(map(rate_text, one.rates)), *counts, cell(", ".join(state.jobs)))
+    return grid
 
 
-def show_resource(shell: Shell) -> int:
-    """Show a resource, and who occupies it."""
-    name, key = shell.arguments.name, shell.arguments.key
-    with shell.engine() as engine:
-        state, found = run_sync(engine.get_resource(name)), run_sync(engine.occupants(gate_key(name, key)))
-    if shell.output.json:
-        shell.output.document(plain(Verbs.get_resource, state) | {"occupants": plain(Verbs.occupants, found)})
+RESOURCES = COMMANDS.group(
+    "resources",
+    help="List, set and remove resources that jobs share, and show what occupies them",
+    examples="""
+    windlass resources
+    windlass resources set ollama --capacity 1
+    windlass resources set api --rate 100/minute --rate 5/second
+    """,
+    function=list_resources,
+)
+RESOURCES.add("list", examples="windlass resources list\nwindlass resources list --json")(list_resources)
+
+
+@RESOURCES.add(
+    "show",
+    NAME,
+    option("--key", help="what occupies it under this key"),
+    examples="windlass resources show ollama\nwindlass resources show customer --key 42",
+)
+def show_resource(context: CommandContext) -> int:
+    """Show a resource, and what occupies it."""
+    name, key = context.arguments.name, context.arguments.key
+    with context.engine() as engine:
+        state, occupants = run_sync(engine.get_resource(name)), run_sync(engine.occupants(limiter_key(name, key)))
+    if context.output.json:
+        context.output.document(plain(Verbs.get_resource, state) | {"occupants": plain(Verbs.occupants, occupants)})
         return OK
-    shell.output.console.print(_resources([state]))
-    if found.runs or found.slots:
-        shell.output.console.print(_occupants(found))
+    context.output.console.print(_resources([state]))
+    if occupants.runs or occupants.slots:
+        context.output.console.print(_occupants(occupants))
     elif key is None and (state.held or state.slots):
-        shell.output.note("It is occupied by key: add --key.")
+        context.output.note("It is occupied by key: add --key.")
     else:
-        shell.output.note("Nobody occupies it.")
+        context.output.note("Nothing occupies it.")
     return OK
 
 
-def _occupants(found: Occupants) -> Table:
-    made = table("\nwho", "what", "weight", cut=("\nwho",))
-    for holder in found.runs:
-        made.add_row(cell(f"run {holder.run}"), f"{line(holder.job)} on {line(holder.worker or '')}", f"{holder.weight:,}")
-    for slot in found.slots:
-        made.add_row(cell(f"slot {slot.id}"), f"{slot.state} by {line(slot.who or 'somebody')}", f"{slot.weight:,}")
-    return made
+def _occupants(occupants: Occupants) -> Table:
+    grid = table("\nwho", "what", "weight", cut=("\nwho",))
+    for holder in occupants.runs:
+        grid.add_row(cell(f"run {holder.run}"), f"{line(holder.job)} on {line(holder.worker or '')}", f"{holder.weight:,}")
+    for slot in occupants.slots:
+        grid.add_row(cell(f"slot {slot.id}"), f"{slot.state} by {line(slot.actor or 'an unnamed caller')}", f"{slot.weight:,}")
+    return grid
 
 
-def set_resource(shell: Shell) -> int:
-    """Say how much there is of a resource, and how often it may be used; what is left out stays as it is."""
-    said, resource = vars(shell.arguments), shell.arguments.name
-    given = {name: said[name] for name in ("capacity", "rates", "max_wait") if name in said}
-    if not given:
-        raise BadInput("Nothing is said of the resource.", hint="Give --capacity, --rate or --max-wait.")
-    if "rates" in given:
-        given["rates"] = tuple(map(rate_of, given["rates"] or ()))
-    with shell.engine() as engine:
+def _capacity(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isascii() or not text.isdigit() or int(text[:11]) > 2**31 - 1:
+        raise ArgumentTypeError(f"{text!r} is not a number, or none")
+    return int(text)
+
+
+@RESOURCES.add(
+    "set",
+    NAME,
+    edit("--capacity", type=_capacity, metavar="N", help="so much of it can be occupied at once; none: any number"),
+    edit("--rate", dest="rates", action="append", metavar="N/TIME", help="so many in a second, minute, hour, day or 30s; may be repeated"),
+    edit("--no-rate", dest="rates", action="store_const", const=None, help="no limit to how often"),
+    edit(
+        "--max-wait", type=duration, metavar="TIME", help="reserve resources for a run that lacks several of them for so long (default: 1m)"
+    ),
+    examples="""
+    windlass resources set ollama --capacity 1
+    windlass resources set api --rate 100/minute --rate 5/second
+    windlass resources set api --capacity none --no-rate
+    """,
+)
+def set_resource(context: CommandContext) -> int:
+    """Set how much there is of a resource, and how often it may be used; what is left out stays as it is."""
+    arguments, resource = vars(context.arguments), context.arguments.name
+    changes = {name: arguments[name] for name in ("capacity", "rates", "max_wait") if name in arguments}
+    if not changes:
+        raise BadInput("There is nothing to set.", hint="Give --capacity, --rate or --max-wait.")
+    if "rates" in changes:
+        changes["rates"] = tuple(map(rate_of, changes["rates"] or ()))
+    with context.engine() as engine:
         try:
             before = run_sync(engine.get_resource(resource)).resource
             kept: dict[str, Any] = {"capacity": before.capacity, "rates": before.rates, "max_wait": before.max_wait}
         except NotFound:
             kept = {"max_wait": MAX_WAIT}
-        run_sync(shell.act(engine, "set", f"resource {resource}").set_resource(resource, **kept | given))
+        run_sync(context.audited(engine, "set", f"resource {resource}").set_resource(resource, **kept | changes))
         state = run_sync(engine.get_resource(resource))
-    if shell.output.json:
-        shell.output.document(plain(Verbs.get_resource, state))
+    if context.output.json:
+        context.output.document(plain(Verbs.get_resource, state))
     else:
-        shell.output.console.print(_resources([state]))
+        context.output.console.print(_resources([state]))
     return OK
 
 
-def drop_resource(shell: Shell) -> int:
-    """Forget a resource that nobody uses."""
-    return _dropped(shell, "resource")
+@RESOURCES.add("drop", NAME, examples="windlass resources drop ollama")
+def drop_resource(context: CommandContext) -> int:
+    """Remove a resource that no job uses."""
+    return drop(context, "resource")
 
 
 # lanes
 
 
-def list_lanes(shell: Shell) -> int:
-    """List lanes: what of a queue the same workers may take, when it was last used, and whose small token has made it."""
-    with shell.engine() as engine:
-        found = run_sync(engine.all_lanes(after=shell.arguments.after, count=shell.arguments.limit))
-    return shell.answer_list(Verbs.all_lanes, found, _lanes, "No lanes.")
+def list_lanes(context: CommandContext) -> int:
+    """List lanes: their queue, job and requirements, when they were last used, and which token has made them."""
+    with context.engine() as engine:
+        records = run_sync(engine.all_lanes(after=context.arguments.after, count=context.arguments.limit))
+    return context.answer_list(Verbs.all_lanes, records, _lanes, "No lanes.")
 
 
-def _lanes(found: Sequence[Lane], now: int) -> Table:
-    made = table("lane", "queue", "job", "requires", "used", "made by", cut=("queue", "job", "requires", "made by"))
-    for lane in found:
+def _lanes(records: Sequence[Lane], now: int) -> Table:
+    grid = table("lane", "queue", "job", "requires", "used", "made by", cut=("queue", "job", "requires", "made by"))
+    for lane in records:
         used = views.ago(lane.used_at, now) if lane.used_at else ""
-        made.add_row(str(lane.id), cell(lane.queue), cell(lane.job), cell(_requires(lane.requires)), used, cell(lane.owner or ""))
-    return made
+        grid.add_row(str(lane.id), cell(lane.queue), cell(lane.job), cell(_requires(lane.requires)), used, cell(lane.owner or ""))
+    return grid
 
 
 def _requires(needs: Needs) -> str:
@@ -192,59 +276,71 @@ def _requires(needs: Needs) -> str:
     return ", ".join([*needs.tags, *amounts, *(use.resource if use.per is None else f"{use.resource} per {use.per}" for use in needs.uses)])
 
 
-def drop_lane(shell: Shell) -> int:
-    """Remove lanes that have no unfinished runs; what is needed again is made again."""
-    with shell.engine() as engine:
-        for lane in shell.arguments.lanes:
-            run_sync(shell.act(engine, "remove", f"lane {lane}").drop_lane(lane))
-    return shell.answer(Verbs.drop_lane, None, f"{len(shell.arguments.lanes)} removed.")
+LANES = COMMANDS.group(
+    "lanes",
+    limit(100),
+    after("LANE", "only lanes behind this number", type=int, default=0),
+    help="List and remove lanes: the sets of runs that the same workers may take",
+    examples="""
+    windlass lanes
+    windlass lanes --after 100 --json
+    windlass lanes drop 12 13
+    """,
+    function=list_lanes,
+)
 
 
-# jobs and workers
-
-
-def drop_job(shell: Shell) -> int:
-    """Forget a job that nobody has defined, and that has no runs."""
-    return _dropped(shell, "job")
-
-
-def drop_worker(shell: Shell) -> int:
-    """Forget a worker that is silent."""
-    return _dropped(shell, "worker")
-
-
-def _dropped(shell: Shell, what: Literal["resource", "job", "worker"]) -> int:
-    name, verb = shell.arguments.name, f"drop_{what}"
-    with shell.engine() as engine:
-        run_sync(getattr(shell.act(engine, "remove", f"{what} {name}"), verb)(name))
-    return shell.answer(getattr(Verbs, verb), None, f"{line(name)} is gone.")
+@LANES.add("drop", option("lanes", type=int, nargs="+", metavar="LANE"), examples="windlass lanes drop 12 13")
+def drop_lane(context: CommandContext) -> int:
+    """Remove lanes that have no unfinished runs; a lane that is needed again is made again."""
+    with context.engine() as engine:
+        for lane in context.arguments.lanes:
+            run_sync(context.audited(engine, "remove", f"lane {lane}").drop_lane(lane))
+    return context.answer(Verbs.drop_lane, None, f"{len(context.arguments.lanes)} removed.")
 
 
 # retention
 
 
-def show_retention(shell: Shell) -> int:
-    """Show how long ended runs are kept, and who has set that."""
-    with shell.engine() as engine:
-        return _tell_retention(shell, run_sync(engine.retention()))
+def show_retention(context: CommandContext) -> int:
+    """Show how long ended runs are kept, and where that is set."""
+    with context.engine() as engine:
+        return _print_retention(context, run_sync(engine.retention()))
 
 
-def set_retention(shell: Shell) -> int:
-    """Say how long ended runs are kept, for every process on this store; what is left out stays as it is."""
-    given = shell.arguments
-    with shell.engine() as engine:
-        setting = shell.act(engine, "set", "retention").set_retention(keep_succeeded=given.succeeded, keep_others=given.others, by=who())
-        return _tell_retention(shell, run_sync(setting))
+RETENTION = COMMANDS.group(
+    "retention",
+    help="Show and set how long ended runs are kept",
+    examples="windlass retention\nwindlass retention set --succeeded 7d --others forever",
+    function=show_retention,
+)
+RETENTION.add("show", examples="windlass retention show\nwindlass retention show --json")(show_retention)
 
 
-def _tell_retention(shell: Shell, found: Retention) -> int:
-    if shell.output.json:
-        shell.output.document(plain(Verbs.retention, found))
+@RETENTION.add(
+    "set",
+    option("--succeeded", type=keep, metavar="TIME", help="keep runs that succeeded for so long, or forever"),
+    option("--others", type=keep, metavar="TIME", help="keep runs that ended otherwise for so long, or forever"),
+    examples="windlass retention set --succeeded 7d\nwindlass retention set --others forever",
+)
+def set_retention(context: CommandContext) -> int:
+    """Set how long ended runs are kept, for every process on this store; what is left out stays as it is."""
+    arguments = context.arguments
+    with context.engine() as engine:
+        audited = context.audited(engine, "set", "retention")
+        return _print_retention(
+            context, run_sync(audited.set_retention(keep_succeeded=arguments.succeeded, keep_others=arguments.others, by=actor()))
+        )
+
+
+def _print_retention(context: CommandContext, retention: Retention) -> int:
+    if context.output.json:
+        context.output.document(plain(Verbs.retention, retention))
         return OK
-    made = table("ended runs", "kept for", "from", folded=("from",))
-    for name, one in (("succeeded", found.keep_succeeded), ("others", found.keep_others)):
-        made.add_row(name, keep_text(one), Text(source_text(one), style="dim"))
-    shell.output.console.print(made)
+    grid = table("ended runs", "kept for", "from", folded=("from",))
+    for name, one in (("succeeded", retention.keep_succeeded), ("others", retention.keep_others)):
+        grid.add_row(name, keep_text(one), Text(source_text(one), style="dim"))
+    context.output.console.print(grid)
     return OK
 
 
@@ -256,5 +352,5 @@ def keep_text(kept: Kept) -> str:
 def source_text(kept: Kept) -> str:
     """Where it comes from."""
     if kept.source == "store":
-        return "the store: the first process whose settings named it" if kept.who is None else f"the store: set by {line(kept.who)}"
+        return "the store: the first process whose settings named it" if kept.actor is None else f"the store: set by {line(kept.actor)}"
     return "settings, which the first worker or hub stores" if kept.source == "settings" else "default"

@@ -1,4 +1,4 @@
-"""The command that looks for what is wrong."""
+"""The command that checks a store and its workers."""
 
 from __future__ import annotations
 
@@ -7,38 +7,51 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from windlass.answers import Finding
 from windlass.api.verbs import Verbs
 from windlass.cli.codes import FAILED, OK
+from windlass.cli.context import CommandContext
 from windlass.cli.documents import plain
 from windlass.cli.output import line, table
-from windlass.cli.shell import Shell
-from windlass.engine import Finding
+from windlass.cli.rows import Commands, option
 from windlass.store.base import run_sync
 
 STYLES = {"problem": "bold red", "warning": "yellow", "note": "cyan"}
 
+COMMANDS = Commands()
 
-def doctor(shell: Shell) -> int:
-    """Look for what is wrong, and say what to do about it."""
-    deep = shell.arguments.deep
+
+@COMMANDS.add(
+    "doctor",
+    option("--deep", action="store_true", help="also read every page of a SQLite file, which takes a while"),
+    examples="""
+    windlass doctor
+    windlass doctor --hub https://hub.example.com
+    windlass doctor --store shop.db --deep
+    windlass doctor --json
+    """,
+)
+def doctor(context: CommandContext) -> int:
+    """Check for problems, and print what to do about each."""
+    deep = context.arguments.deep
     if deep:
-        with shell.store_engine() as store:
-            found = run_sync(store.doctor(deep=True))
+        with context.store_engine() as store:
+            findings = run_sync(store.doctor(deep=True))
     else:
-        with shell.engine() as engine:
-            found = run_sync(engine.doctor())
-    if shell.output.json:
-        shell.output.document(plain(Verbs.doctor, found))
-    elif found:
-        shell.output.console.print(_findings(found))
+        with context.engine() as engine:
+            findings = run_sync(engine.doctor())
+    if context.output.json:
+        context.output.document(plain(Verbs.doctor, findings))
+    elif findings:
+        context.output.console.print(_findings(findings))
     else:
-        shell.output.raw("Nothing is wrong.")
-    return FAILED if any(finding.severity == "problem" for finding in found) else OK
+        context.output.raw("Nothing is wrong.")
+    return FAILED if any(finding.severity == "problem" for finding in findings) else OK
 
 
-def _findings(found: Sequence[Finding]) -> Table:
-    made = table("severity", "finding", folded=("finding",))
-    for finding in found:
+def _findings(findings: Sequence[Finding]) -> Table:
+    grid = table("severity", "finding", folded=("finding",))
+    for finding in findings:
         todo = Text(f"\n{line(finding.todo)}", style="dim")
-        made.add_row(Text(finding.severity, style=STYLES[finding.severity]), Text.assemble(line(finding.text), todo))
-    return made
+        grid.add_row(Text(finding.severity, style=STYLES[finding.severity]), Text.assemble(line(finding.text), todo))
+    return grid

@@ -1,4 +1,4 @@
-"""Answers as JSON: what a hub would answer to the same verb, so that a script reads one form wherever it asks."""
+"""Answers as JSON, in the form in which a hub answers the same verb, so that scripts read one form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windlass.api.rows import Verb
 
 
 def plain(verb: Any, value: Any, **arguments: Any) -> Any:
-    """What a verb has answered to these arguments, as the API shows it."""
+    """The answer of a verb to these arguments, as the API shows it."""
     row: Verb = verb.row
     return to_plain(row.gives.show(value, arguments))
 

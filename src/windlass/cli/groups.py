@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import get_args
 
 from rich.table import Table
 from rich.text import Text
@@ -10,58 +11,92 @@ from rich.text import Text
 from windlass.api.verbs import Verbs
 from windlass.cli import views
 from windlass.cli.codes import OK
+from windlass.cli.context import CommandContext, actor
 from windlass.cli.documents import plain
-from windlass.cli.output import cell, line, table
-from windlass.cli.shell import Shell, who
-from windlass.model import Group
+from windlass.cli.output import cell, facts_table, line, table
+from windlass.cli.rows import Commands, option
+from windlass.cli.values import ID, after, limit
+from windlass.model import Group, GroupStatus
 from windlass.store.base import run_sync
 
 STYLES = {"running": "cyan", "completed": "green", "cancelled": "yellow", "partial": "red"}
 
+COMMANDS = Commands()
+GROUPS = COMMANDS.group(
+    "groups",
+    help="List, show, cancel and rerun groups of runs",
+    examples="""
+    windlass groups list --status running
+    windlass groups show ID
+    windlass groups cancel ID --reason 'wrong input'
+    """,
+)
 
-def list_all(shell: Shell) -> int:
+
+@GROUPS.add(
+    "list",
+    option("--status", choices=get_args(GroupStatus), metavar="STATUS", help=", ".join(get_args(GroupStatus))),
+    limit(20),
+    after("ID", "only groups behind this one"),
+    examples="windlass groups list\nwindlass groups list --status partial --json",
+)
+def list_all(context: CommandContext) -> int:
     """List groups, newest first."""
-    given = shell.arguments
-    with shell.engine() as engine:
-        found = run_sync(engine.groups(status=given.status, after=given.after, count=given.limit))
-    shell.answer_list(Verbs.groups, found, _table, "No groups.")
-    if len(found) == given.limit:
-        shell.output.note(f"There may be more: --after {found[-1].id}")
+    arguments = context.arguments
+    with context.engine() as engine:
+        groups = run_sync(engine.groups(status=arguments.status, after=arguments.after, count=arguments.limit))
+    context.answer_list(Verbs.groups, groups, _table, "No groups.")
+    if len(groups) == arguments.limit:
+        context.output.note(f"There may be more: --after {groups[-1].id}")
     return OK
 
 
-def show(shell: Shell) -> int:
-    """Show a group and its runs, in the order in which they were given."""
-    given = shell.arguments
-    with shell.engine() as engine:
-        group = run_sync(engine.get_group(given.id))
-        runs = run_sync(engine.members(group.id, after=given.after, count=given.limit))
-    if shell.output.json:
-        shell.output.document(plain(Verbs.get_group, group) | plain(Verbs.members, runs, count=given.limit))
+@GROUPS.add(
+    "show",
+    ID,
+    limit(20, " runs"),
+    after("RUN", "only the runs behind this one"),
+    examples="windlass groups show ID\nwindlass groups show ID --limit 1000 --json",
+)
+def show(context: CommandContext) -> int:
+    """Show a group and its runs, in the order in which they were enqueued."""
+    arguments = context.arguments
+    with context.engine() as engine:
+        group = run_sync(engine.get_group(arguments.id))
+        runs = run_sync(engine.members(group.id, after=arguments.after, count=arguments.limit))
+    if context.output.json:
+        context.output.document(plain(Verbs.get_group, group) | plain(Verbs.members, runs, count=arguments.limit))
         return OK
-    shell.output.console.print(_facts(group, shell.clock.now()))
-    shell.output.console.print()
-    shell.output.console.print(views.run_table(runs, shell.clock.now()))
-    if len(runs) == given.limit:
-        shell.output.note(f"There may be more: --after {runs[-1].id}")
+    context.output.console.print(_facts(group, context.clock.now()))
+    context.output.console.print()
+    context.output.console.print(views.run_table(runs, context.clock.now()))
+    if len(runs) == arguments.limit:
+        context.output.note(f"There may be more: --after {runs[-1].id}")
     return OK
 
 
-def cancel(shell: Shell) -> int:
+@GROUPS.add(
+    "cancel",
+    ID,
+    option("--reason", help="why; it is kept with the group and its runs"),
+    examples="windlass groups cancel ID\nwindlass groups cancel ID --reason 'wrong input'",
+)
+def cancel(context: CommandContext) -> int:
     """Cancel what has not ended of a group."""
-    id = shell.arguments.id
-    with shell.engine() as engine:
-        group = run_sync(shell.act(engine, "cancel", f"group {id}").cancel_group(id, reason=shell.arguments.reason, by=who()))
-    running = "" if group.finished_at is not None else ": the workers of those that run are asked to stop"
-    return shell.answer(Verbs.cancel_group, group, group.status + running)
+    id = context.arguments.id
+    with context.engine() as engine:
+        group = run_sync(context.audited(engine, "cancel", f"group {id}").cancel_group(id, reason=context.arguments.reason, by=actor()))
+    running = "" if group.finished_at is not None else ": the workers of running runs are asked to stop"
+    return context.answer(Verbs.cancel_group, group, group.status + running)
 
 
-def rerun(shell: Shell) -> int:
+@GROUPS.add("rerun", ID, examples="windlass groups rerun ID")
+def rerun(context: CommandContext) -> int:
     """Make a new group from one that has ended, and print its id."""
-    id = shell.arguments.id
-    with shell.engine() as engine:
-        group = run_sync(shell.act(engine, "rerun", f"group {id}").rerun_group(id))
-    return shell.answer(Verbs.rerun_group, group, group.id)
+    id = context.arguments.id
+    with context.engine() as engine:
+        group = run_sync(context.audited(engine, "rerun", f"group {id}").rerun_group(id))
+    return context.answer(Verbs.rerun_group, group, group.id)
 
 
 # How they look
@@ -76,11 +111,11 @@ def _ended(group: Group) -> str:
 
 
 def _table(groups: Iterable[Group], now: int) -> Table:
-    made = table("id", "status", "name", "kind", "ended", "when", cut=("name",))
+    grid = table("id", "status", "name", "kind", "ended", "when", cut=("name",))
     for group in groups:
         when = views.ago(group.created_at if group.finished_at is None else group.finished_at, now)
-        made.add_row(group.id, _status(group), cell(group.name or ""), group.kind, _ended(group), when)
-    return made
+        grid.add_row(group.id, _status(group), cell(group.name or ""), group.kind, _ended(group), when)
+    return grid
 
 
 def _facts(group: Group, now: int) -> Table:
@@ -94,12 +129,10 @@ def _facts(group: Group, now: int) -> Table:
         ("rerun of", group.retry_of),
         ("reason", group.reason),
     )
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    made.add_row("group", Text(group.id, style="bold"))
-    made.add_row("status", _status(group))
+    grid = facts_table()
+    grid.add_row("group", Text(group.id, style="bold"))
+    grid.add_row("status", _status(group))
     for name, value in facts:
         if value is not None:
-            made.add_row(name, Text(line(value)))
-    return made
+            grid.add_row(name, Text(line(value)))
+    return grid

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from windlass import config
 from windlass.app.working import SWITCH_INTERVAL
 from windlass.cli.codes import FAILED, OK
-from windlass.cli.logs import say_log
-from windlass.cli.shell import Shell, who
+from windlass.cli.context import CommandContext, actor
+from windlass.cli.logs import start_logging
+from windlass.cli.rows import Commands, option, settings_of
 from windlass.cli.work import again
+from windlass.config.addresses import shown
+from windlass.config.opening import keeps_of, open_store
 from windlass.engine import Engine
 from windlass.errors import BadInput
 from windlass.extras import install
@@ -26,8 +28,10 @@ if TYPE_CHECKING:
     from windlass.hub import HubSettings
 
 LINK_FOR = "the page"
-PARTING = 40  # seconds that a worker may take to drain
-LOOK_EVERY = 0.5  # seconds between two looks at whether all parts are still there
+DRAIN = 40  # seconds that a worker may take to drain
+CHECK_EVERY = 0.5  # seconds between two checks whether all parts still run
+
+COMMANDS = Commands()
 
 
 @contextmanager
@@ -40,95 +44,112 @@ def _needing_extra() -> Iterator[None]:
         raise BadInput("A hub needs packages that are not installed.", hint=install("hub")) from error
 
 
-def hub(shell: Shell) -> int:
-    """Serve the HTTP API and the page until told to stop."""
-    return _run(shell, link=False)
+@COMMANDS.add(
+    "up",
+    *settings_of("up"),
+    option("--reload", action="store_true", help="for development: restart the worker when a Python file changes"),
+    examples="""
+    windlass up shop:app
+    windlass up shop:app --store shop.db --port 9000 --reload
+    windlass up
+    """,
+)
+def up(context: CommandContext) -> int:
+    """Serve everything from one file: the HTTP API, the page, and a worker for an app, if one is named."""
+    return _run(context, link=True)
 
 
-def up(shell: Shell) -> int:
-    """Serve everything from one file: the HTTP API, the page, and a worker for an app."""
-    return _run(shell, link=True)
+@COMMANDS.add(
+    "hub",
+    *settings_of("hub"),
+    examples="windlass hub --store shop.db\nwindlass hub --store postgresql://shop@db/shop --host 0.0.0.0",
+)
+def hub(context: CommandContext) -> int:
+    """Serve the HTTP API and the page until Ctrl-C or SIGTERM."""
+    return _run(context, link=False)
 
 
-def _run(shell: Shell, *, link: bool) -> int:
+def _run(context: CommandContext, *, link: bool) -> int:
     with _needing_extra():
         from windlass.hub import HubSettings
         from windlass.hub.serving import listening
-    said = shell.settings.filled()
+    filled = context.settings.filled()
+    assert filled.host is not None
+    assert filled.port is not None
     settings = HubSettings(
-        host=said.host or "127.0.0.1",
-        port=8080 if said.port is None else said.port,
-        connections=_connections(said.connections),
-        allow=said.allow or (),
-        plain_http=said.plain_http or False,
+        host=filled.host,
+        port=filled.port,
+        connections=_connections(filled.connections),
+        allow=filled.allow or (),
+        plain_http=filled.plain_http or False,
         open=not link,
     )
-    say_log(said)
+    start_logging(filled)
     sys.setswitchinterval(SWITCH_INTERVAL)
     sock = listening(settings.host, settings.port)
-    with sock, _worker(shell) as worker:
-        return asyncio.run(_serve(shell, settings, sock, worker, link=link))
+    with sock, _worker(context) as worker:
+        return asyncio.run(_serve(context, settings, sock, worker, link=link))
 
 
-def _connections(asked: int | None) -> int:
-    """How many connections the hub may have: as many as it was told to, else as many as it can."""
+def _connections(setting: int | None) -> int:
+    """How many connections the hub may have: as many as are set, else as many as it can."""
     from windlass.hub import HubSettings
     from windlass.hub.serving import SPARE, room_for
 
-    wanted = asked or HubSettings().connections
-    room = room_for(wanted)
-    if asked is not None and room < asked:
+    room = room_for(setting or HubSettings().connections)
+    if setting is not None and room < setting:
         raise BadInput(
-            f"A hub with {asked:,} connections needs {asked + SPARE:,} open files, more than this process may have.",
-            hint=f"Allow more (ulimit -n {asked + SPARE}; LimitNOFILE= in systemd), or set connections to {room:,} or less.",
+            f"A hub with {setting:,} connections needs {setting + SPARE:,} open files, more than this process may have.",
+            hint=f"Allow more (ulimit -n {setting + SPARE}; LimitNOFILE= in systemd), or set connections to {room:,} or less.",
         )
     return room
 
 
 @contextmanager
-def _worker(shell: Shell) -> Iterator[subprocess.Popen[bytes] | None]:
+def _worker(context: CommandContext) -> Iterator[subprocess.Popen[bytes] | None]:
     """A worker for the app that is named, in a process of its own, drained at the end."""
-    target = shell.settings.app if shell.arguments.command == "up" else None
+    target = context.settings.app if context.arguments.command == "up" else None
     if target is None:
         yield None
         return
-    said = shell.settings.filled()
-    words = ["work", target, "--slots", str(said.slots), "--log-level", str(said.log_level), "--log-format", str(said.log_format)]
-    words += ["--reload"] if shell.arguments.reload else []
-    environment = os.environ | {"WINDLASS_STORE": shell.store}  # not on the command line, where everybody could read a password
-    with subprocess.Popen(again(words), env=environment, start_new_session=True) as process:  # a Ctrl-C is passed on once, by us
+    filled = context.settings.filled()
+    words = ["work", target, "--slots", str(filled.slots), "--log-level", str(filled.log_level), "--log-format", str(filled.log_format)]
+    words += ["--reload"] if context.arguments.reload else []
+    environment = os.environ | {"WINDLASS_STORE": context.store}  # not on the command line, where other users could read a password
+    with subprocess.Popen(again(words), env=environment, start_new_session=True) as process:  # Ctrl-C is passed on once, below
         try:
             yield process
         finally:
             process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(PARTING)
+                process.wait(DRAIN)
             process.kill()
 
 
-async def _serve(shell: Shell, settings: HubSettings, sock: socket.socket, worker: subprocess.Popen[bytes] | None, *, link: bool) -> int:
+async def _serve(
+    context: CommandContext, settings: HubSettings, sock: socket.socket, worker: subprocess.Popen[bytes] | None, *, link: bool
+) -> int:
     from windlass.hub import Hub, HubApp, auth
     from windlass.hub.serving import server
 
-    store = config.open_store(shell.store, shell.clock, blocking=False, settings=shell.settings)
+    store = open_store(context.store, context.clock, blocking=False, settings=context.settings)
     try:
-        engine = Engine(store, shell.clock, keeps=config.keeps_of(shell.settings))
+        engine = Engine(store, context.clock, keeps=keeps_of(context.settings))
         if not link:
             auth.refuse_open(settings.host, await engine.any_token())
-        hub = Hub(engine, shell.clock, settings)
+        hub = Hub(engine, context.clock, settings)
         serving = server(HubApp(hub), connections=settings.connections)
         address = _address(settings.host, sock.getsockname()[1])
-        _tell(
-            shell, address, f"{address}#ticket={await engine.by(who(), 'invite', LINK_FOR).invite(LINK_FOR, ('admin',))}" if link else None
-        )
+        ticket = await engine.by(actor(), "invite", LINK_FOR).invite(LINK_FOR, ("admin",)) if link else None
+        _print_address(context, address, None if ticket is None else f"{address}#ticket={ticket}")
         served = asyncio.create_task(serving.serve(sockets=[sock]))
         while not served.done():
-            await asyncio.wait({served}, timeout=LOOK_EVERY)
+            await asyncio.wait({served}, timeout=CHECK_EVERY)
             if worker is not None and worker.poll() is not None:
-                shell.output.note(f"The worker has ended with code {worker.returncode}; the hub ends too.")
+                context.output.note(f"The worker has ended with code {worker.returncode}; the hub ends too.")
                 serving.should_exit = True
             if hub.failed is not None:
-                shell.output.note(f"A part of the hub has failed, so it ends: {hub.failed}")
+                context.output.note(f"A part of the hub has failed, so it ends: {hub.failed}")
                 serving.should_exit = True
         await served
         return FAILED if hub.failed is not None or (worker is not None and worker.poll() is not None) else OK
@@ -140,11 +161,11 @@ def _address(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
-def _tell(shell: Shell, address: str, link: str | None) -> None:
-    if shell.output.json:
-        shell.output.document({"address": address, "link": link, "store": config.shown(shell.store), "pid": os.getpid()})
+def _print_address(context: CommandContext, address: str, link: str | None) -> None:
+    if context.output.json:
+        context.output.document({"address": address, "link": link, "store": shown(context.store), "pid": os.getpid()})
     else:
-        shell.output.raw(f"windlass serves {config.shown(shell.store)} at {address}")
+        context.output.raw(f"windlass serves {shown(context.store)} at {address}")
         if link is not None:
-            shell.output.raw(f"Sign in, once, within ten minutes: {link}")
+            context.output.raw(f"Sign in, once, within ten minutes: {link}")
     sys.stdout.flush()

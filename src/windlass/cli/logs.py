@@ -1,4 +1,4 @@
-"""How commands that stay say what they log: on standard error, as text or as one JSON object a line."""
+"""Logging of commands that keep running: on standard error, as text or as one JSON object a line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from windlass.cli.output import clean, line
-from windlass.config import Settings
+from windlass.config.settings import Settings
 
-# What every record has; all else was given by a handler's run, or as `extra`.
-_OF_ALL = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
+# What every record has; all else is from a handler's run, or from `extra`.
+_STANDARD = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
 
 
 class TextFormat(logging.Formatter):
@@ -30,13 +30,13 @@ class TextFormat(logging.Formatter):
 
 
 class JsonFormat(logging.Formatter):
-    """One JSON object a line, with whatever a record was given beside its message, and its traceback as one text."""
+    """One JSON object a line, with the extra fields of a record, and its traceback as one text."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        given = {name: _plain(value) for name, value in record.__dict__.items() if name not in _OF_ALL}
-        said = {"time": when, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
-        return json.dumps(given | said | self._below(record))  # in ASCII: no character of any message ends the line
+        extra = {name: _plain(value) for name, value in record.__dict__.items() if name not in _STANDARD}
+        fields = {"time": when, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        return json.dumps(extra | fields | self._below(record))  # in ASCII: no character of any message ends the line
 
     def _below(self, record: logging.LogRecord) -> dict[str, str]:
         traceback = self.formatException(record.exc_info) if record.exc_info else record.exc_text
@@ -51,10 +51,10 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def say_log(settings: Settings) -> None:
-    """Let worker, hub and handlers say what they log on standard error, unless the app arranges that itself later."""
-    said = settings.filled()
+def start_logging(settings: Settings) -> None:
+    """Log worker, hub and handlers on standard error, unless the app configures logging itself later."""
+    filled = settings.filled()
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormat() if said.log_format == "json" else TextFormat())
-    logging.basicConfig(level=str(said.log_level).upper(), handlers=[handler])
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # else it tells of every request
+    handler.setFormatter(JsonFormat() if filled.log_format == "json" else TextFormat())
+    logging.basicConfig(level=str(filled.log_level).upper(), handlers=[handler])
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # else it logs every request

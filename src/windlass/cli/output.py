@@ -1,4 +1,4 @@
-"""What the terminal gets: plain and safe text, colours only where somebody sees them, JSON on demand."""
+"""What is printed: plain and safe text, colours on terminals only, JSON on demand."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _console(file: IO[str]) -> Console:
 
 
 class Output:
-    """Standard output for what was asked for, standard error for everything else."""
+    """Standard output for the answer, standard error for everything else."""
 
     def __init__(self, *, json: bool) -> None:
         self.json = json
@@ -59,7 +59,7 @@ class Output:
 
     @property
     def seen(self) -> bool:
-        """Whether somebody reads along at a terminal."""
+        """Whether the output is a terminal."""
         return self.console.is_terminal
 
     def document(self, value: Any) -> None:
@@ -71,12 +71,12 @@ class Output:
         self.console.print(Text(clean(text)), soft_wrap=True)
 
     def note(self, text: str, style: str = "dim") -> None:
-        """Say something beside the answer, to people only."""
+        """Print something beside the answer, for people only."""
         if not self.json:
             self.notes.print(Text(line(text), style=style), soft_wrap=True)
 
     def error(self, error: WindlassError) -> None:
-        """Say what went wrong and what to do next."""
+        """Print what went wrong and what to do next."""
         if self.json:
             self.notes.print(Text(as_json({"error": {"code": error.code, "message": error.message, "hint": error.hint}})), soft_wrap=True)
             return
@@ -86,15 +86,23 @@ class Output:
 
 def table(*headers: str, cut: Collection[str] = (), folded: Collection[str] = ()) -> Table:
     """A table without lines. Where the terminal is narrow, the columns named are cut or folded, and no other."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
         # Only columns that may wrap are made narrower; the cells of those that are cut refuse to wrap by themselves.
-        made.add_column(header, no_wrap=header not in (*cut, *folded), overflow="fold" if header in folded else "ellipsis")
-    return made
+        grid.add_column(header, no_wrap=header not in (*cut, *folded), overflow="fold" if header in folded else "ellipsis")
+    return grid
+
+
+def facts_table() -> Table:
+    """A table of names and values; long values are folded."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
 
 
 def cell(text: str | Text, style: str = "") -> Text:
     """The text for one line of a table, cut where it has no room."""
-    made = text if isinstance(text, Text) else Text(line(text), style=style)
-    made.no_wrap, made.overflow = True, "ellipsis"
-    return made
+    part = text if isinstance(text, Text) else Text(line(text), style=style)
+    part.no_wrap, part.overflow = True, "ellipsis"
+    return part

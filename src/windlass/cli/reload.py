@@ -1,4 +1,4 @@
-"""For development: a worker in a child process, drained and started anew whenever a Python file changes."""
+"""For development: a worker in a child process, drained and restarted whenever a Python file changes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from types import FrameType
 from windlass.clock import nap
 
 SUPERVISED = "WINDLASS_SUPERVISED"  # in the environment of a child, which must not watch over a child of its own
-LOOK_EVERY = 0.5
+POLL_EVERY = 0.5
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 
 def stamps(folders: Sequence[str]) -> dict[str, int]:
     """When each Python file under these folders was last changed."""
-    found = {}
+    times = {}
     for top in folders:
         for folder, below, files in os.walk(top):
             below[:] = [name for name in below if not name.startswith(".") and name not in _SKIPPED]
@@ -27,10 +27,10 @@ def stamps(folders: Sequence[str]) -> dict[str, int]:
                 if name.endswith(".py"):
                     path = os.path.join(folder, name)
                     try:
-                        found[path] = os.stat(path).st_mtime_ns
+                        times[path] = os.stat(path).st_mtime_ns
                     except OSError:  # gone meanwhile, or a link to nowhere
                         continue
-    return found
+    return times
 
 
 def changed(before: dict[str, int], after: dict[str, int]) -> str | None:
@@ -41,14 +41,14 @@ def changed(before: dict[str, int], after: dict[str, int]) -> str | None:
 class Supervisor:
     """Keeps one child running, in a process group of its own so that Ctrl-C reaches it once: through here."""
 
-    def __init__(self, command: Sequence[str], folders: Sequence[str], say: Callable[[str], None]) -> None:
-        self.command, self.folders, self.say = command, folders, say
+    def __init__(self, command: Sequence[str], folders: Sequence[str], note: Callable[[str], None]) -> None:
+        self.command, self.folders, self.note = command, folders, note
         self.child: subprocess.Popen[bytes] | None = None
         self.asked_to_stop = False  # no event: a handler of signals that takes its lock could wait for the very code it has interrupted
         self._seen: dict[str, int] = {}
 
     def run(self) -> int:
-        """Restart the child at every change until it ends well or somebody asks to stop; its last exit code."""
+        """Restart the child at every change until it ends well or a signal stops it; its last exit code."""
         with self._signals():
             while True:
                 code, path = self._one_child()
@@ -57,7 +57,7 @@ class Supervisor:
                 path = path or self._wait_for_change(code)
                 if path is None:
                     return code if code >= 0 else 128 - code
-                self.say(f"{path} has changed: starting anew.")
+                self.note(f"{path} has changed: restarting.")
 
     def _one_child(self) -> tuple[int, str | None]:
         """Run a child to its end; its exit code, and the file whose change ended it."""
@@ -67,7 +67,7 @@ class Supervisor:
             child.send_signal(signal.SIGTERM)
         while True:
             try:
-                return child.wait(LOOK_EVERY), None
+                return child.wait(POLL_EVERY), None
             except subprocess.TimeoutExpired:
                 path = None if self.asked_to_stop else self._changed()
             if path is not None:
@@ -75,16 +75,16 @@ class Supervisor:
                 return child.wait(), path
 
     def _wait_for_change(self, code: int) -> str | None:
-        """The file that changes after the child has failed by itself; None when somebody asks to stop first."""
-        self.say(f"The worker has ended with code {code}; waiting for a change.")
+        """The file that changes after the child has failed by itself; None when a signal comes first."""
+        self.note(f"The worker has ended with code {code}; waiting for a change.")
         while not self.asked_to_stop:
-            nap(LOOK_EVERY)
+            nap(POLL_EVERY)
             if path := self._changed():
                 return path
         return None
 
     def _changed(self) -> str | None:
-        """A file that is not as the child found it when it started."""
+        """A file that has changed since the child started."""
         return changed(self._seen, stamps(self.folders))
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:

@@ -2,53 +2,60 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from windlass import payload
+from windlass.answers import Page, Reason
 from windlass.api.verbs import Verbs
 from windlass.api.views import LINE
 from windlass.cli import views
 from windlass.cli.codes import FAILED, OK, TIMED_OUT
+from windlass.cli.context import CommandContext, actor
 from windlass.cli.documents import plain, to_plain
-from windlass.cli.output import as_json, cell, line, table
-from windlass.cli.shell import Shell, who
-from windlass.engine import Page, Reason, fits
-from windlass.engine.core import DEFAULT_ATTEMPTS, DEFAULT_QUEUE
-from windlass.errors import BadInput, NotFound, UnknownJob
+from windlass.cli.output import line
+from windlass.cli.rows import Commands, one_of, option
+from windlass.cli.values import CURSOR, ID, count, duration, instant, keep, limit, number
+from windlass.engine.moves import DEEPEST
+from windlass.errors import BadInput, NotFound, UnknownJob, nearest
 from windlass.machine import ENDED
-from windlass.model import Created, Job, Key, Limits, LogLine, NewRun, Options, Run, Solver, State
+from windlass.model import Created, Key, Limits, LogLine, NewRun, Options, Run, Solver, State
 from windlass.store.base import run_sync
 
-MOST = Limits().payload
+LIMIT = Limits().payload
 PAGE = Limits().page
-LOOK_EVERY = 0.2  # seconds between two looks at a run that somebody waits for
+POLL_EVERY = 0.2  # seconds between two reads of a run that a command waits for
 REDRAW_EVERY = 1.0
 
 _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)=(.*)", re.S)
+
+COMMANDS = Commands()
+ONE_RUN = one_of(
+    option("id", nargs="?", metavar="ID", help="the id of the run, or of one of its attempts"),
+    option("--last", action="store_true", help="the newest run"),
+    required=True,
+)
 
 
 # enqueue
 
 
 def payload_of(words: list[str]) -> Any:
-    """The payload that the words of a command line say: one JSON text, "-" for standard input, or key=value pairs."""
+    """The payload on a command line: one JSON text, "-" for standard input, or key=value pairs."""
     if not words:
         return None
     if words == ["-"]:
-        return payload.parse(sys.stdin.buffer.read(MOST + 1), most=MOST, what="Standard input")
+        return payload.parse(sys.stdin.buffer.read(LIMIT + 1), limit=LIMIT, what="Standard input")
     if len(words) == 1 and not _PAIR.fullmatch(words[0]):
-        return payload.parse(words[0], most=MOST)
+        return payload.parse(words[0], limit=LIMIT)
     pairs = [_pair(word) for word in words]
     if len(members := dict(pairs)) != len(pairs):
         raise BadInput("A key is given twice.", hint="Keep one of them; which one counts would be a guess.")
@@ -64,115 +71,175 @@ def _pair(word: str) -> tuple[str, Any]:
 
 def _value(text: str) -> Any:
     try:
-        return payload.parse(text, most=MOST)
+        return payload.parse(text, limit=LIMIT)
     except BadInput:
         return text  # 0123, 1.2.3 and hello are texts; "123" in quotes is one too
 
 
-def enqueue(shell: Shell) -> int:
-    """Make a run; with --wait, wait for its end."""
-    given = shell.arguments
+@COMMANDS.add(
+    "enqueue",
+    option("job", metavar="NAME", help="the name of the job"),
+    option(
+        "payload",
+        nargs="*",
+        metavar="PAYLOAD",
+        help="one JSON text, key=value pairs (values are JSON where they can be), or - for standard input",
+    ),
+    option("--queue", help="another queue than the job's"),
+    option("--priority", type=int, metavar="N", help="a larger one goes first"),
+    one_of(
+        option("--delay", type=duration, metavar="TIME", help="not before this has passed, such as 30s, 5m, 2h"),
+        option("--at", type=instant, metavar="TIME", help="not before this time, such as 2026-01-31T09:00 or ...T09:00Z"),
+    ),
+    option("--key", help="at most one unfinished run has it; a second call prints the id of the first"),
+    option("--after", action="append", metavar="ID", help="wait until this run has succeeded; may be repeated"),
+    option("--max-attempts", type=int, metavar="N", help="executions in all"),
+    option("--keep", type=keep, metavar="TIME", help="keep it for so long after its end, or forever"),
+    option("--solver-url", metavar="URL", help="a program to execute, instead of the job's own code"),
+    option("--solver-checksum", metavar="SHA256", help="the SHA-256 of that program"),
+    option("--undefined", choices=("refuse", "wait"), default="refuse", help="what happens if the job is not defined"),
+    option("--wait", action="store_true", help="wait for the end; the exit code tells how it ended"),
+    option("--timeout", type=duration, metavar="TIME", help="with --wait: no longer than this (exit code 124)"),
+    examples="""
+    windlass enqueue mail to=ann@example.com copies=2
+    windlass enqueue mail '{"to": "ann@example.com"}' --delay 5m
+    cat order.json | windlass enqueue order - --key order-17
+    windlass enqueue report --wait --timeout 10m
+    """,
+)
+def enqueue(context: CommandContext) -> int:
+    """Enqueue a run, and print its id; with --wait, its output."""
+    arguments = context.arguments
     new = NewRun(
-        given.job,
-        payload_of(given.payload),
-        Options(queue=given.queue, priority=given.priority, max_attempts=given.max_attempts, keep=given.keep, solver=_solver(given)),
-        due_at=shell.clock.now() + given.delay if given.delay is not None else given.at,
-        key=Key(given.key) if given.key else None,
-        after=tuple(given.after or ()),
+        arguments.job,
+        payload_of(arguments.payload),
+        Options(
+            queue=arguments.queue,
+            priority=arguments.priority,
+            max_attempts=arguments.max_attempts,
+            keep=arguments.keep,
+            solver=_solver(arguments),
+        ),
+        due_at=context.clock.now() + arguments.delay if arguments.delay is not None else arguments.at,
+        key=Key(arguments.key) if arguments.key else None,
+        after=tuple(arguments.after or ()),
     )
-    undefined: Literal["refuse", "wait"] = given.undefined
-    with shell.engine() as engine:
+    undefined: Literal["refuse", "wait"] = arguments.undefined
+    with context.engine() as engine:
         try:
-            [made] = run_sync(engine.create([new], undefined=undefined))
+            [created] = run_sync(engine.create([new], undefined=undefined))
         except UnknownJob as error:
             raise _no_such_job(engine, new.job, error) from error
-        return _wait(shell, engine, made) if given.wait else _tell_created(shell, made)
+        return _wait(context, engine, created) if arguments.wait else print_created(context, created)
 
 
-def _solver(given: Namespace) -> Solver | None:
-    if (given.solver_url is None) != (given.solver_checksum is None):
+def _solver(arguments: Namespace) -> Solver | None:
+    if (arguments.solver_url is None) != (arguments.solver_checksum is None):
         raise BadInput("A solver has a URL and a checksum.", hint="Give both --solver-url and --solver-checksum.")
-    return None if given.solver_url is None else Solver(given.solver_url, given.solver_checksum)
+    return None if arguments.solver_url is None else Solver(arguments.solver_url, arguments.solver_checksum)
 
 
 def _no_such_job(engine: Verbs, name: str, error: UnknownJob) -> UnknownJob:
-    """The same error with what helps at a command line."""
-    near = difflib.get_close_matches(name, [job.name for job in run_sync(engine.jobs(count=PAGE))], n=1)
-    hint = f"Did you mean {near[0]}?" if near else "`windlass jobs` lists those there are; --undefined wait lets the run wait for its job."
+    """The same error with the hint for a command line."""
+    near = nearest_job(engine, name)
+    hint = f"Did you mean {near}?" if near else "`windlass jobs` lists those there are; --undefined wait lets the run wait for its job."
     return UnknownJob(error.message, hint=hint)
 
 
-def _tell_created(shell: Shell, made: Created) -> int:
-    if not made.created:
-        shell.output.note("Nothing was made: this run has the key.")
-    return shell.answer(Verbs.rerun, made, made.id)
+def nearest_job(engine: Verbs, name: str) -> str | None:
+    """The name of a job that was probably meant."""
+    return nearest(name, (job.name for job in run_sync(engine.jobs(count=PAGE))))
 
 
-def _wait(shell: Shell, engine: Verbs, made: Created) -> int:
-    shell.output.note(f"Waiting for run {made.id}; it goes on without you (windlass show {made.id}).")
-    run = _ended(shell, engine, made.id, shell.arguments.timeout)
-    if shell.output.json:
-        shell.output.document(plain(Verbs.get, run))
+def print_created(context: CommandContext, created: Created) -> int:
+    """Print the id of a run that a command has made, or that has the key already."""
+    if not created.created:
+        context.output.note("Nothing was made: this run has the key.")
+    return context.answer(Verbs.rerun, created, created.id)
+
+
+def _wait(context: CommandContext, engine: Verbs, created: Created) -> int:
+    context.output.note(f"Waiting for run {created.id}; it goes on without you (windlass show {created.id}).")
+    run = _ended(context, engine, created.id, context.arguments.timeout)
+    if context.output.json:
+        context.output.document(plain(Verbs.get, run))
     elif run.state is State.SUCCEEDED:
-        shell.output.document(views.opened(run.output))
-    return _verdict(shell, run)
+        context.output.document(views.opened(run.output))
+    return _verdict(context, run)
 
 
-def _ended(shell: Shell, engine: Verbs, run_id: str, timeout: int | None) -> Run:
+def _ended(context: CommandContext, engine: Verbs, run_id: str, timeout: int | None) -> Run:
     """The run once it has ended, or as it is when the time is over."""
-    until = None if timeout is None else shell.clock.monotonic() + timeout
+    until = None if timeout is None else context.clock.monotonic() + timeout
     while (run := run_sync(engine.get(run_id))).state not in ENDED:
-        left = LOOK_EVERY if until is None else (until - shell.clock.monotonic()) / 1000
+        left = POLL_EVERY if until is None else (until - context.clock.monotonic()) / 1000
         if left <= 0:
             break
-        shell.pause(min(LOOK_EVERY, left))
+        context.pause(min(POLL_EVERY, left))
     return run
 
 
-def _verdict(shell: Shell, run: Run) -> int:
-    """The exit code for how a run has ended, said in words too."""
+def _verdict(context: CommandContext, run: Run) -> int:
+    """The exit code for how a run has ended; the reason is printed too."""
     if run.state is State.SUCCEEDED:
         return OK
     if run.state not in ENDED:
-        shell.output.note(f"Run {run.id} has not ended yet: it is {run.state}.")
+        context.output.note(f"Run {run.id} has not ended yet: it is {run.state}.")
         return TIMED_OUT
     because = f"{run.error.code}: {run.error.message}" if run.error else run.reason
-    shell.output.note(f"{run.state}: {because}" if because else run.state, style=views.STYLES[run.state])
+    context.output.note(f"{run.state}: {because}" if because else run.state, style=views.STYLES[run.state])
     return FAILED
 
 
 # runs
 
 
-def runs(shell: Shell) -> int:
-    """List runs, once or again and again."""
-    if shell.arguments.watch and (shell.output.json or not shell.output.seen):
+@COMMANDS.add(
+    "runs",
+    option("--state", choices=[state.value for state in State], metavar="STATE", help=", ".join(State)),
+    option("--job", metavar="NAME", help="of this job"),
+    option("--queue", metavar="NAME", help="of this queue; with --state queued"),
+    limit(20),
+    CURSOR,
+    option("--watch", action="store_true", help="draw them again every second, until Ctrl-C"),
+    examples="""
+    windlass runs
+    windlass runs --state failed --limit 100
+    windlass runs --job mail --json
+    windlass runs --watch
+    """,
+)
+def runs(context: CommandContext) -> int:
+    """List runs, newest first."""
+    if context.arguments.watch and (context.output.json or not context.output.seen):
         raise BadInput("--watch draws on a terminal.", hint="Leave it out, and call `windlass runs --json` as often as you need.")
-    with shell.engine() as engine:
-        return _watch_runs(shell, engine) if shell.arguments.watch else _list_runs(shell, engine)
+    with context.engine() as engine:
+        return _watch_runs(context, engine) if context.arguments.watch else _list_runs(context, engine)
 
 
-def _page(shell: Shell, engine: Verbs) -> Page:
-    given = shell.arguments
-    return run_sync(engine.runs(job=given.job, queue=given.queue, state=given.state, cursor=given.cursor, count=given.limit))
+def _page(context: CommandContext, engine: Verbs) -> Page:
+    arguments = context.arguments
+    return run_sync(
+        engine.runs(job=arguments.job, queue=arguments.queue, state=arguments.state, cursor=arguments.cursor, count=arguments.limit)
+    )
 
 
-def _list_runs(shell: Shell, engine: Verbs) -> int:
-    page = _page(shell, engine)
-    shell.answer_list(Verbs.runs, page.runs, views.run_table, "No runs.", page=page)
+def _list_runs(context: CommandContext, engine: Verbs) -> int:
+    page = _page(context, engine)
+    context.answer_list(Verbs.runs, page.runs, views.run_table, "No runs.", page=page)
     if page.cursor:
-        shell.output.note(f"There are more: add --cursor {page.cursor}")
+        context.output.note(f"There are more: add --cursor {page.cursor}")
     return OK
 
 
-def _watch_runs(shell: Shell, engine: Verbs) -> int:
+def _watch_runs(context: CommandContext, engine: Verbs) -> int:
     def drawn() -> RenderableType:
-        height = max(1, shell.output.console.height - 2)
-        return views.run_table(_page(shell, engine).runs[:height], shell.clock.now())
+        height = max(1, context.output.console.height - 2)
+        return views.run_table(_page(context, engine).runs[:height], context.clock.now())
 
-    with Live(drawn(), console=shell.output.console, screen=True, auto_refresh=False) as live:
-        while shell.output.seen:  # a terminal can be closed without a word
-            shell.pause(REDRAW_EVERY)
+    with Live(drawn(), console=context.output.console, screen=True, auto_refresh=False) as live:
+        while context.output.seen:  # a terminal can be closed without a word
+            context.pause(REDRAW_EVERY)
             live.update(drawn(), refresh=True)
     raise BrokenPipeError
 
@@ -180,10 +247,10 @@ def _watch_runs(shell: Shell, engine: Verbs) -> int:
 # show, logs, why
 
 
-def _chosen(shell: Shell, engine: Verbs) -> Run:
+def _chosen(context: CommandContext, engine: Verbs) -> Run:
     """The run that the command names, or the newest."""
-    if not shell.arguments.last:
-        return run_sync(engine.get(shell.arguments.id))
+    if not context.arguments.last:
+        return run_sync(engine.get(context.arguments.id))
     newest = run_sync(engine.runs(count=1)).runs
     if not newest:
         raise NotFound("There are no runs.", hint="Make one: windlass enqueue NAME")
@@ -197,18 +264,24 @@ def _lines(engine: Verbs, run_id: str, after: tuple[int, int] = (0, 0)) -> Itera
         after = (page[-1].attempt, page[-1].n)
 
 
-def show(shell: Shell) -> int:
+@COMMANDS.add(
+    "show",
+    ONE_RUN,
+    option("--tail", type=count, default=10, metavar="N", help="so many lines of its log (default: 10)"),
+    examples="windlass show ID\nwindlass show --last\nwindlass show ID --json",
+)
+def show(context: CommandContext) -> int:
     """Show everything that is known of a run."""
-    with shell.engine() as engine:
-        run = _chosen(shell, engine)
+    with context.engine() as engine:
+        run = _chosen(context, engine)
         attempts, history = run_sync(engine.attempts(run.id)), run_sync(engine.history(run.id))
-        tail = list(deque(_lines(engine, run.id), maxlen=shell.arguments.tail))
-    if shell.output.json:
+        tail = list(deque(_lines(engine, run.id), maxlen=context.arguments.tail))
+    if context.output.json:
         events, lines = plain(Verbs.history, history)["events"], plain(Verbs.lines, tail)["lines"]
-        shell.output.document(plain(Verbs.get, run) | plain(Verbs.attempts, attempts) | {"history": events, "log": lines})
+        context.output.document(plain(Verbs.get, run) | plain(Verbs.attempts, attempts) | {"history": events, "log": lines})
         return OK
-    now = shell.clock.now()
-    sections: list[tuple[str, RenderableType]] = [("", views.run_facts(run, now, drawn=shell.output.seen))]
+    now = context.clock.now()
+    sections: list[tuple[str, RenderableType]] = [("", views.run_facts(run, now, drawn=context.output.seen))]
     if run.error:
         sections.append(("Error", views.failure_text(run.error)))
     if run.claimed_at is not None or run.attempt > 1:
@@ -218,64 +291,72 @@ def show(shell: Shell) -> int:
         sections.append(("Log", Group(*(views.log_text(log) for log in tail))))
     for title, body in sections:
         if title:
-            shell.output.console.print(Text(f"\n{title}", style="bold"))
-        shell.output.console.print(body)
+            context.output.console.print(Text(f"\n{title}", style="bold"))
+        context.output.console.print(body)
     return OK
 
 
-def logs(shell: Shell) -> int:
-    """The log of a run; with -f until it has ended, and the exit code says how."""
-    with shell.engine() as engine:
-        run = _chosen(shell, engine)
-        if shell.arguments.follow:
-            return _follow(shell, engine, run)
-        found = list(deque(_lines(engine, run.id), maxlen=shell.arguments.tail))
-    if shell.output.json:
-        shell.output.document({"run": run.id} | plain(Verbs.lines, found))
+@COMMANDS.add(
+    "logs",
+    ONE_RUN,
+    option("-f", "--follow", action="store_true", help="continue until the run has ended; the exit code tells how it ended"),
+    option("--tail", type=count, metavar="N", help="begin with the last N lines (default: all)"),
+    examples="windlass logs ID\nwindlass logs ID --follow\nwindlass logs --last -f --json",
+)
+def logs(context: CommandContext) -> int:
+    """Print the log of a run."""
+    with context.engine() as engine:
+        run = _chosen(context, engine)
+        if context.arguments.follow:
+            return _follow(context, engine, run)
+        tail = list(deque(_lines(engine, run.id), maxlen=context.arguments.tail))
+    if context.output.json:
+        context.output.document({"run": run.id} | plain(Verbs.lines, tail))
         return OK
-    for log in found:
-        _print_line(shell, log)
+    for log in tail:
+        _print_line(context, log)
     return OK
 
 
-def _print_line(shell: Shell, log: LogLine) -> None:
-    if shell.output.json:
-        shell.output.document(to_plain(LINE.show(log)))
+def _print_line(context: CommandContext, log: LogLine) -> None:
+    if context.output.json:
+        context.output.document(to_plain(LINE.show(log)))
     else:
-        shell.output.console.print(views.log_text(log), soft_wrap=True)
+        context.output.console.print(views.log_text(log), soft_wrap=True)
 
 
-def _follow(shell: Shell, engine: Verbs, run: Run) -> int:
-    after, tail = (0, 0), shell.arguments.tail
+def _follow(context: CommandContext, engine: Verbs, run: Run) -> int:
+    after, tail = (0, 0), context.arguments.tail
     while True:
-        ended = run.state in ENDED  # looked at before the lines: an ended run gets no more of them
+        ended = run.state in ENDED  # read before the lines: an ended run gets no more of them
         for log in deque(_lines(engine, run.id, after), maxlen=tail):
-            _print_line(shell, log)
+            _print_line(context, log)
             after = (log.attempt, log.n)
         if ended:
-            return _verdict(shell, run)
+            return _verdict(context, run)
         tail = None
-        shell.pause(LOOK_EVERY)
+        context.pause(POLL_EVERY)
         run = run_sync(engine.get(run.id))
 
 
-def why(shell: Shell) -> int:
-    """What holds a run back."""
-    with shell.engine() as engine:
-        run = _chosen(shell, engine)
+@COMMANDS.add("why", ONE_RUN, examples="windlass why ID\nwindlass why --last")
+def why(context: CommandContext) -> int:
+    """Explain why a run is not executed now."""
+    with context.engine() as engine:
+        run = _chosen(context, engine)
         reasons = run_sync(engine.why(run.id))
-    if shell.output.json:
-        shell.output.document({"run": run.id, "state": run.state} | plain(Verbs.why, reasons))
+    if context.output.json:
+        context.output.document({"run": run.id, "state": run.state} | plain(Verbs.why, reasons))
         return OK
     if not reasons:
-        shell.output.raw("Nothing holds it back: a worker can take it now.")
+        context.output.raw("Nothing holds it back: a worker can take it now.")
     for reason in reasons:
-        shell.output.raw(line(_in_words(reason, shell.clock.now())))
+        context.output.raw(line(_in_words(reason, context.clock.now())))
     return OK
 
 
 def _in_words(reason: Reason, now: int) -> str:
-    """A reason with its times on the reader's own clock."""
+    """A reason with its times as local times."""
     match reason.code, reason.data:
         case "not_due", {"due_at": int(at)}:
             return f"It is due {views.ago(at, now)}, at {views.moment(at)}."
@@ -286,52 +367,49 @@ def _in_words(reason: Reason, now: int) -> str:
             return reason.text
 
 
-# cancel, rerun
+# cancel, move, rerun
 
 
-def cancel(shell: Shell) -> int:
+@COMMANDS.add(
+    "cancel",
+    ID,
+    option("--reason", help="why; it is kept with the run"),
+    examples="windlass cancel ID\nwindlass cancel ID --reason 'ordered twice'",
+)
+def cancel(context: CommandContext) -> int:
     """Cancel a run, or ask the worker that has it to stop."""
-    id = shell.arguments.id
-    with shell.engine() as engine:
-        run = run_sync(shell.act(engine, "cancel", f"run {id}").cancel(id, reason=shell.arguments.reason, by=who()))
-    return shell.answer(Verbs.cancel, run, run.state + ("" if run.state in ENDED else ": its worker is asked to stop"))
+    id = context.arguments.id
+    with context.engine() as engine:
+        run = run_sync(context.audited(engine, "cancel", f"run {id}").cancel(id, reason=context.arguments.reason, by=actor()))
+    return context.answer(Verbs.cancel, run, run.state + ("" if run.state in ENDED else ": its worker is asked to stop"))
 
 
-def rerun(shell: Shell) -> int:
-    """Make a new run from an ended one."""
-    id = shell.arguments.id
-    with shell.engine() as engine:
-        return _tell_created(shell, run_sync(shell.act(engine, "rerun", f"run {id}").rerun(id)))
+@COMMANDS.add(
+    "move",
+    ID,
+    one_of(
+        option("--top", dest="to", action="store_const", const="top", help="before all that are queued"),
+        option("--bottom", dest="to", action="store_const", const="bottom", help="behind all that are queued"),
+        option("--before", metavar="OTHER", help="just before another run of its queue"),
+        option("--after", metavar="OTHER", help="just behind another run of its queue"),
+        option("--place", type=number(0, DEEPEST), metavar="N", help="behind N others; 0 is the head"),
+        required=True,
+    ),
+    examples="windlass move ID --top\nwindlass move ID --before OTHER\nwindlass move ID --place 3",
+)
+def move(context: CommandContext) -> int:
+    """Give a run that waits another place in its queue."""
+    arguments = context.arguments
+    with context.engine() as engine:
+        audited = context.audited(engine, "move", f"run {arguments.id}")
+        where = {"place": arguments.place, "to": arguments.to, "before": arguments.before, "after": arguments.after}
+        run = run_sync(audited.move(arguments.id, **where, by=actor()))
+    return context.answer(Verbs.move, run, f"{run.state} in {run.queue}, priority {run.priority}")
 
 
-# jobs
-
-
-def jobs(shell: Shell) -> int:
-    """List the jobs that are defined."""
-    with shell.engine() as engine:
-        found = run_sync(engine.jobs(after=shell.arguments.after, count=shell.arguments.limit))
-    return shell.answer_list(Verbs.jobs, found, _jobs, "No jobs.")
-
-
-def _jobs(found: Sequence[Job], _: int) -> Table:
-    made = table("job", "queue", "tries", "handler", cut=("job", "queue", "handler"))
-    for job in found:
-        handler = cell(job.handler) if job.handler else cell("not defined yet", style="yellow")
-        tries = str(job.options.max_attempts or DEFAULT_ATTEMPTS)
-        made.add_row(cell(job.name), cell(job.options.queue or DEFAULT_QUEUE), tries, handler)
-    return made
-
-
-def show_job(shell: Shell) -> int:
-    """Show a definition, and what the job takes."""
-    with shell.engine() as engine:
-        job = run_sync(engine.get_job(shell.arguments.name))
-    if shell.output.json:
-        shell.output.document(plain(Verbs.get_job, job))
-        return OK
-    shell.output.raw(line(f"{job.name}: {job.handler or 'not defined yet'}, in queue {job.options.queue or DEFAULT_QUEUE}"))
-    shell.output.raw(line(fits.takes(job.takes) if job.takes is not None else "What it takes is not known."))
-    if job.payload:
-        shell.output.raw(line(f"What is left out: {as_json(job.payload)}"))
-    return OK
+@COMMANDS.add("rerun", ID, examples="windlass rerun ID")
+def rerun(context: CommandContext) -> int:
+    """Make a new run from an ended one, and print its id."""
+    id = context.arguments.id
+    with context.engine() as engine:
+        return print_created(context, run_sync(context.audited(engine, "rerun", f"run {id}").rerun(id)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,22 +11,25 @@ from rich.table import Table
 from rich.text import Text
 
 from windlass import cron, payload
+from windlass.answers import Preview
 from windlass.api.codec import View
 from windlass.api.values import to_rfc3339
 from windlass.api.verbs import Verbs
 from windlass.api.views import PREVIEW
 from windlass.cli import views
 from windlass.cli.codes import OK
+from windlass.cli.context import CommandContext
 from windlass.cli.documents import plain, to_plain
 from windlass.cli.output import cell, line, table
-from windlass.cli.shell import Shell
-from windlass.engine.schedules import Preview, described, edited
+from windlass.cli.rows import Commands, edit, one_of, option
+from windlass.cli.runs import nearest_job
+from windlass.cli.values import after, count, duration, duration_or_none, instant, limit
 from windlass.errors import BadInput, NotFound
-from windlass.firing import Fire, Skip, rule_of
+from windlass.firing import Fire, SkippedInstants, described, edited, rule_of
 from windlass.model import Limits, Schedule
 from windlass.store.base import run_sync
 
-WORDS = ("cron", "every", "at", "zone", "missed", "most", "max_age", "overlap", "jitter", "enabled", "job")
+FIELDS = ("cron", "every", "at", "zone", "missed", "max_missed", "max_age", "overlap", "jitter", "enabled", "job")
 KINDS = {"cron": "cron", "every": "interval", "at": "once"}
 CHANGE_OF_THE_CLOCK = "the clock is changed on this day"
 AT_ONCE = "these are made one right after the other"
@@ -36,20 +39,48 @@ OVERLAPS = {
     "queue": f"{AT_ONCE}; while a run has not ended, the next one waits for it, and those after that are skipped",
     "cancel": f"{AT_ONCE}, and each cancels those before it that have not ended",
 }
-"""What becomes of what is caught up, as far as it depends on how long runs take."""
+"""What happens to runs that are caught up, as far as it depends on how long runs take."""
 
-SKIP = View(Skip, "Skip", "Instants that a downtime would skip.")
+SKIP = View(SkippedInstants, "Skip", "Instants that a downtime would skip.")
+
+KEY = option("key", metavar="KEY")
+RULE = (
+    edit("--cron", metavar="EXPR", help="five fields, such as '0 3 * * *', or @daily"),
+    edit("--every", metavar="TIME", help="an interval, such as 15m or 1h30m"),
+    edit("--at", metavar="TIME", help="once; without an offset it is a time in the zone"),
+)
+FIELD_OPTIONS = (
+    edit("--zone", help="the time zone of the rule, such as Europe/Paris (default: UTC)"),
+    edit("--payload", dest="overrides", metavar="JSON", help="an object, laid over the job's template"),
+    edit("--missed", choices=("skip", "latest", "all"), help="what happens to instants that were missed (default: latest)"),
+    edit("--max-missed", type=int, metavar="N", help="of those, so many are caught up at most (default: 100)"),
+    edit("--max-age", type=duration_or_none, metavar="TIME", help="none is caught up that is older than this; none: however old"),
+    edit("--overlap", choices=("allow", "skip", "queue", "cancel"), help="when the run before has not ended (default: allow)"),
+    edit("--jitter", type=duration, metavar="TIME", help="start up to so much later, each run differently"),
+    edit("--disabled", dest="enabled", action="store_false", help="do not fire until it is enabled"),
+)
+
+COMMANDS = Commands()
+SCHEDULES = COMMANDS.group(
+    "schedules",
+    help="List, add, change and preview schedules: the rules that make runs",
+    examples="""
+    windlass schedules list
+    windlass schedules add nightly report --cron '0 3 * * *' --zone Europe/Paris
+    windlass schedules preview nightly --count 20
+    """,
+)
 
 
-def words_of(shell: Shell) -> dict[str, Any]:
-    """What the command line says of a schedule, and nothing that it leaves out."""
-    given = vars(shell.arguments)
-    said = {word: given[word] for word in WORDS if word in given}
-    return said | {"payload": _payload(given["overrides"])} if "overrides" in given else said
+def fields_of(context: CommandContext) -> dict[str, Any]:
+    """The fields of a schedule that the command line has."""
+    arguments = vars(context.arguments)
+    fields = {name: arguments[name] for name in FIELDS if name in arguments}
+    return fields | {"payload": _payload(arguments["overrides"])} if "overrides" in arguments else fields
 
 
 def _payload(text: str) -> dict[str, Any]:
-    value = payload.parse(text, most=Limits().payload, what="The payload")
+    value = payload.parse(text, limit=Limits().payload, what="The payload")
     if not isinstance(value, dict):
         raise BadInput("The payload of a schedule must be a JSON object.", hint="""Write it as '{"to": "ann"}'.""")
     return value
@@ -58,154 +89,209 @@ def _payload(text: str) -> dict[str, Any]:
 # add, set, enable, disable, remove
 
 
-def add(shell: Shell) -> int:
-    """Store a schedule; a key that is there already is given these words, or with --new is refused."""
-    words, key = words_of(shell), shell.arguments.key
-    with shell.engine() as engine:
-        acting = shell.act(engine, "schedule", f"schedule {key}")
-        made = run_sync(acting.schedule(key, words.pop("job"), new=shell.arguments.new, **words))
-        _warn_of_unknown_job(shell, engine, made.job)
-    return _tell(shell, made)
+@SCHEDULES.add(
+    "add",
+    option("key", metavar="KEY", help="the key of the schedule; the same key again updates it"),
+    option("job", metavar="JOB", help="the job of its runs"),
+    option("--new", action="store_true", help="refuse a key that is there already"),
+    one_of(*RULE, required=True),
+    *FIELD_OPTIONS,
+    examples="""
+    windlass schedules add nightly report --cron '0 3 * * *' --zone Europe/Paris
+    windlass schedules add poll fetch --every 15m --overlap skip --payload '{"from": "hub"}'
+    windlass schedules add launch mail --at 2030-01-31T09:00 --zone Asia/Tokyo
+    """,
+)
+def add(context: CommandContext) -> int:
+    """Add a schedule, or update the one with this key; with --new, refuse a key that is there."""
+    fields, key = fields_of(context), context.arguments.key
+    with context.engine() as engine:
+        audited = context.audited(engine, "schedule", f"schedule {key}")
+        schedule = run_sync(audited.schedule(key, fields.pop("job"), new=context.arguments.new, **fields))
+        _warn_of_unknown_job(context, engine, schedule.job)
+    return _print(context, schedule)
 
 
-def _warn_of_unknown_job(shell: Shell, engine: Verbs, name: str) -> None:
+def _warn_of_unknown_job(context: CommandContext, engine: Verbs, name: str) -> None:
     try:
         run_sync(engine.get_job(name))
     except NotFound:
-        near = difflib.get_close_matches(name, [job.name for job in run_sync(engine.jobs(count=Limits().page))], n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
-        shell.output.note(f"There is no job {name!r} yet; its runs will wait until there is.{meant}", style="yellow")
+        near = nearest_job(engine, name)
+        hint = f" Did you mean {near}?" if near else ""
+        context.output.note(f"There is no job {name!r} yet; its runs will wait until there is.{hint}", style="yellow")
 
 
-def change(shell: Shell) -> int:
-    """Change what is said of a schedule, and leave the rest."""
-    words = words_of(shell)
-    for word in KINDS.keys() & words.keys():
-        words |= {"kind": KINDS[word], "expr": words.pop(word)}
-    if not words:
-        raise BadInput("There is nothing to set.", hint="`windlass schedules set --help` lists what can be said.")
-    return _edit(shell, words)
+@SCHEDULES.add(
+    "set",
+    KEY,
+    edit("--job", help="another job"),
+    one_of(*RULE),
+    *FIELD_OPTIONS,
+    examples="""
+    windlass schedules set nightly --cron '30 3 * * *'
+    windlass schedules set poll --missed all --max-missed 10 --max-age 2h
+    windlass schedules set poll --max-age none
+    """,
+)
+def change(context: CommandContext) -> int:
+    """Change fields of a schedule, and leave the others."""
+    fields = fields_of(context)
+    for name in KINDS.keys() & fields.keys():
+        fields |= {"kind": KINDS[name], "expr": fields.pop(name)}
+    if not fields:
+        raise BadInput("There is nothing to set.", hint="`windlass schedules set --help` lists the options.")
+    return _edit(context, fields)
 
 
-def enable(shell: Shell) -> int:
+@SCHEDULES.add("enable", KEY, examples="windlass schedules enable nightly")
+def enable(context: CommandContext) -> int:
     """Let a schedule fire again, from its next instant on."""
-    return _edit(shell, {"enabled": True})
+    return _edit(context, {"enabled": True})
 
 
-def disable(shell: Shell) -> int:
+@SCHEDULES.add("disable", KEY, examples="windlass schedules disable nightly")
+def disable(context: CommandContext) -> int:
     """Keep a schedule from firing, until it is enabled."""
-    return _edit(shell, {"enabled": False})
+    return _edit(context, {"enabled": False})
 
 
-def _edit(shell: Shell, words: Mapping[str, Any]) -> int:
-    key = shell.arguments.key
-    with shell.engine() as engine:
-        made = run_sync(shell.act(engine, "edit", f"schedule {key}").set_schedule(key, **words))
-        if "job" in words:
-            _warn_of_unknown_job(shell, engine, made.job)
-    return _tell(shell, made)
+def _edit(context: CommandContext, fields: Mapping[str, Any]) -> int:
+    key = context.arguments.key
+    with context.engine() as engine:
+        schedule = run_sync(context.audited(engine, "edit", f"schedule {key}").set_schedule(key, **fields))
+        if "job" in fields:
+            _warn_of_unknown_job(context, engine, schedule.job)
+    return _print(context, schedule)
 
 
-def _tell(shell: Shell, schedule: Schedule) -> int:
-    coming = _next(schedule, shell.clock.now()) or "never again" if schedule.enabled else "not while it is disabled"
-    return shell.answer(Verbs.get_schedule, schedule, line(f"{schedule.key}: {described(schedule)}; next: {coming}"))
+def _print(context: CommandContext, schedule: Schedule) -> int:
+    coming = _next(schedule, context.clock.now()) or "never again" if schedule.enabled else "not while it is disabled"
+    return context.answer(Verbs.get_schedule, schedule, line(f"{schedule.key}: {described(schedule)}; next: {coming}"))
 
 
-def remove(shell: Shell) -> int:
-    """Forget a schedule; its runs stay."""
-    with shell.engine() as engine:
-        seen = run_sync(engine.get_schedule(shell.arguments.key))
-        run_sync(shell.act(engine, "remove", f"schedule {seen.key}").remove_schedule(seen.key))
-    shell.answer(Verbs.remove_schedule, None, line(f"{seen.key} is removed; its runs stay."))
-    if seen.said is not None:
-        shell.output.note(
+@SCHEDULES.add("remove", KEY, examples="windlass schedules remove nightly")
+def remove(context: CommandContext) -> int:
+    """Remove a schedule; its runs stay."""
+    with context.engine() as engine:
+        schedule = run_sync(engine.get_schedule(context.arguments.key))
+        run_sync(context.audited(engine, "remove", f"schedule {schedule.key}").remove_schedule(schedule.key))
+    context.answer(Verbs.remove_schedule, None, line(f"{schedule.key} is removed; its runs stay."))
+    if schedule.code_hash is not None:
+        context.output.note(
             "Code defines it: the next worker that starts makes it again. To keep it off, disable it instead.", style="yellow"
         )
     return OK
 
 
-def trigger(shell: Shell) -> int:
+@SCHEDULES.add("trigger", KEY, examples="windlass schedules trigger nightly")
+def trigger(context: CommandContext) -> int:
     """Make a run of a schedule now, and print its id; its instants stay as they are."""
-    key = shell.arguments.key
-    with shell.engine() as engine:
-        made = run_sync(shell.act(engine, "trigger", f"schedule {key}").trigger(key))
-    return shell.answer(Verbs.trigger, made, made.id)
+    key = context.arguments.key
+    with context.engine() as engine:
+        created = run_sync(context.audited(engine, "trigger", f"schedule {key}").trigger(key))
+    return context.answer(Verbs.trigger, created, created.id)
 
 
 # list, skips
 
 
-def list_all(shell: Shell) -> int:
+@SCHEDULES.add(
+    "list",
+    limit(100),
+    after("KEY", "only schedules behind this key", default=""),
+    examples="windlass schedules list\nwindlass schedules list --json",
+)
+def list_all(context: CommandContext) -> int:
     """List the schedules by key."""
-    with shell.engine() as engine:
-        found = run_sync(engine.schedules(after=shell.arguments.after, count=shell.arguments.limit))
-    return shell.answer_list(Verbs.schedules, found, schedule_table, "No schedules.")
+    with context.engine() as engine:
+        schedules = run_sync(engine.schedules(after=context.arguments.after, count=context.arguments.limit))
+    return context.answer_list(Verbs.schedules, schedules, schedule_table, "No schedules.")
 
 
-def skips(shell: Shell) -> int:
+@SCHEDULES.add("skips", KEY, limit(20), examples="windlass schedules skips nightly\nwindlass schedules skips nightly --json")
+def skips(context: CommandContext) -> int:
     """List what was due and did not become a run, latest first."""
-    with shell.engine() as engine:
-        schedule = run_sync(engine.get_schedule(shell.arguments.key))
-        found = run_sync(engine.skips(schedule.key, count=shell.arguments.limit))
-    if shell.output.json:
-        shell.output.document({"key": schedule.key} | plain(Verbs.skips, found))
+    with context.engine() as engine:
+        schedule = run_sync(engine.get_schedule(context.arguments.key))
+        records = run_sync(engine.skips(schedule.key, count=context.arguments.limit))
+    if context.output.json:
+        context.output.document({"key": schedule.key} | plain(Verbs.skips, records))
         return OK
-    if not found:
-        shell.output.note("Nothing was skipped.")
+    if not records:
+        context.output.note("Nothing was skipped.")
         return OK
-    made = table("number", "first due", "last due", "reason", "noticed")
-    now = shell.clock.now()
-    for skip in found:
+    grid = table("number", "first due", "last due", "reason", "noticed")
+    now = context.clock.now()
+    for skip in records:
         due = (_local(schedule, skip.first_at), _local(schedule, skip.last_at))
-        made.add_row(f"{skip.number:,}", *due, cell(skip.reason), views.ago(skip.at, now))
-    shell.output.console.print(made)
+        grid.add_row(f"{skip.number:,}", *due, cell(skip.reason), views.ago(skip.at, now))
+    context.output.console.print(grid)
     return OK
 
 
 # preview
 
 
-def preview(shell: Shell) -> int:
+def _span(text: str) -> tuple[int, int]:
+    start, dots, end = text.partition("..")
+    if not dots or (span := (instant(start), instant(end)))[0] >= span[1]:
+        raise ArgumentTypeError(f"{text!r} is not a span of time such as 2026-01-31T09:00..2026-01-31T18:00")
+    return span
+
+
+@SCHEDULES.add(
+    "preview",
+    KEY,
+    option("--count", type=count, default=10, metavar="N", help="so many instants (default: 10)"),
+    option("--from", dest="start", type=instant, metavar="TIME", help="from this time on (default: now)"),
+    option("--down", type=_span, metavar="FROM..TO", help="what would happen if nothing had run from one time to another"),
+    examples="""
+    windlass schedules preview nightly
+    windlass schedules preview nightly --count 20 --from 2027-03-25
+    windlass schedules preview nightly --down 2026-12-24T18:00..2027-01-02T08:00
+    """,
+)
+def preview(context: CommandContext) -> int:
     """Show the coming instants of a schedule, and what a downtime would do to it."""
-    given = shell.arguments
-    with shell.engine() as engine:
-        schedule = run_sync(engine.get_schedule(given.key))
-        coming = run_sync(engine.preview(schedule.key, start=given.start, count=given.count))
-        fire = run_sync(engine.outage(schedule.key, *given.down)) if given.down else None
-    if shell.output.json:
-        downtime = None if fire is None else _downtime(schedule, fire, given.down, given.count)
+    arguments = context.arguments
+    with context.engine() as engine:
+        schedule = run_sync(engine.get_schedule(arguments.key))
+        coming = run_sync(engine.preview(schedule.key, start=arguments.start, count=arguments.count))
+        fire = run_sync(engine.outage(schedule.key, *arguments.down)) if arguments.down else None
+    if context.output.json:
+        downtime = None if fire is None else _downtime(schedule, fire, arguments.down, arguments.count)
         instants = [PREVIEW.show(instant) for instant in coming]
-        shell.output.document(to_plain({"key": schedule.key, "in_words": described(schedule), "next": instants, "downtime": downtime}))
+        context.output.document(to_plain({"key": schedule.key, "in_words": described(schedule), "next": instants, "downtime": downtime}))
         return OK
-    shell.output.raw(line(f"{schedule.key}: {described(schedule)}"))
+    context.output.raw(line(f"{schedule.key}: {described(schedule)}"))
     if not schedule.enabled:
-        shell.output.note("It is disabled: nothing of this happens until it is enabled.", style="yellow")
+        context.output.note("It is disabled: nothing of this happens until it is enabled.", style="yellow")
     if coming:
-        shell.output.console.print(_coming_table(coming, shell.clock.now()))
+        context.output.console.print(_coming_table(coming, context.clock.now()))
     else:
-        shell.output.raw("Nothing is due any more.")
+        context.output.raw("Nothing is due any more.")
     if fire is not None:
-        _tell_downtime(shell, schedule, fire)
+        _print_downtime(context, schedule, fire)
     return OK
 
 
 def _coming_table(coming: Sequence[Preview], now: int) -> Table:
-    changes = any(instant.clock_changes for instant in coming)
-    made = table("local", "UTC", "when", *[""] * changes, folded=("",))
-    for instant in coming:
-        mark = [Text(CHANGE_OF_THE_CLOCK if instant.clock_changes else "", style="yellow")] * changes
-        made.add_row(_spaced(instant.local), _utc(instant.at), views.ago(instant.at, now), *mark)
-    return made
+    changes = any(preview.clock_changes for preview in coming)
+    grid = table("local", "UTC", "when", *[""] * changes, folded=("",))
+    for preview in coming:
+        mark = [Text(CHANGE_OF_THE_CLOCK if preview.clock_changes else "", style="yellow")] * changes
+        grid.add_row(_spaced(preview.local), _utc(preview.at), views.ago(preview.at, now), *mark)
+    return grid
 
 
-def _caught_up(schedule: Schedule, fire: Fire, end: int, most: int) -> tuple[list[int], int]:
+def _caught_up(schedule: Schedule, fire: Fire, end: int, max_missed: int) -> tuple[list[int], int]:
     """The first runs that are made after a downtime, and how many there are. They have no gap: what is skipped lies before them."""
-    return ([], 0) if fire.due_at is None else cron.between(rule_of(schedule), fire.due_at - 1, end, schedule.anchor, most)
+    return ([], 0) if fire.due_at is None else cron.between(rule_of(schedule), fire.due_at - 1, end, schedule.anchor, max_missed)
 
 
-def _downtime(schedule: Schedule, fire: Fire, down: tuple[int, int], most: int) -> dict[str, Any]:
+def _downtime(schedule: Schedule, fire: Fire, down: tuple[int, int], max_missed: int) -> dict[str, Any]:
     start, end = down
-    first, number = _caught_up(schedule, fire, end, most)
+    first, number = _caught_up(schedule, fire, end, max_missed)
     return {
         "from": to_rfc3339(start),
         "to": to_rfc3339(end),
@@ -217,21 +303,21 @@ def _downtime(schedule: Schedule, fire: Fire, down: tuple[int, int], most: int) 
     }
 
 
-def _tell_downtime(shell: Shell, schedule: Schedule, fire: Fire) -> None:
-    start, end = shell.arguments.down
+def _print_downtime(context: CommandContext, schedule: Schedule, fire: Fire) -> None:
+    start, end = context.arguments.down
     head = f"Down from {_local(schedule, start)} to {_local(schedule, end)}, missed = {schedule.missed}, overlap = {schedule.overlap}"
-    shell.output.console.print(Text(f"\n{line(head)}", style="bold"))
+    context.output.console.print(Text(f"\n{line(head)}", style="bold"))
     for skip in fire.skips:
-        shell.output.raw(f"skipped    {_range(schedule, skip.number, skip.first_at, skip.last_at)}")
-    first, number = _caught_up(schedule, fire, end, shell.arguments.count)
+        context.output.raw(f"skipped    {_range(schedule, skip.number, skip.first_at, skip.last_at)}")
+    first, number = _caught_up(schedule, fire, end, context.arguments.count)
     for at in first:
-        shell.output.raw(f"caught up  {_local(schedule, at)}")
+        context.output.raw(f"caught up  {_local(schedule, at)}")
     if number > len(first):
-        shell.output.raw(f"caught up  {number - len(first):,} more")
+        context.output.raw(f"caught up  {number - len(first):,} more")
     if number and schedule.overlap != "allow":
-        shell.output.raw(f"overlap    {OVERLAPS[schedule.overlap]}")
+        context.output.raw(f"overlap    {OVERLAPS[schedule.overlap]}")
     if not number and not fire.skips:
-        shell.output.raw("Nothing would have been due.")
+        context.output.raw("Nothing would have been due.")
 
 
 def _range(schedule: Schedule, number: int, first: int, last: int) -> str:
@@ -244,12 +330,12 @@ def _range(schedule: Schedule, number: int, first: int, last: int) -> str:
 def schedule_table(schedules: Sequence[Schedule], now: int) -> Table:
     """A line for each schedule."""
     headers = ("key", "job", "rule", "zone", "next", "last", "fired", "skipped", "state")
-    made = table(*headers, cut=("key", "job", "rule", "zone", "next"), folded=("state",))
+    grid = table(*headers, cut=("key", "job", "rule", "zone", "next"), folded=("state",))
     for schedule in schedules:
         texts = (schedule.key, schedule.job, _rule(schedule), schedule.zone, _next(schedule, now))
         last = "" if schedule.last_at is None else views.ago(schedule.last_at, now)
-        made.add_row(*map(cell, texts), last, f"{schedule.fired:,}", f"{schedule.skipped:,}", _state(schedule))
-    return made
+        grid.add_row(*map(cell, texts), last, f"{schedule.fired:,}", f"{schedule.skipped:,}", _state(schedule))
+    return grid
 
 
 def _rule(schedule: Schedule) -> str:
@@ -259,7 +345,7 @@ def _rule(schedule: Schedule) -> str:
 def _state(schedule: Schedule) -> Text:
     """Whether it can fire, and whose word counts."""
     word, style = ("disabled", "yellow") if not schedule.enabled else ("over", "dim") if schedule.next_at is None else ("enabled", "green")
-    source = "" if schedule.said is None else ", edited" if edited(schedule) else ", by code"
+    source = "" if schedule.code_hash is None else ", edited" if edited(schedule) else ", by code"
     return Text.assemble((word, style), (source, "dim"))
 
 

@@ -1,4 +1,4 @@
-"""The commands of direct calls: who waits for which resource, and a command that runs while it holds a slot."""
+"""The commands about direct calls: the list of slots, and a command that runs while it holds one."""
 
 from __future__ import annotations
 
@@ -13,68 +13,93 @@ from rich.table import Table
 
 from windlass.api.verbs import Verbs
 from windlass.cli import views
+from windlass.cli.context import CommandContext, actor
 from windlass.cli.output import cell, table
-from windlass.cli.shell import Shell, who
-from windlass.engine.limiting import SLOT_LEASE
+from windlass.cli.rows import Commands, option
+from windlass.cli.values import duration, limit
+from windlass.defaults import SLOT_LEASE
 from windlass.errors import BadInput
-from windlass.gates import parts_of
+from windlass.limiters import parts_of
 from windlass.model import Slot
-from windlass.slots import Call, HeldSlot, on_thread
+from windlass.slots import HeldSlot, SlotRequest, on_thread
 from windlass.store.base import run_sync
 
-LOOK_EVERY = 0.1  # seconds between two looks whether the slot is still held
+POLL_EVERY = 0.1  # seconds between two checks whether the slot is still held
+
+COMMANDS = Commands()
 
 
-def slots(shell: Shell) -> int:
-    """List direct calls that hold something or wait, in their order."""
-    with shell.engine() as engine:
-        found = run_sync(engine.slots(count=shell.arguments.limit))
-    return shell.answer_list(Verbs.slots, found, _slots, "Nobody holds a slot or waits for one.")
+@COMMANDS.add("slots", limit(100), examples="windlass slots\nwindlass slots --json")
+def slots(context: CommandContext) -> int:
+    """List direct calls that hold a slot or wait for one, in their order."""
+    with context.engine() as engine:
+        records = run_sync(engine.slots(count=context.arguments.limit))
+    return context.answer_list(Verbs.slots, records, _slots, "No slot is held or waited for.")
 
 
-def _slots(found: Sequence[Slot], now: int) -> Table:
-    made = table("id", "resource", "state", "weight", "by", "asked", "lease", cut=("resource", "by"))
-    for slot in found:
+def _slots(records: Sequence[Slot], now: int) -> Table:
+    grid = table("id", "resource", "state", "weight", "by", "asked", "lease", cut=("resource", "by"))
+    for slot in records:
         resource, key = parts_of(slot.key)
         name = resource if key is None else f"{resource} for {key}"
         times = views.ago(slot.created_at, now), views.ago(slot.lease_until, now)
-        made.add_row(cell(slot.id), cell(name), slot.state, f"{slot.weight:,}", cell(slot.who or ""), *times)
-    return made
+        grid.add_row(cell(slot.id), cell(name), slot.state, f"{slot.weight:,}", cell(slot.actor or ""), *times)
+    return grid
 
 
-def slot(shell: Shell) -> int:
+@COMMANDS.add(
+    "slot",
+    option("resource", metavar="RESOURCE"),
+    option("argv", nargs="*", metavar="COMMAND", help="the command to run, behind two dashes"),
+    option("--timeout", type=duration, metavar="TIME", help="wait no longer than this (exit code 124)"),
+    option("--key", help="use a slot of this key"),
+    option("--weight", type=int, default=1, metavar="N", help="how much of the resource is needed (default: 1)"),
+    option("--lease", type=duration, metavar="TIME", help="how long the slot is held if this process dies (default: 30s)"),
+    examples="""
+    windlass slot ollama -- curl http://127.0.0.1:11434/api/generate -d @question.json
+    windlass slot --timeout 30s ollama -- ./ask.sh
+    """,
+)
+def slot(context: CommandContext) -> int:
     """Run a command while it holds the next slot of a resource; the exit code is the command's."""
-    given = shell.arguments
-    if not given.argv:
-        raise BadInput("There is no command to run.", hint=f"Write it behind two dashes: windlass slot {given.resource} -- COMMAND.")
-    call = Call(given.resource, given.key, given.weight, given.timeout, SLOT_LEASE if given.lease is None else given.lease, who())
-    with shell.engine() as engine, _forwarding() as child, on_thread(engine, call) as held:
-        return child.run(given.argv, held)
+    arguments = context.arguments
+    if not arguments.argv:
+        raise BadInput("There is no command to run.", hint=f"Write it behind two dashes: windlass slot {arguments.resource} -- COMMAND.")
+    call = SlotRequest(
+        arguments.resource,
+        arguments.key,
+        arguments.weight,
+        arguments.timeout,
+        SLOT_LEASE if arguments.lease is None else arguments.lease,
+        actor(),
+    )
+    with context.engine() as engine, _forwarding() as child, on_thread(engine, call) as held:
+        return child.run(arguments.argv, held)
 
 
 class _Child:
-    """The command, and what signals do: before it has begun they end the wait, afterwards they are the command's."""
+    """The command, and what signals do: before it starts they end the wait, afterwards it gets them."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, argv: Sequence[str], held: HeldSlot) -> int:
-        """Its exit code, as a shell would tell it."""
+        """Its exit code, as a shell reports it."""
         try:
             self._process = subprocess.Popen(argv)
         except OSError as error:
             raise BadInput(f"Cannot run {argv[0]}: {error.strerror}.", hint="Check its name, and that it may be executed.") from None
-        told = False
+        terminated = False
         while (code := self._ended()) is None:
-            if held.lost and not told:
-                told = True
+            if held.lost and not terminated:
+                terminated = True
                 self._process.terminate()
         return 128 - code if code < 0 else code
 
     def _ended(self) -> int | None:
         assert self._process is not None
         try:
-            return self._process.wait(LOOK_EVERY)
+            return self._process.wait(POLL_EVERY)
         except subprocess.TimeoutExpired:
             return None
 

@@ -1,4 +1,4 @@
-"""The commands about the whole: who works, and how much there is."""
+"""The commands about workers and counts."""
 
 from __future__ import annotations
 
@@ -7,33 +7,38 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from windlass.answers import JobStats, Stats
 from windlass.api.verbs import Verbs
 from windlass.cli import views
 from windlass.cli.codes import OK
+from windlass.cli.context import CommandContext
 from windlass.cli.documents import plain
+from windlass.cli.dropping import drop
 from windlass.cli.output import cell, line, table
-from windlass.cli.shell import Shell
+from windlass.cli.rows import Commands, option
+from windlass.cli.values import NAME, after, limit, number
 from windlass.engine import Engine
-from windlass.engine.stats import JobStats, Stats
 from windlass.machine import LIVE
-from windlass.model import Counts, State, Worker
+from windlass.model import Counts, Limits, State, WorkerRecord
 from windlass.store.base import run_sync
 
 WAITING = (State.WAITING, State.SCHEDULED, State.QUEUED)
 BAD = (State.FAILED, State.QUARANTINED)
 _BARS = " ▁▂▃▄▅▆▇█"
 
-
-def workers(shell: Shell) -> int:
-    """List workers, the living and the lately seen, and what they hold."""
-    with shell.engine() as engine:
-        found = run_sync(engine.workers(after=shell.arguments.after, count=shell.arguments.limit))
-    return shell.answer_list(Verbs.workers, found, _workers, "No workers. Start one: windlass work MODULE:APP")
+COMMANDS = Commands()
 
 
-def _workers(found: Sequence[Worker], now: int) -> Table:
-    made = table("worker", "seen", "holds", "queues", "jobs", "machine", cut=("worker", "queues", "jobs", "machine"))
-    for worker in found:
+def workers(context: CommandContext) -> int:
+    """List workers that are alive or were so lately, and the number of their runs."""
+    with context.engine() as engine:
+        records = run_sync(engine.workers(after=context.arguments.after, count=context.arguments.limit))
+    return context.answer_list(Verbs.workers, records, _workers, "No workers. Start one: windlass work MODULE:APP")
+
+
+def _workers(records: Sequence[WorkerRecord], now: int) -> Table:
+    grid = table("worker", "seen", "holds", "queues", "jobs", "machine", cut=("worker", "queues", "jobs", "machine"))
+    for worker in records:
         info = worker.info
         seen = Text(views.ago(worker.seen_at, now), style="green" if worker.alive else "red")
         if worker.stopped_at is not None:
@@ -41,48 +46,72 @@ def _workers(found: Sequence[Worker], now: int) -> Table:
         queues, jobs = (", ".join(names) if names is not None else "all" for names in (info.queues, info.jobs))
         machine = [f"{info.cores} cores", *([f"{info.memory:,} MiB"] if info.memory else []), *info.tags]
         holds = f"{worker.held} of {info.slots}" + (", cannot execute" if worker.alive and worker.metrics.get("unable_ms") else "")
-        made.add_row(cell(info.name), seen, holds, cell(queues), cell(jobs), cell(", ".join(machine)))
-    return made
+        grid.add_row(cell(info.name), seen, holds, cell(queues), cell(jobs), cell(", ".join(machine)))
+    return grid
 
 
-def stats(shell: Shell) -> int:
-    """Show how many runs there are in each state, and how many there were lately."""
-    with shell.engine() as engine:
+WORKERS = COMMANDS.group(
+    "workers",
+    limit(100),
+    after("NAME", "only workers behind this name", default=""),
+    examples="""
+    windlass workers
+    windlass workers --json
+    windlass workers drop old-host
+    """,
+    function=workers,
+)
+
+
+@WORKERS.add("drop", NAME, examples="windlass workers drop old-host")
+def drop_worker(context: CommandContext) -> int:
+    """Remove a worker that is not alive."""
+    return drop(context, "worker")
+
+
+@COMMANDS.add(
+    "stats",
+    option("--minutes", type=number(1, Limits().minutes), default=60, metavar="N", help="so many of the last minutes (default: 60)"),
+    examples="windlass stats\nwindlass stats --minutes 1440 --json",
+)
+def stats(context: CommandContext) -> int:
+    """Show how many runs are in each state, and how many there were in the last minutes."""
+    with context.engine() as engine:
         if isinstance(engine, Engine):
             while not run_sync(engine.roll_up()):  # a hub counts by itself
                 pass
-        found = run_sync(engine.stats(minutes=shell.arguments.minutes))
-    if shell.output.json:
-        shell.output.document(plain(Verbs.stats, found))
+        counts = run_sync(engine.stats(minutes=context.arguments.minutes))
+    if context.output.json:
+        context.output.document(plain(Verbs.stats, counts))
         return OK
-    shell.output.console.print(_states(found.states))
-    shell.output.console.print(Text(line(_lately(found)), style="dim"))
-    if found.jobs:
-        shell.output.console.print(_jobs(found.jobs))
+    context.output.console.print(_states(counts.states))
+    context.output.console.print(Text(line(_lately(counts)), style="dim"))
+    if counts.jobs:
+        context.output.console.print(_jobs(counts.jobs))
     return OK
 
 
 def _states(states: Mapping[State, int]) -> Table:
-    made = table("state", "runs")
-    for state, number in states.items():
-        made.add_row(Text(state, style=views.STYLES[state]), f"{number:,}")
-    return made
+    grid = table("state", "runs")
+    for state, total in states.items():
+        grid.add_row(Text(state, style=views.STYLES[state]), f"{total:,}")
+    return grid
 
 
-def _lately(found: Stats) -> str:
-    ended = [minute.counts.succeeded for minute in found.minutes]
-    most = max(ended)
-    bars = "".join(_BARS[-(-number * (len(_BARS) - 1) // most) if most else 0] for number in ended)
-    return f"succeeded in each of the last {len(ended)} minutes, at most {most:,}: [{bars}]"
+def _lately(counts: Stats) -> str:
+    succeeded = [minute.counts.succeeded for minute in counts.minutes]
+    top = max(succeeded)
+    bars = "".join(_BARS[-(-count * (len(_BARS) - 1) // top) if top else 0] for count in succeeded)
+    return f"succeeded in each of the last {len(succeeded)} minutes, at most {top:,}: [{bars}]"
 
 
 def _jobs(jobs: list[JobStats]) -> Table:
-    made = table("job", "queue", "waiting", "held", "succeeded", "failed", "waits", "runs", cut=("job", "queue"))
+    grid = table("job", "queue", "waiting", "held", "succeeded", "failed", "waits", "runs", cut=("job", "queue"))
     for job in jobs:
         waiting, held, bad = (sum(job.states[state] for state in group) for group in (WAITING, LIVE, BAD))
-        numbers = (f"{number:,}" for number in (waiting, held, job.states[State.SUCCEEDED], bad))
-        made.add_row(cell(job.job), cell(job.queue), *numbers, *_averages(job.lately))
-    return made
+        numbers = (f"{total:,}" for total in (waiting, held, job.states[State.SUCCEEDED], bad))
+        grid.add_row(cell(job.job), cell(job.queue), *numbers, *_averages(job.lately))
+    return grid
 
 
 def _averages(lately: Counts) -> tuple[str, str]:

@@ -1,8 +1,7 @@
-"""Finding the app that `module:attribute` names."""
+"""Finds the app that `module:attribute` names."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -11,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from windlass.cli.output import clean
-from windlass.errors import BadInput, WindlassError
+from windlass.errors import BadInput, WindlassError, nearest
 
 
 class BadModule(WindlassError):
@@ -26,10 +25,10 @@ def find_target(target: str) -> Any:
     if not colon or not module or not attribute or module.endswith(".py"):
         near = module.removesuffix(".py").strip("./").replace("/", ".") or "shop"
         raise BadInput(f"{target!r:.80} does not name an app.", hint=f"Write module:attribute, such as {near}:{attribute or 'app'}.")
-    found: Any = _imported(module)
+    value: Any = _imported(module)
     for part in attribute.split("."):
-        found = _member(found, part, module)
-    return found
+        value = _member(value, part, module)
+    return value
 
 
 def _imported(module: str) -> ModuleType:
@@ -59,7 +58,7 @@ def _broken(module: str, error: Exception) -> BadModule:
 def _member(owner: Any, name: str, module: str) -> Any:
     if hasattr(owner, name):
         return getattr(owner, name)
-    near = difflib.get_close_matches(name, dir(owner), n=1)
+    near = nearest(name, dir(owner))
     raise BadInput(
-        f"The module {module} has no {name}.", hint=f"Did you mean {near[0]}?" if near else f"Define it, such as {name} = App(...)."
+        f"The module {module} has no {name}.", hint=f"Did you mean {near}?" if near else f"Define it, such as {name} = App(...)."
     )

@@ -1,4 +1,4 @@
-"""The commands about access: tokens, and the audit of what people did."""
+"""The commands about access: tokens, and the audit."""
 
 from __future__ import annotations
 
@@ -10,60 +10,103 @@ from rich.text import Text
 from windlass.api.verbs import Verbs
 from windlass.cli import views
 from windlass.cli.codes import OK
+from windlass.cli.context import CommandContext
 from windlass.cli.output import cell, line, table
-from windlass.cli.shell import Shell
-from windlass.model import Audited, Token
+from windlass.cli.rows import Commands, option
+from windlass.cli.values import CURSOR, ID, after, duration, limit
+from windlass.config.kinds import split
+from windlass.defaults import TOKEN_OVERLAP
+from windlass.model import SCOPES, Audited, Token
 from windlass.store.base import run_sync
 
+COMMANDS = Commands()
+TOKENS = COMMANDS.group(
+    "tokens",
+    help="Create, list, rotate and revoke the tokens of a hub",
+    examples="""
+    windlass tokens create ops --scopes admin
+    windlass tokens create shop --scopes read,submit --expires 90d
+    windlass tokens list
+    """,
+)
 
-def create(shell: Shell) -> int:
-    """Make a token, and print its secret, which is not shown again."""
-    given = shell.arguments
-    with shell.engine() as engine:
-        acting = shell.act(engine, "create", f"token {given.whose:.100}")
+
+@TOKENS.add(
+    "create",
+    option("name", metavar="NAME", help="the name of its owner, by which the audit shows it"),
+    option("--scopes", type=split, required=True, metavar="A,B", help=f"some of {', '.join(SCOPES)}; admin includes the others"),
+    option("--worker", metavar="NAME", help="valid for this worker only, and for names that begin with it and a dot"),
+    option("--principal", metavar="NAME", help="the owner of what code defines with it (default: its own name)"),
+    option("--expires", type=duration, metavar="TIME", help="valid for so long, such as 90d (default: until it is revoked)"),
+    examples="""
+    windlass tokens create shop --scopes read,submit --expires 90d
+    windlass tokens create worker-7 --scopes work --worker worker-7 --principal fleet
+    """,
+)
+def create(context: CommandContext) -> int:
+    """Create a token, and print its secret, which is not shown again."""
+    arguments = context.arguments
+    with context.engine() as engine:
+        audited = context.audited(engine, "create", f"token {arguments.name:.100}")
         token, secret = run_sync(
-            acting.create_token(given.whose, given.scopes, worker=given.worker, principal=given.principal, expires_in=given.expires)
+            audited.create_token(
+                arguments.name, arguments.scopes, worker=arguments.worker, principal=arguments.principal, expires_in=arguments.expires
+            )
         )
-    return _tell_secret(shell, token, secret)
+    return _print_secret(context, token, secret)
 
 
-def rotate(shell: Shell) -> int:
-    """Make the successor of a token, and print its secret; the old one stays good for a while."""
-    given = shell.arguments
-    with shell.engine() as engine:
-        acting = shell.act(engine, "rotate", f"token {given.id:.100}")
-        token, secret = run_sync(acting.rotate_token(given.id, overlap=given.overlap))
-    return _tell_secret(shell, token, secret)
+@TOKENS.add(
+    "rotate",
+    ID,
+    option("--overlap", type=duration, default=TOKEN_OVERLAP, metavar="TIME", help="both are valid for so long (default: 1d)"),
+    examples="windlass tokens rotate ID\nwindlass tokens rotate ID --overlap 1h",
+)
+def rotate(context: CommandContext) -> int:
+    """Create the successor of a token, and print its secret; the old one stays valid for a while."""
+    arguments = context.arguments
+    with context.engine() as engine:
+        audited = context.audited(engine, "rotate", f"token {arguments.id:.100}")
+        token, secret = run_sync(audited.rotate_token(arguments.id, overlap=arguments.overlap))
+    return _print_secret(context, token, secret)
 
 
-def _tell_secret(shell: Shell, token: Token, secret: str) -> int:
-    shell.answer(Verbs.create_token, (token, secret), secret)
-    shell.output.note(f"This is token {token.id}. Keep its secret: it is not shown again.", style="yellow")
+def _print_secret(context: CommandContext, token: Token, secret: str) -> int:
+    context.answer(Verbs.create_token, (token, secret), secret)
+    context.output.note(f"This is token {token.id}. Keep its secret: it is not shown again.", style="yellow")
     return OK
 
 
-def revoke(shell: Shell) -> int:
-    """End a token now; hubs that know it notice within a second."""
-    id = shell.arguments.id
-    with shell.engine() as engine:
-        token = run_sync(shell.act(engine, "revoke", f"token {id:.100}").revoke_token(id))
-    return shell.answer(Verbs.revoke_token, token, line(f"{token.id} ({token.name}) is revoked."))
+@TOKENS.add("revoke", ID, examples="windlass tokens revoke ID")
+def revoke(context: CommandContext) -> int:
+    """Revoke a token now; hubs refuse it within a second."""
+    id = context.arguments.id
+    with context.engine() as engine:
+        token = run_sync(context.audited(engine, "revoke", f"token {id:.100}").revoke_token(id))
+    return context.answer(Verbs.revoke_token, token, line(f"{token.id} ({token.name}) is revoked."))
 
 
-def list_all(shell: Shell) -> int:
+@TOKENS.add(
+    "list",
+    limit(100),
+    after("ID", "only tokens behind this one", default=""),
+    examples="windlass tokens list\nwindlass tokens list --json",
+)
+def list_all(context: CommandContext) -> int:
     """List the tokens, oldest first."""
-    with shell.engine() as engine:
-        found = run_sync(engine.tokens(after=shell.arguments.after, count=shell.arguments.limit))
-    return shell.answer_list(Verbs.tokens, found, _token_table, "No tokens.")
+    with context.engine() as engine:
+        tokens = run_sync(engine.tokens(after=context.arguments.after, count=context.arguments.limit))
+    return context.answer_list(Verbs.tokens, tokens, _token_table, "No tokens.")
 
 
-def audit(shell: Shell) -> int:
-    """List what people did, newest first."""
-    with shell.engine() as engine:
-        page = run_sync(engine.audit(cursor=shell.arguments.cursor, count=shell.arguments.limit))
-    shell.answer_list(Verbs.audit, page.entries, _audit_table, "Nobody has done anything.", page=page)
+@COMMANDS.add("audit", limit(20), CURSOR, examples="windlass audit\nwindlass audit --limit 100 --json")
+def audit(context: CommandContext) -> int:
+    """List the entries of the audit, newest first."""
+    with context.engine() as engine:
+        page = run_sync(engine.audit(cursor=context.arguments.cursor, count=context.arguments.limit))
+    context.answer_list(Verbs.audit, page.entries, _audit_table, "The audit is empty.", page=page)
     if page.cursor is not None:
-        shell.output.note(f"There are more: --cursor {page.cursor}")
+        context.output.note(f"There are more: --cursor {page.cursor}")
     return OK
 
 
@@ -71,11 +114,11 @@ def audit(shell: Shell) -> int:
 
 
 def _token_table(tokens: Sequence[Token], now: int) -> Table:
-    made = table("id", "name", "scopes", "worker", "used", "state", cut=("name", "worker"), folded=("scopes",))
+    grid = table("id", "name", "scopes", "worker", "used", "state", cut=("name", "worker"), folded=("scopes",))
     for token in tokens:
         used = "never" if token.used_at is None else views.ago(token.used_at, now)
-        made.add_row(token.id, cell(token.name), ", ".join(token.scopes), cell(token.worker or "any"), used, _state(token, now))
-    return made
+        grid.add_row(token.id, cell(token.name), ", ".join(token.scopes), cell(token.worker or "any"), used, _state(token, now))
+    return grid
 
 
 def _state(token: Token, now: int) -> Text:
@@ -83,12 +126,12 @@ def _state(token: Token, now: int) -> Text:
         return Text("revoked", style="red")
     if not token.valid(now):
         return Text("expired", style="yellow")
-    good = "good" if token.kind == "token" else token.kind
-    return Text(good if token.expires_at is None else f"{good} until {views.moment(token.expires_at)}", style="green")
+    valid = "good" if token.kind == "token" else token.kind
+    return Text(valid if token.expires_at is None else f"{valid} until {views.moment(token.expires_at)}", style="green")
 
 
 def _audit_table(entries: Sequence[Audited], _: int) -> Table:
-    made = table("at", "who", "what", "subject", cut=("who", "subject"))
+    grid = table("at", "actor", "what", "subject", cut=("actor", "subject"))
     for entry in entries:
-        made.add_row(views.moment(entry.at), cell(entry.who), line(entry.what), cell(entry.subject))
-    return made
+        grid.add_row(views.moment(entry.at), cell(entry.actor), line(entry.what), cell(entry.subject))
+    return grid

@@ -1,4 +1,4 @@
-"""How runs and what belongs to them look to people."""
+"""How runs, their attempts, history and logs are shown to people."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from windlass import payload
-from windlass.cli.output import as_json, cell, clean, line, table
+from windlass import defaults, payload
+from windlass.cli.output import as_json, cell, clean, facts_table, line, table
 from windlass.durations import span as span
 from windlass.durations import spelled
-from windlass.engine.core import DEFAULT_QUEUE
 from windlass.machine import LIVE
 from windlass.model import Attempt, Entry, Failure, LogLine, Run, State
 
@@ -37,7 +36,7 @@ STYLES = {
 
 
 def opened(text: str | None) -> Any:
-    """The value of a JSON text that was stored; the text itself if it is none."""
+    """The value of a stored JSON text; the text itself if it is not JSON."""
     try:
         return None if text is None else payload.decode(text)
     except DecodeError:
@@ -45,7 +44,7 @@ def opened(text: str | None) -> Any:
 
 
 def moment(ms: int) -> str:
-    """A time on the reader's own clock."""
+    """A time as local time."""
     return datetime.fromtimestamp(ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -65,7 +64,7 @@ def _moment_and_ago(at: int, now: int) -> str:
 
 
 def progress_of(run: Run) -> tuple[float, str] | None:
-    """How far a run says it is, from 0 to 1, and in what words."""
+    """The progress of a run, from 0 to 1, and its message."""
     match opened(run.progress):
         case {"fraction": int() | float() as fraction, **rest}:
             message = rest.get("message")
@@ -80,7 +79,7 @@ def state_text(run: Run) -> Text:
 
 
 def _job_text(run: Run) -> Text:
-    elsewhere = f" in {line(run.queue)}" if run.queue != DEFAULT_QUEUE else ""
+    elsewhere = f" in {line(run.queue)}" if run.queue != defaults.QUEUE else ""
     return Text.assemble(line(run.job), (elsewhere, "dim"))
 
 
@@ -92,22 +91,22 @@ def _when(run: Run, now: int) -> str:
 
 
 def executions(run: Run) -> int:
-    """How many of its tries a run has begun; snoozes and give-backs cost none."""
-    return run.burnt + (run.state in (*LIVE, State.SUCCEEDED))
+    """How many of its tries a run has begun; snoozes and requeues cost none."""
+    return run.failures + (run.state in (*LIVE, State.SUCCEEDED))
 
 
 def run_table(runs: Iterable[Run], now: int) -> Table:
     """A line for each run."""
-    made = table("id", "state", "job", "tries", "when", cut=("job",))
+    grid = table("id", "state", "job", "tries", "when", cut=("job",))
     for run in runs:
-        made.add_row(cell(run.id), state_text(run), cell(_job_text(run)), f"{executions(run)}/{run.max_attempts}", _when(run, now))
-    return made
+        grid.add_row(cell(run.id), state_text(run), cell(_job_text(run)), f"{executions(run)}/{run.max_attempts}", _when(run, now))
+    return grid
 
 
 def _facts(run: Run, now: int) -> Iterable[tuple[str, str | None]]:
     yield "job", line(run.job)
     yield "queue", f"{line(run.queue)}, priority {run.priority}"
-    yield "tries", f"{run.burnt} of {run.max_attempts} used up; this is attempt {run.attempt}"
+    yield "tries", f"{run.failures} of {run.max_attempts} used up; this is attempt {run.attempt}"
     yield "created", _moment_and_ago(run.created_at, now)
     yield "instant", _moment_and_ago(run.instant, now) if run.instant is not None else None
     yield "due", _moment_and_ago(run.due_at, now) if run.claimed_at is None and run.due_at > run.created_at else None
@@ -123,58 +122,56 @@ def _facts(run: Run, now: int) -> Iterable[tuple[str, str | None]]:
 
 
 def run_facts(run: Run, now: int, *, drawn: bool) -> RenderableType:
-    """What is known of a run itself, with a bar for its progress where it can be drawn."""
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    made.add_row("run", Text(line(run.id), style="bold"))
-    made.add_row("state", state_text(run))
+    """The fields of a run, with a bar for its progress where it can be drawn."""
+    grid = facts_table()
+    grid.add_row("run", Text(line(run.id), style="bold"))
+    grid.add_row("state", state_text(run))
     if progress := progress_of(run):
-        made.add_row("progress", _bar(*progress, drawn=drawn))
+        grid.add_row("progress", _bar(*progress, drawn=drawn))
     for name, value in _facts(run, now):
         if value is not None:
-            made.add_row(name, Text(value))
-    return made
+            grid.add_row(name, Text(value))
+    return grid
 
 
 def _bar(fraction: float, message: str, *, drawn: bool) -> RenderableType:
     words = Text(f"{fraction:.0%}  {line(message)}".rstrip())
     if not drawn:
         return words
-    made = Table.grid(padding=(0, 1, 0, 0))
-    made.add_row(ProgressBar(total=1.0, completed=fraction, width=24), words)
-    return made
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_row(ProgressBar(total=1.0, completed=fraction, width=24), words)
+    return grid
 
 
 def failure_text(error: Failure) -> RenderableType:
-    """An error with all that is known of it."""
+    """An error with its detail."""
     head = Text.assemble((line(error.code), "bold red"), ": ", line(error.message))
     return Group(head, Padding(Text(clean(error.detail.rstrip()), style="dim"), (0, 0, 0, 2), expand=False)) if error.detail else head
 
 
 def attempt_table(attempts: Sequence[Attempt], now: int) -> Table:
     """A line for each attempt."""
-    made = table("n", "outcome", "worker", "began", "took", "error", cut=("worker", "error"))
+    grid = table("n", "outcome", "worker", "began", "took", "error", cut=("worker", "error"))
     for attempt in attempts:
         began = attempt.started_at or attempt.claimed_at
         took = "" if began is None else span((attempt.finished_at or now) - began)
         error = f"{attempt.error.code}: {attempt.error.message}" if attempt.error else ""
         outcome = line(attempt.outcome)
-        made.add_row(str(attempt.n), outcome, cell(attempt.worker or ""), "" if began is None else _clock_time(began), took, cell(error))
-    return made
+        grid.add_row(str(attempt.n), outcome, cell(attempt.worker or ""), "" if began is None else _clock_time(began), took, cell(error))
+    return grid
 
 
 def history_table(entries: Sequence[Entry]) -> Table:
     """A line for each change of state."""
-    made = table("time", "move", "state", "worker", "detail", cut=("worker",), folded=("detail",))
+    grid = table("time", "move", "state", "worker", "detail", cut=("worker",), folded=("detail",))
     for entry in entries:
         detail = "" if entry.detail is None else as_json(opened(entry.detail))
         state = Text(entry.state, style=STYLES[entry.state])
-        made.add_row(_clock_time(entry.at), cell(entry.move), state, cell(entry.worker or ""), Text(line(detail)))
-    return made
+        grid.add_row(_clock_time(entry.at), cell(entry.move), state, cell(entry.worker or ""), Text(line(detail)))
+    return grid
 
 
 def log_text(log: LogLine) -> Text:
-    """A log line with its time; later attempts say which they are."""
+    """A log line with its time; for later attempts also the number of the attempt."""
     attempt = f"#{log.attempt} " if log.attempt > 1 else ""
     return Text.assemble((f"{_clock_time(log.at)} {attempt}", "dim"), line(log.text))

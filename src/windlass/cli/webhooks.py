@@ -8,107 +8,184 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from windlass import config
 from windlass.api.verbs import Verbs
 from windlass.api.views import current
 from windlass.cli import views
 from windlass.cli.codes import OK
+from windlass.cli.context import CommandContext
 from windlass.cli.output import cell, line, table
-from windlass.cli.shell import Shell
+from windlass.cli.rows import Commands, edit, option
+from windlass.cli.values import CURSOR, ID, duration, limit
+from windlass.defaults import SECRET_OVERLAP
+from windlass.durations import spelled
 from windlass.errors import BadInput
 from windlass.machine import ENDED
-from windlass.model import Delivery, Webhook
+from windlass.model import Delivery, State, Webhook
 from windlass.store.base import run_sync
 
-WORDS = ("name", "url", "jobs", "queues", "states", "delays", "enabled", "secret")
+FIELDS = ("name", "url", "jobs", "queues", "states", "delays", "enabled", "secret")
 _LISTS = ("jobs", "queues", "states", "delays")
+FIELD_OPTIONS = (
+    edit("--name", help="the name of the endpoint (default: its host)"),
+    edit("--job", dest="jobs", action="append", metavar="JOB", help="only runs of this job; may be repeated"),
+    edit("--queue", dest="queues", action="append", metavar="QUEUE", help="only runs of this queue; may be repeated"),
+    edit(
+        "--state",
+        dest="states",
+        action="append",
+        choices=list(State),
+        metavar="STATE",
+        help="send when a run enters this state (default: every end)",
+    ),
+    edit(
+        "--delay",
+        dest="delays",
+        action="append",
+        type=duration,
+        metavar="TIME",
+        help="before the next attempt; may be repeated (default: 5s, 1m)",
+    ),
+    edit("--disabled", dest="enabled", action="store_false", help="send nothing until it is enabled"),
+)
+
+COMMANDS = Commands()
+WEBHOOKS = COMMANDS.group(
+    "webhooks",
+    help="List, add and change webhooks, and list their deliveries",
+    examples="""
+    windlass webhooks add https://example.com/windlass
+    windlass webhooks list
+    windlass webhooks deliveries ID --status failed
+    """,
+)
 
 
-def _words(shell: Shell) -> dict[str, Any]:
-    """What the command line says of an endpoint, and nothing that it leaves out."""
-    given = vars(shell.arguments)
-    said = {word: given[word] for word in WORDS if word in given}
-    return said | {word: tuple(said[word]) for word in _LISTS if said.get(word) is not None}
+def _fields(context: CommandContext) -> dict[str, Any]:
+    """The fields of an endpoint that the command line has."""
+    arguments = vars(context.arguments)
+    fields = {name: arguments[name] for name in FIELDS if name in arguments}
+    return fields | {name: tuple(fields[name]) for name in _LISTS if fields.get(name) is not None}
 
 
-def add(shell: Shell) -> int:
-    """Tell an endpoint of changes, and print its id and its secret, which is not shown again."""
-    words = _words(shell)
-    url = words.pop("url")
-    with shell.engine() as engine:
-        made = run_sync(shell.act(engine, "add", f"webhook {url:.100}").add_webhook(url, **words))
-    return _tell_secret(shell, made)
+@WEBHOOKS.add(
+    "add",
+    option("url", metavar="URL", help="the address; one inside the network must be allowed by the hub"),
+    edit("--secret", help="whsec_ and 24 to 64 bytes in base64 (default: a new one)"),
+    *FIELD_OPTIONS,
+    examples="""
+    windlass webhooks add https://example.com/windlass
+    windlass webhooks add https://example.com/windlass --job mail --state failed --name alarms
+    windlass webhooks add https://example.com/windlass --delay 5s --delay 5m --delay 1h --delay 1d
+    """,
+)
+def add(context: CommandContext) -> int:
+    """Add an endpoint for changes of runs, and print its id and its secret, which is not shown again."""
+    fields = _fields(context)
+    url = fields.pop("url")
+    with context.engine() as engine:
+        webhook = run_sync(context.audited(engine, "add", f"webhook {url:.100}").add_webhook(url, **fields))
+    return _print_secret(context, webhook)
 
 
-def change(shell: Shell) -> int:
-    """Change what is said of an endpoint, and leave the rest."""
-    words, identity = _words(shell), shell.arguments.id
-    if not words:
-        raise BadInput("There is nothing to set.", hint="`windlass webhooks set --help` lists what can be said.")
-    with shell.engine() as engine:
-        made = run_sync(shell.act(engine, "edit", f"webhook {identity:.100}").set_webhook(identity, **words))
-    now = shell.clock.now()
-    return shell.answer(Verbs.set_webhook, current(made, now), line(f"{made.id}: {made.name}, {_state(made, now).plain}"))
+@WEBHOOKS.add(
+    "set",
+    ID,
+    edit("--url", help="another address"),
+    edit("--any-job", dest="jobs", action="store_const", const=None, help="runs of every job"),
+    edit("--any-queue", dest="queues", action="store_const", const=None, help="runs of every queue"),
+    edit("--enabled", action="store_true", help="send again, of changes from now on"),
+    *FIELD_OPTIONS,
+    examples="""
+    windlass webhooks set ID --enabled
+    windlass webhooks set ID --url https://example.com/other --any-job
+    """,
+)
+def change(context: CommandContext) -> int:
+    """Change fields of an endpoint, and leave the others."""
+    fields, identity = _fields(context), context.arguments.id
+    if not fields:
+        raise BadInput("There is nothing to set.", hint="`windlass webhooks set --help` lists the options.")
+    with context.engine() as engine:
+        webhook = run_sync(context.audited(engine, "edit", f"webhook {identity:.100}").set_webhook(identity, **fields))
+    now = context.clock.now()
+    return context.answer(Verbs.set_webhook, current(webhook, now), line(f"{webhook.id}: {webhook.name}, {_state(webhook, now).plain}"))
 
 
-def remove(shell: Shell) -> int:
-    """Forget an endpoint and what it was told."""
-    identity = shell.arguments.id
-    with shell.engine() as engine:
-        run_sync(shell.act(engine, "remove", f"webhook {identity:.100}").remove_webhook(identity))
-    return shell.answer(Verbs.remove_webhook, None, line(f"{identity} is removed."))
+@WEBHOOKS.add("remove", ID, examples="windlass webhooks remove ID")
+def remove(context: CommandContext) -> int:
+    """Remove an endpoint and its deliveries."""
+    identity = context.arguments.id
+    with context.engine() as engine:
+        run_sync(context.audited(engine, "remove", f"webhook {identity:.100}").remove_webhook(identity))
+    return context.answer(Verbs.remove_webhook, None, line(f"{identity} is removed."))
 
 
-def rotate(shell: Shell) -> int:
+@WEBHOOKS.add(
+    "rotate",
+    ID,
+    option("--overlap", type=duration, default=SECRET_OVERLAP, metavar="TIME", help="both sign for so long (default: 1d)"),
+    examples="windlass webhooks rotate ID\nwindlass webhooks rotate ID --overlap 0s",
+)
+def rotate(context: CommandContext) -> int:
     """Sign with a new secret, and print it; the old one signs too for a while."""
-    identity = shell.arguments.id
-    with shell.engine() as engine:
-        acting = shell.act(engine, "rotate", f"webhook {identity:.100}")
-        made = run_sync(acting.rotate_webhook(identity, overlap=shell.arguments.overlap))
-    return _tell_secret(shell, made)
+    identity = context.arguments.id
+    with context.engine() as engine:
+        audited = context.audited(engine, "rotate", f"webhook {identity:.100}")
+        webhook = run_sync(audited.rotate_webhook(identity, overlap=context.arguments.overlap))
+    return _print_secret(context, webhook)
 
 
-def _tell_secret(shell: Shell, made: Webhook) -> int:
-    shell.answer(Verbs.add_webhook, current(made, shell.clock.now()), f"{made.id}\n{made.secrets[0].key}")
-    shell.output.note("Give the secret to the receiver; it is not shown again.", style="yellow")
+def _print_secret(context: CommandContext, webhook: Webhook) -> int:
+    context.answer(Verbs.add_webhook, current(webhook, context.clock.now()), f"{webhook.id}\n{webhook.secrets[0].key}")
+    context.output.note("Give the secret to the receiver; it is not shown again.", style="yellow")
     return OK
 
 
-def list_all(shell: Shell) -> int:
+@WEBHOOKS.add("list", examples="windlass webhooks list\nwindlass webhooks list --json")
+def list_all(context: CommandContext) -> int:
     """List the endpoints, oldest first."""
-    with shell.engine() as engine:
-        found = [current(webhook, shell.clock.now()) for webhook in run_sync(engine.webhooks())]
-    return shell.answer_list(Verbs.webhooks, found, _webhook_table, "No webhooks.")
+    with context.engine() as engine:
+        webhooks = [current(webhook, context.clock.now()) for webhook in run_sync(engine.webhooks())]
+    return context.answer_list(Verbs.webhooks, webhooks, _webhook_table, "No webhooks.")
 
 
-def deliveries(shell: Shell) -> int:
-    """List what an endpoint was told, latest first."""
-    given = shell.arguments
-    with shell.engine() as engine:
-        page = run_sync(engine.deliveries(given.id, status=given.status, cursor=given.cursor, count=given.limit))
-    shell.answer_list(Verbs.deliveries, page.deliveries, _delivery_table, "No deliveries.", page=page)
+@WEBHOOKS.add(
+    "deliveries",
+    option("id", metavar="ID", help="the id of the webhook"),
+    option("--status", choices=("pending", "delivered", "failed"), help="only these"),
+    limit(20),
+    CURSOR,
+    examples="windlass webhooks deliveries ID --status failed\nwindlass webhooks deliveries ID --json",
+)
+def deliveries(context: CommandContext) -> int:
+    """List the deliveries to an endpoint, latest first."""
+    arguments = context.arguments
+    with context.engine() as engine:
+        page = run_sync(engine.deliveries(arguments.id, status=arguments.status, cursor=arguments.cursor, count=arguments.limit))
+    context.answer_list(Verbs.deliveries, page.deliveries, _delivery_table, "No deliveries.", page=page)
     if page.cursor is not None:
-        shell.output.note(f"There are more: --cursor {page.cursor}")
+        context.output.note(f"There are more: --cursor {page.cursor}")
     return OK
 
 
-def resend(shell: Shell) -> int:
-    """Have a delivery tried again from now on, by whichever hub runs."""
-    identity = shell.arguments.id
-    with shell.engine() as engine:
-        made = run_sync(shell.act(engine, "resend", f"delivery {identity:.100}").resend(identity))
-    return shell.answer(Verbs.resend, made, line(f"{made.id} is sent again."))
+@WEBHOOKS.add("resend", option("id", metavar="ID", help="the id of the delivery"), examples="windlass webhooks resend ID")
+def resend(context: CommandContext) -> int:
+    """Send a delivery again, by any hub that runs."""
+    identity = context.arguments.id
+    with context.engine() as engine:
+        delivery = run_sync(context.audited(engine, "resend", f"delivery {identity:.100}").resend(identity))
+    return context.answer(Verbs.resend, delivery, line(f"{delivery.id} is sent again."))
 
 
 # How they look
 
 
 def _webhook_table(webhooks: Sequence[Webhook], now: int) -> Table:
-    made = table("id", "name", "url", "told of", "tries", "state", cut=("name", "url"), folded=("told of", "state"))
+    grid = table("id", "name", "url", "sends", "tries", "state", cut=("name", "url"), folded=("sends", "state"))
     for webhook in webhooks:
         texts = (webhook.id, cell(webhook.name), cell(webhook.url), _filters(webhook))
-        made.add_row(*texts, str(len(webhook.delays) + 1), _state(webhook, now))
-    return made
+        grid.add_row(*texts, str(len(webhook.delays) + 1), _state(webhook, now))
+    return grid
 
 
 def _filters(webhook: Webhook) -> str:
@@ -122,18 +199,18 @@ def _state(webhook: Webhook, now: int) -> Text:
     if not webhook.enabled:
         return Text(line(f"disabled: {webhook.reason}") if webhook.reason else "disabled", style="yellow")
     if webhook.paused_until > now:
-        return Text(f"left alone for {config.spelled(webhook.paused_until - now)}, {webhook.failures:,} failures in a row", style="yellow")
+        return Text(f"left alone for {spelled(webhook.paused_until - now)}, {webhook.failures:,} failures in a row", style="yellow")
     return Text("enabled", style="green")
 
 
 _STYLES = {"pending": "", "delivered": "green", "failed": "red"}
 
 
-def _delivery_table(found: Sequence[Delivery], now: int) -> Table:
-    made = table("id", "run", "type", "status", "tries", "made", "next", "said", cut=("said",))
-    for delivery in found:
-        said = "" if delivery.answer is None else str(delivery.answer)
+def _delivery_table(records: Sequence[Delivery], now: int) -> Table:
+    grid = table("id", "run", "type", "status", "tries", "made", "next", "answer", cut=("answer",))
+    for delivery in records:
+        answer = "" if delivery.answer is None else str(delivery.answer)
         texts = (delivery.id, delivery.run, delivery.type, Text(delivery.status, style=_STYLES[delivery.status]), str(delivery.tries))
         times = (views.ago(delivery.created_at, now), "" if delivery.next_at is None else views.ago(delivery.next_at, now))
-        made.add_row(*texts, *times, cell(delivery.error or said))
-    return made
+        grid.add_row(*texts, *times, cell(delivery.error or answer))
+    return grid

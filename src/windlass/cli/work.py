@@ -1,4 +1,4 @@
-"""The command that does the work."""
+"""The command that executes runs."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from collections.abc import Sequence
 
 from msgspec.structs import asdict
 
-from windlass import config
 from windlass.app import App, AsyncApp
+from windlass.app.options import WorkerOptions
 from windlass.app.working import drive
 from windlass.cli.codes import OK
-from windlass.cli.logs import say_log
+from windlass.cli.context import CommandContext
+from windlass.cli.logs import start_logging
 from windlass.cli.reload import SUPERVISED, Supervisor
-from windlass.cli.shell import Shell
+from windlass.cli.rows import Commands, option, settings_of
 from windlass.cli.targets import find_target
-from windlass.config import Settings
+from windlass.config.addresses import MEMORY, located, shown
+from windlass.config.opening import solvers_of
+from windlass.config.settings import Settings, without_none
 from windlass.errors import BadInput
 
-NOT_THE_WORKERS = (
-    "store",
-    "pooled",
-    "listen_store",
-    "pool_size",
-    "hub",
-    "hub_token",
-    "hub_ca",
-    "app",
-    "log_level",
-    "log_format",
-    "host",
-    "port",
-    "connections",
-    "keep_succeeded",
-    "keep_others",
-    "allow",
-    "plain_http",
-    *(name for name in Settings.__struct_fields__ if name.startswith("solver")),
-)
 SECONDS = ("lease", "grace")
 
+COMMANDS = Commands()
 
-def work(shell: Shell) -> int:
-    """Serve an app until told to stop; with --reload, in a child that is started anew when the code changes."""
-    target = shell.settings.app
-    if target is None and not shell.settings.solvers:
+
+@COMMANDS.add(
+    "work",
+    *settings_of("work"),
+    option("--burst", action="store_true", help="stop when nothing is left to do"),
+    option("--reload", action="store_true", help="for development: restart when a Python file changes"),
+    option("--reload-folder", action="append", metavar="FOLDER", help="where to look for changes (default: here)"),
+    examples="""
+    windlass work shop:app
+    windlass work shop:app --slots 8 --queue mail --queue reports
+    windlass work shop:app --reload
+    windlass work shop:app --burst
+    windlass work shop:app --hub https://hub.example.com
+    windlass work shop:app --solvers --solver-hosts files.example.com
+    """,
+)
+def work(context: CommandContext) -> int:
+    """Execute the jobs of an app until Ctrl-C or SIGTERM, which drains; a second one aborts."""
+    target = context.settings.app
+    if target is None and not context.settings.solvers:
         raise BadInput(
-            "No app is named.", hint='Say windlass work shop:app, set WINDLASS_APP, or write app = "shop:app" into windlass.toml.'
+            "No app is named.", hint='Run windlass work shop:app, set WINDLASS_APP, or write app = "shop:app" into windlass.toml.'
         )
-    if shell.arguments.reload and SUPERVISED not in os.environ:
-        return Supervisor(again(shell.arguments.words), shell.arguments.reload_folder or ["."], shell.output.note).run()
-    say_log(shell.settings)
-    hub = shell.hub
-    app = find_app(target, hub or getattr(shell.arguments, "store", None), "WINDLASS_HUB" if hub else "WINDLASS_STORE")
-    if run_worker(app, shell.settings, burst=shell.arguments.burst):
-        # A handler that could not be stopped goes with this process image; the process itself stays, for whoever watches over it.
+    if context.arguments.reload and SUPERVISED not in os.environ:
+        return Supervisor(again(context.arguments.words), context.arguments.reload_folder or ["."], context.output.note).run()
+    start_logging(context.settings)
+    hub = context.hub
+    app = find_app(target, hub or getattr(context.arguments, "store", None), "WINDLASS_HUB" if hub else "WINDLASS_STORE")
+    if run_worker(app, context.settings, burst=context.arguments.burst):
+        # A handler that could not be stopped ends with this process image; the process id stays, for a supervisor.
         sys.stdout.flush()
-        os.execv(sys.executable, again(shell.arguments.words))  # noqa: S606 - no shell, and none wanted
+        os.execv(sys.executable, again(context.arguments.words))  # noqa: S606 - no context, and none wanted
     return OK
 
 
@@ -69,13 +69,13 @@ def again(words: Sequence[str]) -> list[str]:
 def find_app(target: str | None, store: str | None, variable: str = "WINDLASS_STORE") -> App | AsyncApp:
     """The app that a target names, on the store or the hub that the command line names; without a target, one without jobs."""
     if store is not None:
-        os.environ[variable] = store  # for an app that says none itself, and for the processes of its handlers
+        os.environ[variable] = store  # for an app without a store of its own, and for the processes of its handlers
     app = App() if target is None else find_target(target)
     if not isinstance(app, App | AsyncApp):
-        raise BadInput(f"{target} is {type(app).__name__}, not an App or AsyncApp.", hint="Name the object that App(...) has made.")
+        raise BadInput(f"{target} is {type(app).__name__}, not an App or AsyncApp.", hint="Name the object that App(...) returns.")
     if store is not None and _place(store) != _place(app.address):
         raise BadInput(
-            f"{target} keeps its runs in {config.shown(app.address)}, not in {config.shown(store)}.",
+            f"{target} keeps its runs in {shown(app.address)}, not in {shown(store)}.",
             hint="Leave --store or --hub out, or make the app without a store of its own: App().",
         )
     return app
@@ -83,16 +83,15 @@ def find_app(target: str | None, store: str | None, variable: str = "WINDLASS_ST
 
 def _place(address: str) -> str:
     """The same for every way to write the same path."""
-    kind, place = config.located(address)
-    return os.path.abspath(place) if kind == "sqlite" and place != config.MEMORY else place
+    kind, place = located(address)
+    return os.path.abspath(place) if kind == "sqlite" and place != MEMORY else place
 
 
 def run_worker(app: App | AsyncApp, settings: Settings, *, burst: bool) -> bool:
-    """Work with an app's jobs until a signal, or with burst until nothing is left; whether the process wants to be replaced."""
-    said = {name: value for name, value in asdict(settings).items() if value is not None and name not in NOT_THE_WORKERS}
-    said |= {name: said[name] / 1000 for name in SECONDS if name in said}
-    if (solvers := config.solvers_of(settings)) is not None:
-        said["solvers"] = solvers
+    """Work with an app's jobs until a signal, or with burst until nothing is left; whether the process must be replaced."""
+    options = {name: value for name, value in without_none(asdict(settings)).items() if name in WorkerOptions.__optional_keys__}
+    options |= {name: options[name] / 1000 for name in SECONDS if name in options}
+    options["solvers"] = solvers_of(settings) or False
     if isinstance(app, AsyncApp):
-        return drive(app.work(burst=burst, **said))
-    return app.work(burst=burst, **said)
+        return drive(app.work(burst=burst, **options))
+    return app.work(burst=burst, **options)

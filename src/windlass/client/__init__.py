@@ -1,8 +1,8 @@
-"""A hub's verbs, for programs that have no store of their own: the engine's words, over HTTP."""
+"""A hub's verbs, for programs that have no store of their own: those of the engine, over HTTP."""
 
 from windlass.client.clients import AsyncClient, Client
-from windlass.client.events import Told
+from windlass.client.events import StreamEvent
 from windlass.client.port import RemotePort
 from windlass.client.transport import AsyncTransport, BlockingTransport
 
-__all__ = ["AsyncClient", "AsyncTransport", "BlockingTransport", "Client", "RemotePort", "Told"]
+__all__ = ["AsyncClient", "AsyncTransport", "BlockingTransport", "Client", "RemotePort", "StreamEvent"]

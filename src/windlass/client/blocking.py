@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from windlass.answers import AuditPage, Deliveries, Finding, Occupants, Page, Preview, Reason, ResourceState, Retention, Stats, Status
 from windlass.client.verbs import RemoteVerbs
-from windlass.engine import AuditPage, Finding, Page, Reason, Status
-from windlass.engine.access import OVERLAP
-from windlass.engine.controls import Occupants, ResourceState
-from windlass.engine.core import MAX_WAIT
-from windlass.engine.limiting import SLOT_LEASE
-from windlass.engine.retention import Retention
-from windlass.engine.schedules import MOST, Preview
-from windlass.engine.stats import Stats
-from windlass.engine.webhooks import DELAYS, SECRET_OVERLAP, Deliveries
+from windlass.defaults import DELIVERY_DELAYS, MAX_MISSED, MAX_WAIT, SECRET_OVERLAP, SLOT_LEASE, TOKEN_OVERLAP
 from windlass.firing import Fire
 from windlass.machine import ENDED
 from windlass.model import (
@@ -24,7 +17,7 @@ from windlass.model import (
     Entry,
     Group,
     GroupStatus,
-    Job,
+    JobRecord,
     Keep,
     Lane,
     LogLine,
@@ -46,7 +39,7 @@ from windlass.model import (
     State,
     Token,
     Webhook,
-    Worker,
+    WorkerRecord,
 )
 from windlass.store.base import run_sync
 
@@ -57,14 +50,14 @@ class BlockingVerbs:
     _verbs: RemoteVerbs
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         run_sync(self._verbs.close())
 
-    def jobs(self, *, after: str = "", count: int = 100) -> list[Job]:
+    def jobs(self, *, after: str = "", count: int = 100) -> list[JobRecord]:
         """Definitions by name."""
         return run_sync(self._verbs.jobs(after=after, count=count))
 
-    def get_job(self, name: str) -> Job:
+    def get_job(self, name: str) -> JobRecord:
         """One definition."""
         return run_sync(self._verbs.get_job(name))
 
@@ -76,16 +69,16 @@ class BlockingVerbs:
         payload: Mapping[str, Any] | None = None,
         options: Options | None = None,
         schema: Mapping[str, Any] | None = None,
-    ) -> Job:
+    ) -> JobRecord:
         """Store a definition; the same one again changes nothing."""
         return run_sync(self._verbs.define(name, handler=handler, payload=payload, options=options, schema=schema))
 
     def drop_job(self, name: str) -> None:
-        """Forget a job that nobody has defined, and that has no runs."""
+        """Remove the placeholder of an undefined job that has no runs."""
         run_sync(self._verbs.drop_job(name))
 
     def create(self, news: Sequence[NewRun], *, undefined: Literal["refuse", "wait"] = "refuse") -> list[Created]:
-        """Store these runs, all or none; the answers are in the same order."""
+        """Store these runs, all or none; the results are in the same order."""
         return run_sync(self._verbs.create(news, undefined=undefined))
 
     def runs(
@@ -109,11 +102,11 @@ class BlockingVerbs:
         return run_sync(self._verbs.patch(run_id, by=by, **fields))
 
     def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> Run:
-        """Cancel at once what waits; ask what runs to stop."""
+        """Cancel a waiting run at once; stop a running one."""
         return run_sync(self._verbs.cancel(run_id, reason=reason, by=by))
 
     def rerun(self, run_id: str) -> Created:
-        """Make a new run from an ended one: the same payload and rules, a fresh limit, no key."""
+        """Create a new run from an ended one: the same payload and rules, a fresh limit of attempts, no key."""
         return run_sync(self._verbs.rerun(run_id))
 
     def attempts(self, run_id: str) -> list[Attempt]:
@@ -121,15 +114,15 @@ class BlockingVerbs:
         return run_sync(self._verbs.attempts(run_id))
 
     def history(self, run_id: str, *, after: int = 0, count: int = 1000) -> list[Entry]:
-        """Every change of state of a run, from the beginning or behind a revision."""
+        """Every change of state of a run, from the beginning or after a revision."""
         return run_sync(self._verbs.history(run_id, after=after, count=count))
 
     def lines(self, run_id: str, *, after: tuple[int, int] = (0, 0), count: int = 100) -> list[LogLine]:
-        """The log of a run in the order it was written, behind (attempt, number)."""
+        """The log of a run in its order, after (attempt, number)."""
         return run_sync(self._verbs.lines(run_id, after=after, count=count))
 
     def why(self, run_id: str) -> list[Reason]:
-        """Everything that holds a run back now; empty for one that a worker could take at once."""
+        """Everything that blocks a run now; empty if a worker could claim it at once."""
         return run_sync(self._verbs.why(run_id))
 
     def move(
@@ -142,11 +135,11 @@ class BlockingVerbs:
         after: str | None = None,
         by: str | None = None,
     ) -> Run:
-        """Give a run that waits another place in its queue: the n-th from 0, the "top" or "bottom", or next to another run."""
+        """Give a waiting run another place in its queue: the n-th from 0, the "top" or "bottom", or next to another run."""
         return run_sync(self._verbs.move(run_id, place=place, to=to, before=before, after=after, by=by))
 
     def status(self, run_id: str) -> Status:
-        """How a run is doing, for those who have only its id."""
+        """The status of a run by its id alone."""
         return run_sync(self._verbs.status(run_id))
 
     def create_group(self, new: NewGroup, *, undefined: Literal["refuse", "wait"] = "refuse") -> Group:
@@ -154,7 +147,7 @@ class BlockingVerbs:
         return run_sync(self._verbs.create_group(new, undefined=undefined))
 
     def groups(self, *, status: GroupStatus | None = None, after: str | None = None, count: int = 100) -> list[Group]:
-        """Groups, newest first, all or those of a status, from behind one of them on."""
+        """Groups, newest first, all or those of a status, after a given one."""
         return run_sync(self._verbs.groups(status=status, after=after, count=count))
 
     def get_group(self, group_id: str) -> Group:
@@ -162,7 +155,7 @@ class BlockingVerbs:
         return run_sync(self._verbs.get_group(group_id))
 
     def members(self, group_id: str, *, after: str | None = None, count: int = 100) -> list[Run]:
-        """The runs of a group in the order in which they were given, from behind one of them on."""
+        """The runs of a group in the order in which they were added, after a given one."""
         return run_sync(self._verbs.members(group_id, after=after, count=count))
 
     def cancel_group(self, group_id: str, *, reason: str | None = None, by: str | None = None) -> Group:
@@ -170,11 +163,11 @@ class BlockingVerbs:
         return run_sync(self._verbs.cancel_group(group_id, reason=reason, by=by))
 
     def rerun_group(self, group_id: str) -> Group:
-        """Make a new group from one that has ended: the same runs with fresh limits, waiting for each other in the same way."""
+        """Create a new group from an ended one: the same runs and dependencies, with fresh limits of attempts."""
         return run_sync(self._verbs.rerun_group(group_id))
 
     def results(self, run_id: str, *, after: str | None = None, count: int = 100) -> list[Result]:
-        """What became of the runs that a run has waited for, or of the members of the group at whose end it is called."""
+        """The results of a run's predecessors, or, for the callback of a group, of all members."""
         return run_sync(self._verbs.results(run_id, after=after, count=count))
 
     def schedules(self, *, after: str = "", count: int = 100) -> list[Schedule]:
@@ -197,7 +190,7 @@ class BlockingVerbs:
         payload: dict[str, Any] | None = None,
         options: Options | None = None,
         missed: Missed = "latest",
-        most: int = MOST,
+        max_missed: int = MAX_MISSED,
         max_age: int | None = None,
         overlap: Overlap = "allow",
         jitter: int = 0,
@@ -206,7 +199,7 @@ class BlockingVerbs:
         new: bool = False,
         checked: bool = False,
     ) -> Schedule:
-        """Store a rule under a key; the same key again updates it. Runs already made stay as they are."""
+        """Store a rule under a key; the same key again updates it. Existing runs do not change."""
         return run_sync(
             self._verbs.schedule(
                 key,
@@ -218,7 +211,7 @@ class BlockingVerbs:
                 payload=payload,
                 options=options,
                 missed=missed,
-                most=most,
+                max_missed=max_missed,
                 max_age=max_age,
                 overlap=overlap,
                 jitter=jitter,
@@ -234,11 +227,11 @@ class BlockingVerbs:
         return run_sync(self._verbs.set_schedule(key, **fields))
 
     def remove_schedule(self, key: str) -> None:
-        """Forget a schedule. Its runs stay."""
+        """Remove a schedule. Its runs stay."""
         run_sync(self._verbs.remove_schedule(key))
 
     def trigger(self, key: str) -> Created:
-        """Make a run of a schedule now; its instants are not touched."""
+        """Create a run of a schedule now; its instants do not change."""
         return run_sync(self._verbs.trigger(key))
 
     def preview(self, key: str, *, start: int | None = None, count: int = 20) -> list[Preview]:
@@ -246,7 +239,7 @@ class BlockingVerbs:
         return run_sync(self._verbs.preview(key, start=start, count=count))
 
     def skips(self, key: str, *, count: int = 100) -> list[Skipped]:
-        """What was due and did not become a run, latest first."""
+        """The skipped instants of a schedule, latest first."""
         return run_sync(self._verbs.skips(key, count=count))
 
     def outage(self, key: str, start: int, end: int) -> Fire:
@@ -254,24 +247,24 @@ class BlockingVerbs:
         return run_sync(self._verbs.outage(key, start, end))
 
     def pause(self, scope: PauseScope, name: str = "", *, reason: str | None = None, by: str | None = None) -> Pause:
-        """Hand nothing out of a queue, of a job, or of the whole system."""
+        """Pause a queue, a job, or the whole system: none of its runs are claimed until it is resumed."""
         return run_sync(self._verbs.pause(scope, name, reason=reason, by=by))
 
     def resume(self, scope: PauseScope, name: str = "") -> bool:
-        """Hand out again; False when it was not paused."""
+        """Resume what was paused; False when it was not paused."""
         return run_sync(self._verbs.resume(scope, name))
 
     def pauses(self) -> list[Pause]:
-        """What is paused now."""
+        """All current pauses."""
         return run_sync(self._verbs.pauses())
 
     def queues(self) -> list[Queue]:
-        """The queues for which something is set."""
+        """The queues that have settings."""
         return run_sync(self._verbs.queues())
 
-    def set_queue(self, name: str, *, ageing: int | None) -> Queue | None:
-        """Let waiting count: `ageing` milliseconds are worth one step of priority. None: priorities alone."""
-        return run_sync(self._verbs.set_queue(name, ageing=ageing))
+    def set_queue(self, name: str, *, aging: int | None) -> Queue | None:
+        """Set aging: `aging` milliseconds of waiting are worth one step of priority. None: priorities alone."""
+        return run_sync(self._verbs.set_queue(name, aging=aging))
 
     def resources(self) -> list[ResourceState]:
         """Every resource, and how much of it is occupied."""
@@ -282,19 +275,19 @@ class BlockingVerbs:
         return run_sync(self._verbs.get_resource(name))
 
     def set_resource(self, name: str, *, capacity: int | None = None, rates: tuple[Rate, ...] = (), max_wait: int = MAX_WAIT) -> Resource:
-        """Say how much there is of a resource, and how often it may be used; None: any number. In effect at once."""
+        """Set the capacity and the rates of a resource; None: unlimited. In effect at once."""
         return run_sync(self._verbs.set_resource(name, capacity=capacity, rates=rates, max_wait=max_wait))
 
     def add_resource(self, name: str, *, capacity: int | None = None, rates: tuple[Rate, ...] = (), max_wait: int = MAX_WAIT) -> Resource:
-        """Say how much there is of a resource that is not there yet; one that is stays as it was set."""
+        """Set a resource that does not exist yet; an existing one stays as it is."""
         return run_sync(self._verbs.add_resource(name, capacity=capacity, rates=rates, max_wait=max_wait))
 
     def drop_resource(self, name: str) -> None:
-        """Forget a resource that no lane, run or direct call uses."""
+        """Remove a resource that no lane, run or direct call uses."""
         run_sync(self._verbs.drop_resource(name))
 
     def occupants(self, key: str, *, count: int = 100) -> Occupants:
-        """Who occupies a gate: a resource, or a resource under a key."""
+        """The occupants of a resource, or of a resource under a key."""
         return run_sync(self._verbs.occupants(key, count=count))
 
     def retention(self) -> Retention:
@@ -302,15 +295,15 @@ class BlockingVerbs:
         return run_sync(self._verbs.retention())
 
     def set_retention(self, *, keep_succeeded: Keep | None = None, keep_others: Keep | None = None, by: str | None = None) -> Retention:
-        """Say how long ended runs are kept; None stays as it is."""
+        """Set how long ended runs are kept; None does not change it."""
         return run_sync(self._verbs.set_retention(keep_succeeded=keep_succeeded, keep_others=keep_others, by=by))
 
     def all_lanes(self, *, after: int = 0, count: int = 100) -> list[Lane]:
-        """Lanes by number: what of a queue the same workers may take, when it was last used, and which small token has made it."""
+        """Lanes by number: the runs that the same workers may take, when each was last used, and which principal created it."""
         return run_sync(self._verbs.all_lanes(after=after, count=count))
 
     def drop_lane(self, lane: int) -> None:
-        """Remove a lane that has no unfinished runs; one that is needed again is made again."""
+        """Remove a lane that has no unfinished runs; it is created again when needed."""
         run_sync(self._verbs.drop_lane(lane))
 
     def reserve(
@@ -322,67 +315,67 @@ class BlockingVerbs:
         lease: int = SLOT_LEASE,
         slot_id: str | None = None,
         token: str | None = None,
-        who: str | None = None,
+        actor: str | None = None,
     ) -> Slot:
-        """Ask for the next slot of a resource, ahead of every queue."""
-        return run_sync(self._verbs.reserve(resource, key=key, weight=weight, lease=lease, slot_id=slot_id, token=token, who=who))
+        """Request the next slot of a resource, ahead of every queue."""
+        return run_sync(self._verbs.reserve(resource, key=key, weight=weight, lease=lease, slot_id=slot_id, token=token, actor=actor))
 
     def renew(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE) -> Slot:
-        """Keep a slot, and have it if its turn has come. Raises LeaseLost when it is gone."""
+        """Renew a slot, and take it if it is free now. Raises LeaseLost when it is gone."""
         return run_sync(self._verbs.renew(slot_id, token, lease=lease))
 
     def turn(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE, wait: float | None = None) -> Slot:
-        """Keep a slot that waits until its turn has come, for so many seconds at most."""
+        """Renew a waiting slot until it is held, for at most this many seconds."""
         return run_sync(self._verbs.turn(slot_id, token, lease=lease, wait=wait))
 
     def release(self, slot_id: str, token: str) -> bool:
-        """Give a slot back, or leave the line; False when it was gone already."""
+        """Release a slot, or stop waiting for it; False when it was already gone."""
         return run_sync(self._verbs.release(slot_id, token))
 
     def slots(self, *, after: int = 0, count: int = 100) -> list[Slot]:
-        """Direct calls that hold something or wait, in their order."""
+        """Direct calls that hold a slot or wait, in their order."""
         return run_sync(self._verbs.slots(after=after, count=count))
 
-    def workers(self, *, after: str = "", count: int = 100) -> list[Worker]:
-        """Workers by name, the living and the lately seen, with what they hold now."""
+    def workers(self, *, after: str = "", count: int = 100) -> list[WorkerRecord]:
+        """Workers by name, live and recent, with what they hold now."""
         return run_sync(self._verbs.workers(after=after, count=count))
 
     def drop_worker(self, name: str) -> None:
-        """Forget a worker that is silent; one that lives registers again."""
+        """Remove a silent worker; a live one registers again."""
         run_sync(self._verbs.drop_worker(name))
 
     def stats(self, *, minutes: int = 60) -> Stats:
-        """The totals, and what there was in the last so many minutes, the current one included."""
+        """The totals, and the counts of the last minutes, including the current one."""
         return run_sync(self._verbs.stats(minutes=minutes))
 
     def doctor(self) -> list[Finding]:
-        """What is wrong, the worst first, and what to do about it."""
+        """Problems, the worst first, and what to do about each."""
         return run_sync(self._verbs.doctor())
 
     def tokens(self, *, after: str = "", count: int = 100) -> list[Token]:
-        """Tokens in the order in which they were made."""
+        """Tokens in the order of their creation."""
         return run_sync(self._verbs.tokens(after=after, count=count))
 
     def create_token(
         self, name: str, scopes: Iterable[str], *, worker: str | None = None, principal: str | None = None, expires_in: int | None = None
     ) -> tuple[Token, str]:
-        """Make a token; the second value is its secret, which is not stored."""
+        """Create a token; the second value is its secret, which is not stored."""
         return run_sync(self._verbs.create_token(name, scopes, worker=worker, principal=principal, expires_in=expires_in))
 
     def get_token(self, token_id: str) -> Token:
-        """The token with this id, whether it is good or not."""
+        """The token with this id, whether it is valid or not."""
         return run_sync(self._verbs.get_token(token_id))
 
     def revoke_token(self, token_id: str) -> Token:
-        """End a token now; one that has ended stays as it is."""
+        """End a token now; one that has ended does not change."""
         return run_sync(self._verbs.revoke_token(token_id))
 
-    def rotate_token(self, token_id: str, *, overlap: int = OVERLAP) -> tuple[Token, str]:
-        """Make a token that may do the same under the same name; the old one stays good until the overlap is over."""
+    def rotate_token(self, token_id: str, *, overlap: int = TOKEN_OVERLAP) -> tuple[Token, str]:
+        """Create a token with the same name and rights; the old one stays valid until the overlap is over."""
         return run_sync(self._verbs.rotate_token(token_id, overlap=overlap))
 
     def audit(self, *, cursor: str | None = None, count: int = 100) -> AuditPage:
-        """What was done, newest first."""
+        """Audited actions, newest first."""
         return run_sync(self._verbs.audit(cursor=cursor, count=count))
 
     def webhooks(self) -> list[Webhook]:
@@ -397,7 +390,7 @@ class BlockingVerbs:
         jobs: tuple[str, ...] | None = None,
         queues: tuple[str, ...] | None = None,
         states: tuple[State | str, ...] = ENDED,
-        delays: tuple[int, ...] = DELAYS,
+        delays: tuple[int, ...] = DELIVERY_DELAYS,
         secret: str | None = None,
         enabled: bool = True,
     ) -> Webhook:
@@ -415,15 +408,15 @@ class BlockingVerbs:
         return run_sync(self._verbs.set_webhook(webhook_id, **fields))
 
     def remove_webhook(self, webhook_id: str) -> None:
-        """Forget an endpoint and its deliveries."""
+        """Remove an endpoint and its deliveries."""
         run_sync(self._verbs.remove_webhook(webhook_id))
 
     def rotate_webhook(self, webhook_id: str, *, overlap: int = SECRET_OVERLAP, secret: str | None = None) -> Webhook:
-        """Sign with a new secret; those before it sign too until the overlap is over."""
+        """Sign with a new secret; earlier ones also sign until the overlap is over."""
         return run_sync(self._verbs.rotate_webhook(webhook_id, overlap=overlap, secret=secret))
 
     def deliveries(self, webhook_id: str, *, status: str | None = None, cursor: str | None = None, count: int = 100) -> Deliveries:
-        """What was sent to an endpoint, latest first."""
+        """The deliveries of an endpoint, latest first."""
         return run_sync(self._verbs.deliveries(webhook_id, status=status, cursor=cursor, count=count))
 
     def get_delivery(self, delivery_id: str) -> Delivery:
@@ -431,5 +424,5 @@ class BlockingVerbs:
         return run_sync(self._verbs.get_delivery(delivery_id))
 
     def resend(self, delivery_id: str) -> Delivery:
-        """Have a delivery tried again from now on."""
+        """Send a delivery again."""
         return run_sync(self._verbs.resend(delivery_id))

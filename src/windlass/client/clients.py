@@ -1,4 +1,4 @@
-"""`Client` and `AsyncClient`: what a program imports that asks a hub. The same names in both."""
+"""`Client` and `AsyncClient`: the public clients of a hub. The same names in both."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
-from windlass.client.asking import PATIENCE, place
 from windlass.client.blocking import BlockingVerbs
-from windlass.client.events import Told, follow
+from windlass.client.events import StreamEvent, follow
+from windlass.client.requester import PATIENCE, place
 from windlass.client.transport import AsyncTransport, BlockingTransport
 from windlass.client.verbs import RemoteVerbs
 from windlass.clock import Clock, SystemClock
@@ -21,12 +21,12 @@ from windlass.store.base import run_sync
 TOKEN = "WINDLASS_HUB_TOKEN"
 
 
-def _token(given: str | None) -> str | None:
-    return given if given is not None else os.environ.get(TOKEN) or None
+def _token(token: str | None) -> str | None:
+    return token if token is not None else os.environ.get(TOKEN) or None
 
 
-class _Asking(RemoteVerbs):
-    """The verbs, and what only a stream can tell."""
+class _StreamingVerbs(RemoteVerbs):
+    """The verbs, and those that need a stream."""
 
     def follow(
         self,
@@ -36,7 +36,7 @@ class _Asking(RemoteVerbs):
         queue: str | None = None,
         state: State | str | None = None,
         after: str | None = None,
-    ) -> AsyncIterator[Told]:
+    ) -> AsyncIterator[StreamEvent]:
         path = place("events") if run_id is None else place("runs", checks.identifier(run_id, "The run"), "events")
         query: dict[str, str | int] = {
             name: text for name, text in {"job": job, "queue": queue, "state": state}.items() if text is not None
@@ -46,13 +46,13 @@ class _Asking(RemoteVerbs):
 
 
 class Client(BlockingVerbs):
-    """A hub, for plain code: every call blocks until its answer is there. Threads may share it."""
+    """A hub, for synchronous code: every call blocks until its answer is there. Threads may share it."""
 
     def __init__(
         self, url: str, *, token: str | None = None, ca_file: str | None = None, patience: float = PATIENCE, clock: Clock | None = None
     ) -> None:
         transport = BlockingTransport(url, token=_token(token), ca_file=ca_file)
-        self._verbs: _Asking = _Asking(transport, clock or SystemClock(), patience=patience)
+        self._verbs: _StreamingVerbs = _StreamingVerbs(transport, clock or SystemClock(), patience=patience)
 
     def wait(self, run_id: str, timeout: float | None = None) -> Run:
         """The run once it has ended; TimeoutError when it takes longer."""
@@ -66,8 +66,8 @@ class Client(BlockingVerbs):
         queue: str | None = None,
         state: State | str | None = None,
         after: str | None = None,
-    ) -> Iterator[Told]:
-        """What happens from now on, or after the id of an event; with a run, what it does and logs until its end."""
+    ) -> Iterator[StreamEvent]:
+        """Changes from now on, or after the id of an event; with a run, its changes and log lines until its end."""
         stream = self._verbs.follow(run_id, job=job, queue=queue, state=state, after=after)
         try:
             while True:
@@ -81,9 +81,9 @@ class Client(BlockingVerbs):
     def slot(
         self, resource: str, *, timeout: Duration | None = None, key: str | None = None, weight: int = 1, lease: Duration | None = None
     ) -> AbstractContextManager[HeldSlot]:
-        """Hold the next slot of a resource for the block: behind what runs and those who asked before, ahead of every queue.
+        """Hold the next slot of a resource for the block: after running runs and earlier calls, ahead of every queue.
 
-        NotInTime when it is not free in time; LeaseLost at the end of the block when it was lost meanwhile.
+        Timeout when it is not free in time; LeaseLost at the end of the block when it was lost meanwhile.
         """
         return on_thread(self._verbs, direct_call(resource, key=key, weight=weight, timeout=timeout, lease=lease))
 
@@ -94,7 +94,7 @@ class Client(BlockingVerbs):
         self.close()
 
 
-class AsyncClient(_Asking):
+class AsyncClient(_StreamingVerbs):
     """The same for event loops: every call is awaited."""
 
     def __init__(
@@ -114,16 +114,16 @@ class AsyncClient(_Asking):
         queue: str | None = None,
         state: State | str | None = None,
         after: str | None = None,
-    ) -> AsyncIterator[Told]:
-        """What happens from now on, or after the id of an event; with a run, what it does and logs until its end."""
+    ) -> AsyncIterator[StreamEvent]:
+        """Changes from now on, or after the id of an event; with a run, its changes and log lines until its end."""
         return self.follow(run_id, job=job, queue=queue, state=state, after=after)
 
     def slot(
         self, resource: str, *, timeout: Duration | None = None, key: str | None = None, weight: int = 1, lease: Duration | None = None
     ) -> AbstractAsyncContextManager[HeldSlot]:
-        """Hold the next slot of a resource for the block: behind what runs and those who asked before, ahead of every queue.
+        """Hold the next slot of a resource for the block: after running runs and earlier calls, ahead of every queue.
 
-        NotInTime when it is not free in time; LeaseLost at the end of the block when it was lost meanwhile.
+        Timeout when it is not free in time; LeaseLost at the end of the block when it was lost meanwhile.
         """
         return in_loop(self, direct_call(resource, key=key, weight=weight, timeout=timeout, lease=lease))
 

@@ -1,4 +1,4 @@
-"""Reports that the hub has not taken yet, on disk: they outlive the worker."""
+"""Reports that the hub has not accepted yet, on disk: they outlive the worker."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
+from windlass.answers import Outcome
 from windlass.api.port import ReportView, report_of, report_view
-from windlass.engine import Outcome
 from windlass.errors import Conflict, StoreBusy, StoreError, WindlassError
 from windlass.machine import Report
 from windlass.model import Limits, Receipt
 
 _LOG = logging.getLogger("windlass.worker")
 
-MOST = 256 * 1024 * 1024
-"""Bytes of one file. What is over it stays in memory only, and is said so."""
+LIMIT = 256 * 1024 * 1024
+"""Maximum bytes of one file. Reports beyond it stay in memory only, which is logged."""
 SUFFIX = ".reports"
 SLICE = Limits().report
 
 
 def default_folder() -> Path:
-    """Where programs of this user keep what must outlive them."""
+    """The folder for persistent state of this user's programs."""
     return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state", "windlass", "reports").expanduser()
 
 
@@ -40,19 +40,19 @@ class _Reports(Protocol):
 
 
 class Spool:
-    """A file of reports for one worker, one line each, beside those of workers that have ended."""
+    """A file of reports of one worker, one line each, next to those of workers that have ended."""
 
-    def __init__(self, folder: Path, hub: str, worker: str, nonce: str, *, most: int = MOST) -> None:
+    def __init__(self, folder: Path, hub: str, worker: str, nonce: str, *, limit: int = LIMIT) -> None:
         name = re.sub(r"[^A-Za-z0-9.-]", "_", worker)[:64]
-        self._folder = folder / blake2b(hub.encode(), digest_size=8).hexdigest()  # a report means nothing to another hub
-        self._path, self._most = self._folder / f"{name}.{nonce}{SUFFIX}", most
+        self._folder = folder / blake2b(hub.encode(), digest_size=8).hexdigest()  # a report is useless to another hub
+        self._path, self._limit = self._folder / f"{name}.{nonce}{SUFFIX}", limit
         self._file: int | None = None
-        self._kept: dict[tuple[str, str | None], Report] = {}  # the newest in the file of each hold that is not answered yet
+        self._kept: dict[tuple[str, str | None], Report] = {}  # the newest report in the file for each hold that is not answered yet
 
     def keep(self, outcomes: Iterable[Outcome]) -> None:
-        """Write down what is not written yet; when this returns, it is on the disk, or the log says why not.
+        """Write the reports that are not in the file yet; when this returns, they are on disk, or the log has the reason.
 
-        Another report for the same hold takes the place of the one before, which was refused: that one will never be taken.
+        A new report for the same hold replaces the previous one, which was refused and will never be accepted.
         """
         new = [outcome for outcome in outcomes if self._kept.get(_name(outcome)) != outcome.report]
         if not new:
@@ -65,7 +65,7 @@ class Spool:
             self._kept.update((_name(outcome), outcome.report) for outcome in new)
 
     def drop(self, outcomes: Iterable[Outcome]) -> None:
-        """These are answered. The file is emptied when all in it are; one that is sent again does no harm."""
+        """These are answered. The file is emptied when all its reports are; sending one again is harmless."""
         if not self._kept:
             return
         for outcome in outcomes:
@@ -74,7 +74,7 @@ class Spool:
             os.ftruncate(self._file, 0)
 
     async def deliver(self, port: _Reports) -> None:
-        """Send what workers that have ended left behind; called again after an error it goes on where it was."""
+        """Send the reports of workers that have ended; called again after an error, it continues where it stopped."""
         for path in await asyncio.to_thread(lambda: sorted(self._folder.glob(f"*{SUFFIX}"))):
             with _locked(path) as file:
                 if file is None or path == self._path:
@@ -85,7 +85,7 @@ class Spool:
                 path.unlink()
 
     def close(self) -> None:
-        """Leave the file if there is something in it."""
+        """Keep the file if there are reports in it."""
         if self._file is None:
             return
         if not self._kept:
@@ -99,8 +99,8 @@ class Spool:
             self._file = self._opened()
             _sync_folder(self._folder)
         size = os.fstat(self._file).st_size
-        if size + len(lines) > self._most:
-            raise OSError(f"{self._path} would be larger than {self._most:,} bytes")
+        if size + len(lines) > self._limit:
+            raise OSError(f"{self._path} would be larger than {self._limit:,} bytes")
         try:
             _write_all(self._file, lines)
             os.fsync(self._file)
@@ -109,7 +109,7 @@ class Spool:
             raise
 
     def _opened(self) -> int:
-        """The file, locked: whoever can lock it knows that this process has ended. Somebody may have just thought so, and removed it."""
+        """The file, locked: a process that can lock it knows that this one has ended, and may just have removed it."""
         while True:
             file = os.open(self._path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -137,10 +137,10 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[BinaryIO | None]:
-    """A file, if the worker that wrote it has ended and no other reads it."""
+    """A file, if the worker that wrote it has ended and no other process reads it."""
     try:
         file = path.open("rb")
-    except FileNotFoundError:  # another worker was faster
+    except FileNotFoundError:  # another worker was first
         yield None
         return
     with file:
@@ -153,7 +153,7 @@ def _locked(path: Path) -> Iterator[BinaryIO | None]:
 
 
 def _read(file: BinaryIO, path: Path) -> Iterator[Outcome]:
-    """The reports in a file; of several for one hold the newest."""
+    """The reports in a file; the newest of several for one hold."""
     newest = {_name(outcome): number for number, outcome in _lines(file) if isinstance(outcome, Outcome)}
     for number, outcome in _lines(file):
         if not isinstance(outcome, Outcome):
@@ -175,7 +175,7 @@ async def _send(port: _Reports, outcomes: Sequence[Outcome]) -> None:
     for outcome, answer in zip(outcomes, await port.report_many(outcomes), strict=True):
         if isinstance(answer, StoreError):
             raise answer
-        if isinstance(answer, Conflict):  # others were faster each time: it is still to be answered
+        if isinstance(answer, Conflict):  # other reports were first each time: it is still unanswered
             raise StoreBusy(answer.message, hint=answer.hint)
         if isinstance(answer, WindlassError):
             _LOG.warning("The report of run %s came too late and is dropped: %s", outcome.run, answer.message)

@@ -1,4 +1,4 @@
-"""How requests reach a hub: on the caller's thread, or in an event loop. Only this file knows httpx."""
+"""Sends requests to a hub: on the caller's thread, or in an event loop. Only this file uses httpx."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple, NoReturn, Protocol
 from urllib.parse import urlsplit
@@ -21,15 +22,16 @@ try:
 except ImportError as error:
     raise ImportError(f"Speaking to a hub needs httpx. {install('remote')}", name="httpx") from error
 
-CONNECT = 10.0  # seconds until a hub that does not take the connection counts as unreachable
+CONNECT = 10.0  # seconds until a hub that does not accept the connection counts as unreachable
 SILENCE, PROBES = 5, 3
-"""Seconds of silence after which a connection is probed, and how often: one that is dead is noticed while an answer is waited for."""
+"""Seconds of silence after which a connection is probed, and how often: a dead one is noticed while waiting for an answer."""
 
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
+_READING = threading.Lock()  # OpenSSL can crash where several threads read certificates at once
 
 
-class Answer(NamedTuple):
-    """What a hub said."""
+class HubResponse(NamedTuple):
+    """A hub's answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -37,7 +39,7 @@ class Answer(NamedTuple):
 
 
 class Transport(Protocol):
-    """One way to a hub. A blocking one never suspends."""
+    """A connection to a hub. A blocking one never suspends."""
 
     async def send(
         self,
@@ -48,25 +50,25 @@ class Transport(Protocol):
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Answer:
+    ) -> HubResponse:
         """The answer. Raises HubUnreachable when nothing was sent, and OutcomeUnknown when it may have been."""
 
     def stream(
         self, path: str, *, query: Mapping[str, str | int] | None = None, headers: Mapping[str, str] | None = None, timeout: float
     ) -> AsyncIterator[bytes]:
-        """The parts of an answer that goes on; raises Refused with an answer that is none, and as `send` otherwise."""
+        """The parts of a streamed answer; raises Refused with an answer that is not a stream, and otherwise as `send` does."""
 
     async def pause(self, seconds: float) -> None:
         """Let time pass."""
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
 
 
 class Refused(Exception):
-    """Instead of a stream came an answer."""
+    """The answer is not a stream."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: HubResponse) -> None:
         super().__init__(answer.status)
         self.answer = answer
 
@@ -95,7 +97,7 @@ def _headers(token: str | None) -> dict[str, str]:
 
 
 def _options() -> list[tuple[int, int, int]]:
-    """A connection whose other end is gone without a word must not be waited on for ever."""
+    """A connection whose other end is gone without notice must not be waited on for ever."""
     options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
     known = (("TCP_KEEPIDLE", SILENCE), ("TCP_KEEPALIVE", SILENCE), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", PROBES))
     options += [(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in known if hasattr(socket, name)]
@@ -105,41 +107,44 @@ def _options() -> list[tuple[int, int, int]]:
 
 
 class _Common:
-    """What both ways have: where to, as whom, and what an error means."""
+    """Shared by both transports: address, token, and the meaning of errors."""
 
     def __init__(self, url: str, token: str | None, ca_file: str | None) -> None:
         self.url, self._opened_by = checked_url(url), os.getpid()
         self._how: dict[str, Any] = {"headers": _headers(token), "follow_redirects": False, "verify": self._verified(ca_file)}
-        # A proxy of the environment is httpx's to find, and then the connection to the hub is the proxy's to watch.
+        # httpx finds a proxy of the environment, and then the proxy keeps the connection to the hub alive.
         self._own = not getproxies()
-        # No bound for idle ones: httpx closes one too many that another thread has been given and does not use yet.
+        # No bound for idle ones: httpx closes a surplus one that another thread has been given and does not use yet.
         self._limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
 
-    def _verified(self, ca_file: str | None) -> ssl.SSLContext | bool:
-        """Certificates are always verified; by this file, else by SSL_CERT_FILE, else by those that httpx brings."""
-        if ca_file is None:
-            return True
+    def _verified(self, ca_file: str | None) -> ssl.SSLContext:
+        """Certificates are always verified: by this file, or SSL_CERT_FILE, or those that httpx ships. Plain HTTP reads none."""
+        if ca_file is None and urlsplit(self.url).scheme == "http":
+            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
-            return ssl.create_default_context(cafile=ca_file)
+            with _READING:
+                return httpx.create_ssl_context() if ca_file is None else ssl.create_default_context(cafile=ca_file)
         except (OSError, ssl.SSLError) as error:
-            raise BadInput(f"Cannot read certificates from {ca_file}: {error}.", hint="Name a file of PEM certificates.") from None
+            source = ca_file or "SSL_CERT_FILE, SSL_CERT_DIR or those of httpx"
+            raise BadInput(f"Cannot read certificates from {source}: {error}.", hint="Name a file of PEM certificates.") from None
 
     def _request(self, path: str, query: Mapping[str, Any] | None, timeout: float) -> dict[str, Any]:
         check_process(self._opened_by)
         return {"url": self.url + path, "params": query, "timeout": httpx.Timeout(timeout, connect=min(timeout, CONNECT))}
 
     def _failed(self, error: httpx.HTTPError | httpx.InvalidURL) -> NoReturn:
-        said = str(error).rstrip(".") or type(error).__name__
+        message = str(error).rstrip(".") or type(error).__name__
         if isinstance(error, _NOT_SENT):
             hint = "Check the address, and whether the hub runs."
-            if "CERTIFICATE" in said:
+            if "CERTIFICATE" in message:
                 hint = "Its certificate is not trusted here: name its authority by ca_file or SSL_CERT_FILE."
-            raise HubUnreachable(f"The hub at {self.url} cannot be reached: {said}.", hint=hint) from error
+            raise HubUnreachable(f"The hub at {self.url} cannot be reached: {message}.", hint=hint) from error
         if isinstance(error, httpx.TransportError):
             raise OutcomeUnknown(
-                f"The answer of the hub at {self.url} was lost: {said}.", hint="It may or may not have happened: look before you ask again."
+                f"The answer of the hub at {self.url} was lost: {message}.",
+                hint="It may or may not have happened: check before you repeat it.",
             ) from error
-        raise HubFailed(f"The hub at {self.url} does not answer as one: {said}.", hint="Check the address.") from error
+        raise HubFailed(f"The hub at {self.url} does not answer as one: {message}.", hint="Check the address.") from error
 
 
 class BlockingTransport(_Common):
@@ -159,12 +164,12 @@ class BlockingTransport(_Common):
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Answer:
+    ) -> HubResponse:
         try:
             answer = self._http.request(method, content=body, headers=headers, **self._request(path, query, timeout))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._failed(error)
-        return Answer(answer.status_code, answer.headers, answer.content)
+        return HubResponse(answer.status_code, answer.headers, answer.content)
 
     async def stream(
         self, path: str, *, query: Mapping[str, str | int] | None = None, headers: Mapping[str, str] | None = None, timeout: float
@@ -172,7 +177,7 @@ class BlockingTransport(_Common):
         try:
             with self._http.stream("GET", headers=headers, **self._request(path, query, timeout)) as answer:
                 if answer.status_code != httpx.codes.OK:
-                    raise Refused(Answer(answer.status_code, answer.headers, answer.read()))
+                    raise Refused(HubResponse(answer.status_code, answer.headers, answer.read()))
                 for part in answer.iter_bytes():
                     yield part
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -203,12 +208,12 @@ class AsyncTransport(_Common):
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float,
-    ) -> Answer:
+    ) -> HubResponse:
         try:
             answer = await self._http.request(method, content=body, headers=headers, **self._request(path, query, timeout))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._failed(error)
-        return Answer(answer.status_code, answer.headers, answer.content)
+        return HubResponse(answer.status_code, answer.headers, answer.content)
 
     async def stream(
         self, path: str, *, query: Mapping[str, str | int] | None = None, headers: Mapping[str, str] | None = None, timeout: float
@@ -216,7 +221,7 @@ class AsyncTransport(_Common):
         try:
             async with self._http.stream("GET", headers=headers, **self._request(path, query, timeout)) as answer:
                 if answer.status_code != httpx.codes.OK:
-                    raise Refused(Answer(answer.status_code, answer.headers, await answer.aread()))
+                    raise Refused(HubResponse(answer.status_code, answer.headers, await answer.aread()))
                 async for part in answer.aiter_bytes():
                     yield part
         except (httpx.HTTPError, httpx.InvalidURL) as error:

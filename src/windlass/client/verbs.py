@@ -1,6 +1,6 @@
-"""The verbs of people, as the engine has them: the same names, arguments, answers and errors, through a hub.
+"""The engine's public verbs through a hub, with the same names, arguments, results and errors.
 
-Their rows say how they are asked. Here is only what a row cannot say.
+Most are defined by their rows alone. Here are only those that a row cannot express.
 """
 
 from __future__ import annotations
@@ -12,25 +12,22 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from windlass import payload as json
+from windlass.answers import Occupants, Status
 from windlass.api.requests import PutResource, RenewSlot, ReserveSlot
 from windlass.api.rows import Verb
 from windlass.api.values import to_rfc3339
 from windlass.api.verbs import Verbs
-from windlass.client.asking import Asking, encoded
-from windlass.engine import Status, checks
-from windlass.engine.controls import Occupants
-from windlass.engine.core import MAX_WAIT
-from windlass.engine.edits import PATCHABLE
-from windlass.engine.limiting import SLOT_LEASE
-from windlass.engine.schedules import EDITABLE, outage_of
-from windlass.errors import BadInput, Frozen, OutcomeUnknown, WrongState
-from windlass.firing import Fire
-from windlass.gates import parts_of
+from windlass.client.requester import Requester, encoded
+from windlass.defaults import MAX_WAIT, PATCHABLE, SCHEDULE_EDITABLE, SLOT_LEASE
+from windlass.engine import checks
+from windlass.errors import BadInput, NotEditable, OutcomeUnknown, WrongState
+from windlass.firing import Fire, outage_of
+from windlass.limiters import parts_of
 from windlass.machine import ENDED
-from windlass.model import Attempt, Created, Group, Job, NewGroup, NewRun, Options, Rate, Resource, Run, Schedule, Slot, State
+from windlass.model import Attempt, Created, Group, JobRecord, NewGroup, NewRun, Options, Rate, Resource, Run, Schedule, Slot, State
 
-LONGEST_WAIT = 25.0  # seconds; many proxies give up on an answer after 30
-ON_THE_WAY = 5.0  # seconds that an answer to a wait may come late
+LONGEST_WAIT = 25.0  # seconds; many proxies time out after 30
+ON_THE_WAY = 5.0  # seconds by which the answer to a wait may be late
 
 
 def row(function: Any) -> Verb:
@@ -38,7 +35,7 @@ def row(function: Any) -> Verb:
     return cast(Verb, function.row)
 
 
-class RemoteVerbs(Asking, Verbs):
+class RemoteVerbs(Requester, Verbs):
     """A durable queue behind a hub."""
 
     # Jobs
@@ -51,7 +48,7 @@ class RemoteVerbs(Asking, Verbs):
         payload: Mapping[str, Any] | None = None,
         options: Options | None = None,
         schema: Mapping[str, Any] | None = None,
-    ) -> Job:
+    ) -> JobRecord:
         """Store a definition; the same one again changes nothing."""
         checks.name(name, "A job's name")
         takes = None if schema is None else Raw(checks.schema(schema, self.limits).encode())
@@ -61,31 +58,31 @@ class RemoteVerbs(Asking, Verbs):
             "options": checks.options(options or Options(), self.limits),
             "schema": takes,
         }
-        job: Job = await self.perform(row(Verbs.define), {"name": name}, body=encoded(body))
+        job: JobRecord = await self.perform(row(Verbs.define), {"name": name}, body=encoded(body))
         return job
 
     def _payload(self, value: Any, what: str = "The payload") -> Raw:
-        """A payload by the rules for JSON that the engine has."""
-        return Raw(json.encode(value, most=self.limits.payload, what=what).encode())
+        """A payload, checked by the engine's rules for JSON."""
+        return Raw(json.encode(value, limit=self.limits.payload, what=what).encode())
 
     # Runs
 
     async def create(self, news: Sequence[NewRun], *, undefined: Literal["refuse", "wait"] = "refuse") -> list[Created]:
-        """Store these runs, all or none; the answers are in the same order."""
+        """Store these runs, all or none; the results are in the same order."""
         checks.count(news, "runs", self.limits.create)
         checks.choice(undefined, "undefined", ("refuse", "wait"))
         runs = [self._new_run(new) | {"undefined": undefined} for new in news]
         if not runs:
             return []
-        # A key of the user's own that is free again at the run's end does not tell a repetition from a second request.
-        safe = all(new.key is None or new.key.lasts != "unfinished" for new in news)
+        # With a user's key that becomes free at the run's end, a repetition cannot be distinguished from a second request.
+        safe = all(new.key is None or new.key.ttl != "unfinished" for new in news)
         answer = await self.perform(row(Verbs.create), {}, body=encoded({"runs": runs}), safe=safe)
-        # Without a key of its own a run is always new, also when the first answer was lost and this is the second.
+        # Without its own key a run is always new, also when the first answer was lost and this is a repetition.
         return [Created(one.id, one.created or new.key is None, one.pruned) for new, one in zip(news, answer.runs, strict=True)]
 
     def _new_run(self, new: NewRun) -> dict[str, Any]:
         if new.retry_of is not None or new.schedule is not None:
-            raise BadInput("A run's origin cannot be told to a hub.", hint="Use rerun or trigger.")
+            raise BadInput("A hub does not accept a run's origin.", hint="Use rerun or trigger.")
         return self._in_group(new) | {"key": new.key, "after": new.after, "after_end": new.after_end}
 
     def _in_group(self, new: NewRun) -> dict[str, Any]:
@@ -100,7 +97,7 @@ class RemoteVerbs(Asking, Verbs):
     async def patch(self, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
         """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""
         if unknown := sorted(fields.keys() - set(PATCHABLE)):
-            raise Frozen(
+            raise NotEditable(
                 f"Cannot modify {', '.join(unknown)} of a run.", hint=f"These can be patched while it waits: {', '.join(PATCHABLE)}."
             )
         body = {name: value for name, value in fields.items() if value is not None}
@@ -112,7 +109,7 @@ class RemoteVerbs(Asking, Verbs):
         return run
 
     async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> Run:
-        """Cancel at once what waits; ask what runs to stop. Who does it is known by the token, whatever `by` says."""
+        """Cancel a waiting run at once; stop a running one. The actor is taken from the token; `by` is ignored."""
         try:
             return await super().cancel(run_id, reason=reason)
         except OutcomeUnknown:
@@ -123,7 +120,7 @@ class RemoteVerbs(Asking, Verbs):
             run = await self.get(run_id)
             if run.state is not State.CANCELLED:
                 raise
-        return run  # by the first request or by the second
+        return run  # by this request or by its first attempt
 
     async def attempts(self, run_id: str) -> list[Attempt]:
         """All attempts of a run, oldest first."""
@@ -131,16 +128,16 @@ class RemoteVerbs(Asking, Verbs):
         return [replace(attempt, run=attempts[0].id) for attempt in attempts]  # the first shares the run's own id
 
     async def status(self, run_id: str) -> Status:
-        """How a run is doing, for those who have only its id."""
+        """The status of a run by its id alone."""
         return Status.of(await self.get(run_id))
 
     async def wait_for(self, run_id: str, timeout: float | None = None) -> Run:
-        """The run once it has ended. Looks again after a tenth of the time that has passed, so that the answer is at most a tenth late."""
+        """The run once it has ended. Polls after a tenth of the elapsed time, so that the answer is at most a tenth late."""
         began = self.clock.monotonic()
         while (run := await self.get(run_id)).state not in ENDED:
             waited = (self.clock.monotonic() - began) / 1000
             if timeout is not None and waited >= timeout:
-                raise TimeoutError(f"Run {run_id} is still {run.state} after {timeout} s; it goes on.")
+                raise TimeoutError(f"Run {run_id} is still {run.state} after {timeout} s; it continues.")
             longest = 1.0 if timeout is None else min(1.0, timeout - waited)
             await self.transport.pause(max(0.005, min(waited / 10, longest)))
         return run
@@ -152,7 +149,7 @@ class RemoteVerbs(Asking, Verbs):
         checks.kind(new, "A group", NewGroup)
         checks.count(new.members, "members of a group", self.limits.create)
         if new.key is not None:
-            raise BadInput("A group's key cannot be told to a hub.", hint="Leave it out: each call makes its group once.")
+            raise BadInput("A hub does not accept a group's key.", hint="Leave it out: each call makes its group once.")
         for run in (*(member.run for member in new.members), *([new.callback] if new.callback else [])):
             if run.key is not None or run.after:
                 raise BadInput("A run of a group has no key, and waits for members of its group only.", hint="Leave key and after out.")
@@ -168,7 +165,7 @@ class RemoteVerbs(Asking, Verbs):
         return group
 
     async def cancel_group(self, group_id: str, *, reason: str | None = None, by: str | None = None) -> Group:
-        """Cancel all members that have not ended. Who does it is known by the token, whatever `by` says."""
+        """Cancel all members that have not ended. The actor is taken from the token; `by` is ignored."""
         try:
             return await super().cancel_group(group_id, reason=reason)
         except OutcomeUnknown:
@@ -179,7 +176,7 @@ class RemoteVerbs(Asking, Verbs):
             group = await self.get_group(group_id)
             if not group.cancelled:
                 raise
-        return group  # by the first request or by the second
+        return group  # by this request or by its first attempt
 
     # Schedules
 
@@ -194,7 +191,7 @@ class RemoteVerbs(Asking, Verbs):
         new: bool = False,
         **rule: Any,
     ) -> Schedule:
-        """Store a rule under a key; the same key again updates it. Runs already made stay as they are."""
+        """Store a rule under a key; the same key again updates it. Existing runs do not change."""
         body = {
             "job": job,
             "every": every if every is None else str(every),
@@ -208,10 +205,10 @@ class RemoteVerbs(Asking, Verbs):
 
     async def set_schedule(self, key: str, **fields: Any) -> Schedule:
         """Edit a schedule."""
-        unknown = sorted(fields.keys() - set(EDITABLE))
+        unknown = sorted(fields.keys() - set(SCHEDULE_EDITABLE))
         if unknown or not fields:
             raise BadInput(
-                f"Cannot modify {', '.join(unknown) or 'nothing'} of a schedule.", hint=f"These can be set: {', '.join(EDITABLE)}."
+                f"Cannot modify {', '.join(unknown) or 'nothing'} of a schedule.", hint=f"These can be set: {', '.join(SCHEDULE_EDITABLE)}."
             )
         return await super().set_schedule(key, **fields)
 
@@ -224,13 +221,13 @@ class RemoteVerbs(Asking, Verbs):
     async def add_resource(
         self, name: str, *, capacity: int | None = None, rates: tuple[Rate, ...] = (), max_wait: int = MAX_WAIT
     ) -> Resource:
-        """Say how much there is of a resource that is not there yet; one that is stays as it was set."""
+        """Set a resource that does not exist yet; an existing one stays as it is."""
         body = PutResource(capacity, rates, max_wait, new=True)
         resource: Resource = await self.perform(row(Verbs.set_resource), {"name": name}, body=body)
         return resource
 
     async def occupants(self, key: str, *, count: int = 100) -> Occupants:
-        """Who occupies a gate: a resource, or a resource under a key."""
+        """The occupants of a resource, or of a resource under a key."""
         name, value = parts_of(key)
         occupants: Occupants = await self.perform(row(Verbs.occupants), {"name": name, "key": value, "count": count})
         return occupants
@@ -244,19 +241,19 @@ class RemoteVerbs(Asking, Verbs):
         lease: int = SLOT_LEASE,
         slot_id: str | None = None,
         token: str | None = None,
-        who: str | None = None,
+        actor: str | None = None,
     ) -> Slot:
-        """Ask for the next slot of a resource, ahead of every queue. Who asks is known by the token, whatever `who` says."""
-        own = (slot_id or self.clock.new_id(), token or self.clock.nonce())  # so that it can be asked again
+        """Request the next slot of a resource, ahead of every queue. The owner is taken from the token; `who` is ignored."""
+        own = (slot_id or self.clock.new_id(), token or self.clock.nonce())  # so that the request can be repeated
         slot: Slot = await self.perform(row(Verbs.reserve), {}, body=ReserveSlot(resource, key, weight, lease, 0, *own))
         return slot
 
     async def renew(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE) -> Slot:
-        """Keep a slot, and have it if its turn has come. Raises LeaseLost when it is gone."""
+        """Renew a slot, and take it if it is free now. Raises LeaseLost when it is gone."""
         return await self._renew(slot_id, token, lease, 0.0)
 
     async def turn(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE, wait: float | None = None) -> Slot:
-        """Keep a slot that waits until its turn has come, for so many seconds at most."""
+        """Renew a waiting slot until it is held, for at most this many seconds."""
         ends = None if wait is None else self.clock.monotonic() + round(wait * 1000)
         while True:
             left = LONGEST_WAIT if ends is None else max(0.0, (ends - self.clock.monotonic()) / 1000)
@@ -270,9 +267,9 @@ class RemoteVerbs(Asking, Verbs):
         return slot
 
     async def release(self, slot_id: str, token: str) -> bool:
-        """Give a slot back, or leave the line; False when it was gone already."""
+        """Release a slot, or stop waiting for it; False when it was already gone."""
         try:
             return await super().release(slot_id, token)
         except OutcomeUnknown:
             await self.perform(row(Verbs.release), {"slot_id": slot_id, "token": token}, safe=True)
-            return True  # by the first request or by the second
+            return True  # by this request or by its first attempt

@@ -1,4 +1,4 @@
-"""What is asked is checked here, once, before anything is stored."""
+"""Input is checked here, once, before anything is stored."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from windlass import egress
 from windlass import payload as json
+from windlass.durations import SHORTEST_KEEP
 from windlass.engine import fits
 from windlass.errors import BadInput, TooLarge
 from windlass.model import FOREVER, Failure, Key, Limits, Options, Requires, Solver, Use
@@ -17,7 +18,6 @@ _KEY = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,255}")
 _is_checksum = re.compile(r"[0-9A-Fa-f]{64}").fullmatch
 _is_id = re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch
 _PRIORITY = 2**31 - 1
-SHORTEST_KEEP = 60_000
 FAR_FUTURE = 7_258_118_400_000  # the year 2200: positions still fit into 63 bits
 
 
@@ -32,7 +32,7 @@ def name(text: Any, what: str) -> str:
 
 
 def identifier(text: Any, what: str) -> str:
-    """An id or a token as windlass makes them."""
+    """An id or a token in the form that windlass generates."""
     if not isinstance(text, str) or not _is_id(text):
         raise BadInput(
             f"{what} {text!r:.80} is not an id.",
@@ -57,45 +57,45 @@ def integer(value: Any, what: str, low: int, high: int) -> int:
 
 
 def maybe(value: Any, what: str, low: int, high: int) -> int | None:
-    """As integer, or None for not said."""
+    """As integer, or None when not given."""
     return None if value is None else integer(value, what, low, high)
 
 
 def choice(value: Any, what: str, among: Sequence[str]) -> None:
-    """One of a few words, or None for not said."""
+    """One of a few words, or None when not given."""
     if value is not None and value not in among:
         raise BadInput(f"{what} must be one of {', '.join(among)}, not {value!r:.80}.", hint="Correct the word.")
 
 
-def count(items: Sequence[Any], what: str, most: int) -> None:
-    """No more than `most` in one call."""
-    if len(items) > most:
-        raise TooLarge(f"{len(items):,} {what} in one call; the limit is {most:,}.", hint=f"Send them in slices of at most {most:,}.")
+def count(items: Sequence[Any], what: str, limit: int) -> None:
+    """At most `limit` items in one call."""
+    if len(items) > limit:
+        raise TooLarge(f"{len(items):,} {what} in one call; the limit is {limit:,}.", hint=f"Send them in slices of at most {limit:,}.")
 
 
 def names(items: tuple[str, ...] | None, what: str) -> None:
-    """A tuple of names, or None for not said."""
+    """A tuple of names, or None when not given."""
     if items is not None and not isinstance(items, tuple):
         raise BadInput(f"{what} must come in a tuple, not as {items!r:.80}.", hint="Write ('a', 'b').")
     for item in items or ():
         name(item, what)
 
 
-def requires(wanted: Requires | None) -> None:
-    """What a job may require of a worker."""
-    if wanted is not None:
-        names(wanted.tags, "A tag")
-        integer(wanted.cores, "cores", 0, 2**20)
-        integer(wanted.memory, "memory", 0, 2**40)
+def requires(requirements: Requires | None) -> None:
+    """The requirements that a job may have of a worker."""
+    if requirements is not None:
+        names(requirements.tags, "A tag")
+        integer(requirements.cores, "cores", 0, 2**20)
+        integer(requirements.memory, "memory", 0, 2**40)
 
 
-def uses(given: tuple[Use, ...] | None, limits: Limits) -> None:
-    """What a job may occupy: each resource once."""
-    if given is None:
+def uses(items: tuple[Use, ...] | None, limits: Limits) -> None:
+    """The resources that a job may occupy, each at most once."""
+    if items is None:
         return
-    kind(given, "uses", tuple)
-    count(given, "resources of one job", limits.uses)
-    for use in given:
+    kind(items, "uses", tuple)
+    count(items, "resources of one job", limits.uses)
+    for use in items:
         kind(use, "A use", Use)
         name(use.resource, "A resource's name")
         integer(use.weight, "weight", 1, 2**31 - 1)
@@ -105,91 +105,90 @@ def uses(given: tuple[Use, ...] | None, limits: Limits) -> None:
                 raise BadInput(
                     f"{use.resource!r} is limited per {use.per!r} and has a weight.", hint="Leave the weight out, or leave `per` out."
                 )
-    if len({use.resource for use in given}) < len(given):
+    if len({use.resource for use in items}) < len(items):
         raise BadInput("A resource is used twice by one job.", hint="Name each resource once; give a weight to use more of it.")
 
 
-def kind(value: Any, what: str, wanted: type) -> None:
-    """A record of ours, not something that looks like one."""
-    if not isinstance(value, wanted):
-        raise BadInput(f"{what} must be {wanted.__name__}, not {value!r:.80}.", hint=f"Make one with {wanted.__name__}(...).")
+def kind(value: Any, what: str, expected: type) -> None:
+    """An instance of the expected record type; objects that merely resemble it are refused."""
+    if not isinstance(value, expected):
+        raise BadInput(f"{what} must be {expected.__name__}, not {value!r:.80}.", hint=f"Make one with {expected.__name__}(...).")
 
 
-def options(given: Options, limits: Limits) -> Options:
+def options(chosen: Options, limits: Limits) -> Options:
     """Every option within its bounds."""
-    kind(given, "options", Options)
-    if given.queue is not None:
-        name(given.queue, "A queue's name")
-    maybe(given.priority, "priority", -_PRIORITY, _PRIORITY)
-    maybe(given.max_attempts, "max_attempts", 1, limits.attempts)
-    maybe(given.max_returns, "max_returns", 0, limits.attempts)
-    maybe(given.backoff_base, "backoff_base", 1, limits.duration)
+    kind(chosen, "options", Options)
+    if chosen.queue is not None:
+        name(chosen.queue, "A queue's name")
+    maybe(chosen.priority, "priority", -_PRIORITY, _PRIORITY)
+    maybe(chosen.max_attempts, "max_attempts", 1, limits.attempts)
+    maybe(chosen.max_requeues, "max_requeues", 0, limits.attempts)
+    maybe(chosen.backoff_base, "backoff_base", 1, limits.duration)
     for field in ("max_runtime", "timeout", "grace"):
-        maybe(getattr(given, field), field, 0, limits.duration)
-    if given.keep is not None:
-        keep(given.keep, "keep", limits)
-    choice(given.exhausted, "exhausted", ("failed", "quarantined"))
-    choice(given.retry_place, "retry_place", ("keep", "tail"))
-    if given.backoff is not None:
-        if not isinstance(given.backoff, tuple):
-            raise BadInput(f"backoff must be a tuple of delays, not {given.backoff!r:.80}.", hint="Write (1_000, 10_000).")
-        count(given.backoff, "delays of a backoff", limits.attempts)
-        for delay in given.backoff:
+        maybe(getattr(chosen, field), field, 0, limits.duration)
+    if chosen.keep is not None:
+        keep(chosen.keep, "keep", limits)
+    choice(chosen.on_exhausted, "on_exhausted", ("failed", "quarantined"))
+    choice(chosen.retry_place, "retry_place", ("keep", "tail"))
+    if chosen.backoff is not None:
+        if not isinstance(chosen.backoff, tuple):
+            raise BadInput(f"backoff must be a tuple of delays, not {chosen.backoff!r:.80}.", hint="Write (1_000, 10_000).")
+        count(chosen.backoff, "delays of a backoff", limits.attempts)
+        for delay in chosen.backoff:
             integer(delay, "A delay of the backoff", 0, limits.duration)
-    requires(given.requires)
-    uses(given.uses, limits)
-    if given.solver is not None:
-        solver(given.solver)
-    return given
+    requires(chosen.requires)
+    uses(chosen.uses, limits)
+    if chosen.solver is not None:
+        solver(chosen.solver)
+    return chosen
 
 
-def keep(given: Any, what: str, limits: Limits) -> int:
+def keep(duration: Any, what: str, limits: Limits) -> int:
     """The milliseconds for which ended runs are kept: a minute at least, in which their workers may report once more."""
-    if given == "forever":
+    if duration == "forever":
         return FOREVER
-    if type(given) is not int or not SHORTEST_KEEP <= given <= limits.duration:
+    if type(duration) is not int or not SHORTEST_KEEP <= duration <= limits.duration:
         raise BadInput(
-            f'{what} must be {SHORTEST_KEEP:,} to {limits.duration:,} milliseconds, or "forever", not {given!r:.80}.',
+            f'{what} must be {SHORTEST_KEEP:,} to {limits.duration:,} milliseconds, or "forever", not {duration!r:.80}.',
             hint="Keep ended runs for a minute at least: until then their workers may ask what became of a report.",
         )
-    return given
+    return duration
 
 
-def solver(given: Solver) -> None:
-    """A program that a run brings along: where it is, and what it must be."""
-    kind(given, "solver", Solver)
-    egress.parse(given.url)
-    checksum: Any = given.checksum
+def solver(program: Solver) -> None:
+    """A program that a run brings along: its location and its checksum."""
+    kind(program, "solver", Solver)
+    egress.parse(program.url)
+    checksum: Any = program.checksum
     if not isinstance(checksum, str) or not _is_checksum(checksum):
         raise BadInput(
-            f"A solver's checksum must be 64 hexadecimal digits, not {checksum!r:.80}.", hint="Write what `sha256sum FILE` says."
+            f"A solver's checksum must be 64 hexadecimal digits, not {checksum!r:.80}.", hint="Write what `sha256sum FILE` prints."
         )
 
 
 def reason(text: Any) -> str:
-    """Why somebody did something, in at most a thousand characters."""
+    """The reason for an action, in at most a thousand characters."""
     if not isinstance(text, str) or not 0 < len(text) <= 1_000:
         raise BadInput("A reason must be a text of 1 to 1,000 characters.", hint="Say it shorter.")
     return _clean(text, 4_000)
 
 
-def key(given: Key, limits: Limits) -> Key:
-    """A key that says how long it lasts."""
-    kind(given, "key", Key)
-    named: Any = given.name
+def key(record: Key, limits: Limits) -> Key:
+    """A key whose time to live is known."""
+    kind(record, "key", Key)
+    named: Any = record.name
     if not isinstance(named, str) or not _KEY.fullmatch(named):
         raise BadInput(f"A key must be a text of 1 to 255 printable characters, not {named!r:.80}.", hint="Hash what is longer.")
-    if name(given.scope, "A key's scope") == "claim":
+    if name(record.scope, "A key's scope") == "claim":
         raise BadInput("The scope 'claim' is windlass's own.", hint="Choose another scope for the key.")
-    choice(given.lasts, "A key's lasts", ("unfinished", "time", "forever"))
-    choice(given.on_duplicate, "on_duplicate", ("return", "compare"))
-    if given.content is not None:
-        name(given.content, "A key's content")
-    if given.lasts == "time":
-        integer(given.period, "A key's period", 1, limits.duration)
-    elif given.period is not None:
-        raise BadInput("A key has a period only when it lasts for a time.", hint="Leave the period out, or say lasts='time'.")
-    return given
+    choice(record.on_duplicate, "on_duplicate", ("return", "compare"))
+    if record.content is not None:
+        name(record.content, "A key's content")
+    if isinstance(record.ttl, str):
+        choice(record.ttl, "A key's ttl", ("unfinished", "forever"))
+    else:
+        integer(record.ttl, "A key's ttl", 1, limits.duration)
+    return record
 
 
 def instant(at: Any, what: str) -> int:
@@ -197,49 +196,49 @@ def instant(at: Any, what: str) -> int:
     return integer(at, what, 0, FAR_FUTURE)
 
 
-def json_text(text: Any, what: str, most: int) -> None:
-    """A JSON text, as far as can be told without opening it, or None."""
+def json_text(text: Any, what: str, limit: int) -> None:
+    """A JSON text, as far as can be checked without parsing it, or None."""
     if text is None:
         return
     if not isinstance(text, str) or "\0" in text or not (text.isascii() or _encodable(text)):
         raise BadInput(f"{what} must be a JSON text, not {text!r:.80}.", hint="Encode the value as JSON first.")
-    if len(text) > most or (not text.isascii() and len(text.encode()) > most):
-        raise TooLarge(f"{what} has more than {most:,} bytes.", hint="Keep large data elsewhere and return a reference to it.")
+    if len(text) > limit or (not text.isascii() and len(text.encode()) > limit):
+        raise TooLarge(f"{what} has more than {limit:,} bytes.", hint="Keep large data elsewhere and return a reference to it.")
 
 
 def _encodable(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def schemas(told: Mapping[str, str], limits: Limits) -> dict[str, str]:
-    """What a worker accepts, by job."""
-    kind(told, "schemas", Mapping)
-    count(list(told), "jobs of one worker", limits.schemas)
-    return {name(job, "A job's name"): identifier(schema, "The schema") for job, schema in told.items()}
+def schemas(fingerprints: Mapping[str, str], limits: Limits) -> dict[str, str]:
+    """The schema fingerprints of a worker, by job."""
+    kind(fingerprints, "schemas", Mapping)
+    count(list(fingerprints), "jobs of one worker", limits.schemas)
+    return {name(job, "A job's name"): identifier(schema, "The schema") for job, schema in fingerprints.items()}
 
 
 def schema(document: Any, limits: Limits) -> str:
-    """The text of a JSON Schema that can be kept: an object, as deep as a payload may be."""
+    """The text of a JSON Schema that can be stored: an object, nested no deeper than a payload may be."""
     kind(document, "A job's schema", dict)
-    json.check(document, "A job's schema", most=limits.schema)
+    json.check(document, "A job's schema", limit=limits.schema)
     if len((text := fits.text_of(document)).encode()) > limits.schema:
-        raise TooLarge(f"A job's schema has more than {limits.schema:,} bytes.", hint="Tell none: then every payload is accepted.")
+        raise TooLarge(f"A job's schema has more than {limits.schema:,} bytes.", hint="Leave it out: then every payload is accepted.")
     return text
 
 
-def failure(error: Failure, most: int) -> Failure:
-    """An error cut to what is kept of it; the beginning says what, so the end of the detail is dropped."""
-    message, detail = _clean(error.message, most // 4), error.detail and _clean(error.detail, most // 2)
+def failure(error: Failure, limit: int) -> Failure:
+    """An error cut to the stored size; its beginning says what happened, so the end of the detail is dropped."""
+    message, detail = _clean(error.message, limit // 4), error.detail and _clean(error.detail, limit // 2)
     return Failure(name(error.code, "An error's code"), message, detail)
 
 
-def _clean(text: Any, most: int) -> str:
+def _clean(text: Any, limit: int) -> str:
     if not isinstance(text, str):
         raise BadInput(f"A message must be a text, not {text!r:.80}.", hint="Convert it with str().")
-    kept = text.replace("\0", "\ufffd").encode("utf-8", "replace")[:most]
+    kept = text.replace("\0", "\ufffd").encode("utf-8", "replace")[:limit]
     return kept.decode("utf-8", "ignore")
 
 
-def line(text: Any, most: int) -> str:
-    """A log line cut to what is kept of it."""
-    return _clean(text, most)
+def line(text: Any, limit: int) -> str:
+    """A log line cut to the stored size."""
+    return _clean(text, limit)

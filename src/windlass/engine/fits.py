@@ -1,7 +1,7 @@
 """Whether code can read a payload, by the JSON Schema of its arguments. One-sided: what is not understood fits.
 
-Documents come from whoever may define a job, so nothing in them is believed to be as it should, and a walk ends after so many steps.
-A payload is refused only for what no code accepts that writes such a document; patterns, formats and the like are the code's own.
+Any principal that may define a job can send a document, so nothing in it is assumed valid, and a walk ends after a number of steps.
+A payload is refused only for what no code that publishes such a document accepts; patterns, formats and the like are left to the code.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 
 from windlass.errors import LONGEST, nearest
 
-STEPS = 50_000  # of all walks of one call
-DEEPEST = 100  # schemas within each other; a payload has at most 64 levels
-MEMBERS, HINT = 24, 300  # that are named, and characters that are shown, of what a job takes
-COMPARED = 200  # names that may have been meant
+STEPS = 50_000  # of all walks of one call together
+DEEPEST = 100  # nested schemas; a payload has at most 64 levels
+MEMBERS, HINT = 24, 300  # members named, and characters shown, of a job's arguments
+COMPARED = 200  # candidate names compared for a suggestion
 _DEFINITIONS = "#/$defs/"
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
@@ -43,22 +43,22 @@ _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 def text_of(document: Any) -> str:
-    """The text of a document, the same for equal ones."""
+    """The canonical text of a document, the same for equal ones."""
     return _canonical(document).decode()
 
 
 def fingerprint(text: str | bytes) -> str:
-    """What a text is known by: nobody can put another document in its place."""
+    """The hash that identifies a document; no other document can be found for it."""
     return blake2b(text.encode() if isinstance(text, str) else text, digest_size=16).hexdigest()
 
 
 class Misfit(NamedTuple):
-    """What is wrong, and the way to it from the outside in."""
+    """What is wrong, and the path to it from the outside in."""
 
     way: tuple[str | int, ...] = ()
     wants: str | None = None  # None: it is missing
     value: Any = None
-    known: Mapping[str, Any] | None = None  # the members there are, where this is none of them; the value is that which has it
+    known: Mapping[str, Any] | None = None  # the known members, where this one is unknown; `value` is the object that has it
 
     def under(self, name: str | int) -> Misfit:
         return self._replace(way=(name, *self.way))
@@ -75,11 +75,11 @@ class Misfit(NamedTuple):
 
 
 class _Unsure(Exception):
-    """There is more to look at than is looked at."""
+    """The step budget is spent: the payload counts as fitting."""
 
 
 class Steps:
-    """How much is looked at for all payloads of one call."""
+    """The step budget for all payloads of one call."""
 
     def __init__(self, left: int = STEPS) -> None:
         self.left = left
@@ -103,13 +103,13 @@ class _Walk:
         self._steps, self._definitions = steps, _dict(document.get("$defs"))
 
     def look(self, schema: Any, value: Any, depth: int) -> Misfit | None:
-        if type(value) in _PLAIN and schema == _PLAIN[type(value)]:  # as most members are
+        if type(value) in _PLAIN and schema == _PLAIN[type(value)]:  # true of most members
             self._steps.left -= 1
             return None
         schema = self.resolved(schema)
         if depth > DEEPEST:
             raise _Unsure
-        if not schema or schema.get("format") == "decimal":  # which may be a number
+        if not schema or schema.get("format") == "decimal":  # its value may be a number
             return None
         if branches := _list(schema.get("anyOf")):
             return self._any(branches, value, depth)
@@ -130,7 +130,7 @@ class _Walk:
         return _text(schema, value) if type(value) is str else _number(schema, value) if type(value) in (int, float) else None
 
     def resolved(self, schema: Any) -> dict[str, Any]:
-        """The schema itself, where it is kept elsewhere in the document."""
+        """The schema, with references into the document resolved."""
         self._steps.spend(1)
         while isinstance(schema, dict) and isinstance(ref := schema.get("$ref"), str):
             self._steps.spend(1)
@@ -138,21 +138,21 @@ class _Walk:
         return _dict(schema)
 
     def words(self, name: str, schema: Any) -> str:
-        """A member, with what it is."""
+        """A member and its type, in words."""
         schema = self.resolved(schema)
         kinds = [self.resolved(branch).get("type") for branch in _list(schema.get("anyOf"))] or [schema.get("type")]
         words = " or ".join(_KINDS[kind][0] for kind in kinds if isinstance(kind, str) and kind in _KINDS)
         return f"{name[:LONGEST]} ({words})" if words else name[:LONGEST]
 
     def _any(self, branches: list[Any], value: Any, depth: int) -> Misfit | None:
-        found: list[Misfit] = []
+        misfits: list[Misfit] = []
         for branch in branches:
             if (wrong := self.look(branch, value, depth + 1)) is None:
                 return None
-            found.append(wrong)
-        if deep := max(found, key=lambda wrong: len(wrong.way)).way:  # the branch that fits best
-            return next(wrong for wrong in found if wrong.way == deep)
-        return Misfit((), " or ".join(dict.fromkeys(str(wrong.wants) for wrong in found))[:HINT], value)
+            misfits.append(wrong)
+        if deep := max(misfits, key=lambda wrong: len(wrong.way)).way:  # the branch that fits best
+            return next(wrong for wrong in misfits if wrong.way == deep)
+        return Misfit((), " or ".join(dict.fromkeys(str(wrong.wants) for wrong in misfits))[:HINT], value)
 
     def _object(self, schema: dict[str, Any], value: dict[str, Any], depth: int) -> Misfit | None:
         members, further = _dict(schema.get("properties")), schema.get("additionalProperties")
@@ -192,14 +192,14 @@ def _size(schema: dict[str, Any], what: str, size: int, words: str, value: Any) 
 def _number(schema: dict[str, Any], value: float) -> Misfit | None:
     for keyword, (words, holds) in _BOUNDS.items():
         bound: Any = schema.get(keyword)
-        with suppress(OverflowError):  # an integer that is no float: whoever reads it may round it
+        with suppress(OverflowError):  # an integer that is no float: the code that reads it may round it
             if type(bound) in (int, float) and not holds(value, bound) and not holds(float(value), float(bound)):
                 return Misfit((), f"{words} {_shown(bound)}", value)
     return None
 
 
 def _is_tag(schema: Any) -> bool:
-    """Whether it is what tells the types of a union apart: it may be left out where there is only one."""
+    """Whether it is the tag that distinguishes the types of a union: it may be left out where there is only one type."""
     return isinstance(schema, dict) and schema.keys() == {"enum"} and len(_list(schema["enum"])) == 1
 
 
@@ -212,7 +212,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _shown(value: Any) -> str:
-    """A value, as far as a sentence can have it."""
+    """A value, cut to fit into a sentence."""
     if type(value) in (dict, list, tuple):
         return "an object" if type(value) is dict else f"a list of {len(value)}"
     if type(value) is int and value.bit_length() > 63:
@@ -225,7 +225,7 @@ def _choice(choices: list[Any]) -> str:
 
 
 def takes(document: Mapping[str, Any]) -> str:
-    """What a job takes, in a sentence."""
+    """The arguments that a job takes, in a sentence."""
     walk, required = _Walk(document, Steps()), list[Any]()
     try:
         schema = walk.resolved(document)
@@ -234,5 +234,5 @@ def takes(document: Mapping[str, Any]) -> str:
     except _Unsure:
         words = {}
     needed, others = (", ".join(word for name, word in words.items() if (name in required) is so)[:HINT] for so in (True, False))
-    said = (f"It takes {needed}." if needed else "", f"It may take {others}." if others else "")
-    return " ".join(filter(None, said)) or "`windlass jobs show NAME` says what it takes."
+    sentences = (f"It takes {needed}." if needed else "", f"It may take {others}." if others else "")
+    return " ".join(filter(None, sentences)) or "`windlass jobs show NAME` says what it takes."

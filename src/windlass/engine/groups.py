@@ -13,14 +13,16 @@ from msgspec.structs import replace
 
 from windlass import payload as json
 from windlass.engine import checks
-from windlass.engine.core import PATIENCE
-from windlass.engine.create import Creating, again
+from windlass.engine.creations import Creations, again
+from windlass.engine.ground import PATIENCE, Ground, Part
+from windlass.engine.payloads import Payloads
+from windlass.engine.runs import Runs
 from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.machine import MOVES, Cancel, step
 from windlass.model import Group, GroupKind, GroupStatus, Key, Member, NewGroup, NewRun, OnFailure, Result, Run
 from windlass.store.creation import Creation, KeyRow, Kind, NewRow
-from windlass.store.groups import NEWEST, GroupRow
 from windlass.store.records import Change, Winner
+from windlass.store.records.groups import NEWEST, GroupRow
 from windlass.store.rows import pack
 
 SLICE = 500
@@ -29,127 +31,131 @@ SLICE = 500
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Grouping(Creating):
-    """The verbs of groups, and of what one run may read of others."""
+class Groups(Part):
+    """The verbs of groups, and of the results that one run may read of others."""
 
-    async def create_group(self, new: NewGroup, *, undefined: Literal["refuse", "wait"] = "refuse") -> Group:
-        """Store a group with all its runs, or nothing. With a key, the same request again gives the same group."""
+    def __init__(self, ground: Ground, runs: Runs, creations: Creations, payloads: Payloads) -> None:
+        super().__init__(ground)
+        self._runs, self._creations, self._payloads = runs, creations, payloads
+
+    async def create(self, new: NewGroup, *, undefined: Literal["refuse", "wait"] = "refuse") -> Group:
+        """Store a group with all its runs, or nothing. With a key, the same request again returns the same group."""
         checks.choice(undefined, "undefined", ("refuse", "wait"))
-        self._check_group(new)
+        self._check(new)
         before = self._predecessors_by_place(new)
         news = [member.run for member in new.members] + ([] if new.callback is None else [new.callback])
-        texts = [json.encode(one.payload, most=self.limits.payload) for one in news]
+        texts = [json.encode(one.payload, limit=self.limits.payload) for one in news]
         ids = sorted(self.clock.new_ids(len(news)))  # so that the members can be read in the order of this call
         asked = list(zip(ids, news, [None] * len(news), texts, strict=True))
         waits = [(ids[place], ids[other]) for place, others in enumerate(before) for other in others]
         callback = None if new.callback is None else ids[-1]
         group = GroupRow(self.clock.new_id(), new.name, new.kind, new.on_failure, len(new.members), waits, callback)
         for _ in range(PATIENCE):
-            made = _in_group(await self._made(asked, undefined, group.waiting), group)
+            creation = _in_group(await self._creations.planned(asked, undefined, group.waiting), group)
             if new.key is not None:
-                earliest, latest = await self.bounds()
-                made = made._replace(keys=[_key_row(replace(new, key=None), new.key, group.id, latest)], keys_at=earliest)
-            if (unfit := await self.unfit(news)) and not await self._winners(made):
+                earliest, latest = await self.ground.bounds()
+                creation = creation._replace(keys=[_key_row(replace(new, key=None), new.key, group.id, latest)], keys_at=earliest)
+            if (unfit := await self._payloads.unfit(news)) and not await self._winners(creation):
                 raise unfit[min(unfit)].error(_whose(new, min(unfit)))
-            if (stored := await self._store_group(group, made)) is not None:
+            if (stored := await self._store(group, creation)) is not None:
                 return stored
-            self.forget_jobs()
-            await self.refresh_controls()
+            self.ground.memory.forget_jobs()
+            await self.ground.refresh_controls()
         raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
 
-    async def _store_group(self, group: GroupRow, made: Creation) -> Group | None:
-        """The group once it is stored, or the one that the same request has made before; None when neither is there."""
+    async def _store(self, group: GroupRow, creation: Creation) -> Group | None:
+        """The group once it is stored, or the one that the same request has created before; None when neither exists."""
         try:
-            return await self._stored_group(group, made)
+            return await self._stored(group, creation)
         except OutcomeUnknown as unknown:
             with in_doubt(unknown):
-                found = await self._found_group(group, made)
-                return found if found is not None or unknown.settled else await self._stored_group(group, made)
+                stored = await self._find(group, creation)
+                return stored if stored is not None or unknown.settled else await self._stored(group, creation)
 
-    async def _stored_group(self, group: GroupRow, made: Creation) -> Group | None:
+    async def _stored(self, group: GroupRow, creation: Creation) -> Group | None:
         try:
-            await self.records.create_group(group, made, self.clock.nonce())
+            await self.records.creations.create_group(group, creation, self.clock.nonce())
         except Conflict:
-            return await self._found_group(group, made)
-        return await self._told_of(group, made)
+            return await self._find(group, creation)
+        return await self._wake_and_get(group, creation)
 
-    async def _found_group(self, group: GroupRow, made: Creation) -> Group | None:
-        if await self.records.group(group.id) is None:
-            await self._refuse_other_content(made)
-            winners = await self._winners(made)
-            return await self.get_group(next(iter(winners.values())).run) if winners else None
-        return await self._told_of(group, made)
+    async def _find(self, group: GroupRow, creation: Creation) -> Group | None:
+        if await self.records.groups.find(group.id) is None:
+            await self._creations.refuse_other_content(creation)
+            winners = await self._winners(creation)
+            return await self.get(next(iter(winners.values())).run) if winners else None
+        return await self._wake_and_get(group, creation)
 
-    async def _winners(self, made: Creation) -> dict[tuple[str, str], Winner]:
-        """Who holds the key of a group: the same request again gives the same group."""
-        return await self.records.winners(made.keys, made.judged_at)
+    async def _winners(self, creation: Creation) -> dict[tuple[str, str], Winner]:
+        """The holder of a group's key: the same request again returns the same group."""
+        return await self.records.creations.winners(creation.keys, creation.judged_at)
 
-    async def _told_of(self, group: GroupRow, made: Creation) -> Group:
-        await self.wake_queues(self.ready(made, {}), made.now)
-        return await self.get_group(group.id)
+    async def _wake_and_get(self, group: GroupRow, creation: Creation) -> Group:
+        await self.ground.wake_queues(self._creations.ready(creation, {}), creation.now)
+        return await self.get(group.id)
 
-    async def get_group(self, group_id: str) -> Group:
+    async def get(self, group_id: str) -> Group:
         """The group with this id."""
-        group = await self.records.group(checks.identifier(group_id, "The group"))
+        group = await self.records.groups.find(checks.identifier(group_id, "The group"))
         if group is None:
             raise NotFound(f"There is no group {group_id}.", hint="Check the id; a group is removed together with the last of its runs.")
         return group
 
-    async def groups(self, *, status: GroupStatus | None = None, after: str | None = None, count: int = 100) -> list[Group]:
-        """Groups, newest first, all or those of a status, from behind one of them on."""
+    async def page(self, *, status: GroupStatus | None = None, after: str | None = None, count: int = 100) -> list[Group]:
+        """Groups, newest first, all or those of a status, after the given one."""
         checks.integer(count, "count", 1, self.limits.page)
         checks.choice(status, "status", get_args(GroupStatus))
-        before = NEWEST if after is None else (await self.get_group(after)).seq
-        return await self.records.groups(status, before, count)
+        before = NEWEST if after is None else (await self.get(after)).seq
+        return await self.records.groups.page(status, before, count)
 
     async def members(self, group_id: str, *, after: str | None = None, count: int = 100) -> list[Run]:
-        """The runs of a group in the order in which they were given, from behind one of them on; without what is large, as in a list."""
+        """The runs of a group in the order in which they were given, after the given one; without large fields, as in a list."""
         checks.integer(count, "count", 1, self.limits.page)
         behind = "" if after is None else checks.identifier(after, "The run")
-        return await self.records.page("list_members", seq=(await self.get_group(group_id)).seq, after=behind, count=count)
+        return await self.records.runs.page("list_members", seq=(await self.get(group_id)).seq, after=behind, count=count)
 
     async def results(self, run_id: str, *, after: str | None = None, count: int = 100) -> list[Result]:
-        """What became of the runs that a run has waited for, or of the members of the group at whose end it is called.
+        """The outcomes of the runs that a run has waited for, or of the members of the group whose callback it is.
 
-        A page may have fewer than were asked for, where their outputs are large; behind the last one the page is empty.
+        A page may have fewer than `count`, where their outputs are large; after the last one the page is empty.
         """
         checks.integer(count, "count", 1, self.limits.page)
         behind = "" if after is None else checks.identifier(after, "The run")
-        return await self.records.results(await self.get(run_id), behind, count)
+        return await self.records.groups.results(await self._runs.get(run_id), behind, count)
 
-    async def cancel_group(self, group_id: str, *, reason: str | None = None, by: str | None = None) -> Group:
-        """Cancel all members that have not ended, in slices: at once those that wait; those that run are asked to stop."""
-        group = await self.get_group(group_id)
+    async def cancel(self, group_id: str, *, reason: str | None = None, by: str | None = None) -> Group:
+        """Cancel all members that have not ended, in slices: waiting ones at once; running ones are asked to stop."""
+        group = await self.get(group_id)
         if group.finished_at is not None:
             raise WrongState(f"Group {group.id} has ended: {group.status}.", hint="It can be rerun as a new group.")
         cmd = Cancel(reason=None if reason is None else checks.reason(reason))
-        facts = {"reason": cmd.reason, "group": group.id, "by": None if by is None else checks.name(by, "Who did it")}
+        facts = {"reason": cmd.reason, "group": group.id, "by": None if by is None else checks.name(by, "The actor's name")}
         detail = pack({name: value for name, value in facts.items() if value is not None})
-        await self.records.note_group(group.seq, cmd.reason)
+        await self.records.groups.note(group.seq, cmd.reason)
         for _ in range(PATIENCE):
-            if not (left := await self.records.members_to_cancel(group.seq)):
-                return await self.get_group(group_id)
+            if not (left := await self.records.groups.to_cancel(group.seq)):
+                return await self.get(group_id)
             for begin in range(0, len(left), SLICE):
-                await self._cancel(left[begin : begin + SLICE], cmd, detail)
+                await self._cancel_members(left[begin : begin + SLICE], cmd, detail)
         raise Conflict(f"The runs of group {group_id} kept changing; not all were cancelled.", hint="Try again.")
 
-    async def _cancel(self, seqs: Sequence[int], cmd: Cancel, detail: str) -> None:
-        """Cancel those of these runs that are as they are read; whoever asked looks again for the others."""
-        runs, now = await self.records.find_seqs(sorted(seqs)), self.clock.now()
+    async def _cancel_members(self, seqs: Sequence[int], cmd: Cancel, detail: str) -> None:
+        """Cancel those of these runs that are still as they were read; the caller reads again for the others."""
+        runs, now = await self.records.runs.find_seqs(sorted(seqs)), self.clock.now()
         changes = [Change(run, step(run, cmd, now), cmd.name, detail) for run in runs if Cancel in MOVES[run.state]]
         with suppress(OutcomeUnknown):
-            await self.write_back("cancel", changes, now)
+            await self.ground.write_back("cancel", changes, now)
 
-    async def rerun_group(self, group_id: str, *, key: Key | None = None) -> Group:
-        """Make a new group from one that has ended: the same runs with fresh limits, waiting for each other in the same way."""
-        old = await self.get_group(group_id)
+    async def rerun(self, group_id: str, *, key: Key | None = None) -> Group:
+        """Create a new group from one that has ended: the same runs with fresh limits, waiting for each other in the same way."""
+        old = await self.get(group_id)
         if old.finished_at is None:
             raise WrongState(f"Group {old.id} is running; it cannot be rerun before its end.", hint="Wait for its end, or cancel it first.")
         runs = await self._all_members(old)
-        called = [] if old.callback is None else [await self.get(old.callback)]
+        called = [] if old.callback is None else [await self._runs.get(old.callback)]
         ids = sorted(self.clock.new_ids(len(runs) + len(called)))
         new_ids = {run.id: new_id for run, new_id in zip([*runs, *called], ids, strict=True)}
-        waits = [(new_ids[run], new_ids[other]) for run, other in await self.records.group_waits(old.seq)]
+        waits = [(new_ids[run], new_ids[other]) for run, other in await self.records.groups.waits(old.seq)]
         retries = [(new_ids[run.id], run.current_attempt) for run in (*runs, *called)]
         callback = new_ids[old.callback] if old.callback is not None else None
         identity = self.clock.new_id()
@@ -157,21 +163,21 @@ class Grouping(Creating):
         now = self.clock.now()
         asked = Creation(now, ids, {})
         if key is not None:
-            earliest, latest = await self.bounds()
+            earliest, latest = await self.ground.bounds()
             asked = asked._replace(keys=[_key_row(("rerun", old.id), self._checked_key(key), identity, latest)], keys_at=earliest)
         for _ in range(PATIENCE):
-            rev, places = await self.lanes_again([*runs, *called])
+            rev, places = await self._creations.lanes_again([*runs, *called])
             rows = _again([*runs, *called], new_ids, places, group.waiting, now)
-            made = _in_group(asked._replace(rows=rows, controls=rev), group)
-            if (stored := await self._store_group(group, made)) is not None:
+            creation = _in_group(asked._replace(rows=rows, controls=rev), group)
+            if (stored := await self._store(group, creation)) is not None:
                 return stored
-            await self.refresh_controls()
+            await self.ground.refresh_controls()
         raise Conflict(f"Group {old.id} could not be rerun.", hint="Try again.")
 
     async def _all_members(self, group: Group) -> list[Run]:
         runs: list[Run] = []
         while len(runs) < group.total:
-            more = await self.records.members(group.seq, runs[-1].id if runs else "", self.limits.page)
+            more = await self.records.groups.members(group.seq, runs[-1].id if runs else "", self.limits.page)
             if not more:
                 raise BadInput(
                     f"Group {group.id} has lost {group.total - len(runs):,} of its {group.total:,} runs to retention.",
@@ -180,9 +186,9 @@ class Grouping(Creating):
             runs += more
         return runs
 
-    # What can be a group
+    # Validation
 
-    def _check_group(self, new: NewGroup) -> None:
+    def _check(self, new: NewGroup) -> None:
         checks.kind(new, "A group", NewGroup)
         checks.choice(new.kind, "kind", get_args(GroupKind))
         checks.choice(new.on_failure, "on_failure", get_args(OnFailure))
@@ -203,8 +209,8 @@ class Grouping(Creating):
             self._checked_key(new.key)
 
     def _checked_key(self, key: Key) -> Key:
-        if checks.key(key, self.limits).lasts == "unfinished":
-            raise BadInput("A group's key lasts for a time or for ever.", hint="Say lasts='time' with a period, or lasts='forever'.")
+        if checks.key(key, self.limits).ttl == "unfinished":
+            raise BadInput("A group's key needs a time to live.", hint="Give ttl as milliseconds, or ttl='forever'.")
         return key
 
     def _check_in_group(self, run: NewRun, what: str) -> None:
@@ -216,10 +222,10 @@ class Grouping(Creating):
                 f"{what} of a group cannot wait for runs outside of it.",
                 hint="Create the group when they have ended, or make them members.",
             )
-        self._checked(run)
+        self._creations.checked(run)
 
     def _predecessors_by_place(self, new: NewGroup) -> list[Sequence[int]]:
-        """For each member, by its place in the call, the places of those it waits for."""
+        """For each member, by its index in the call, the indexes of its predecessors."""
         members = new.members
         if new.kind != "graph" and any(member.after for member in members):
             raise BadInput(f"The members of a {new.kind} group name no predecessors.", hint="Say kind='graph', or leave `after` out.")
@@ -234,20 +240,20 @@ class Grouping(Creating):
         return before
 
     def _named(self, member: Member, places: Mapping[str, int]) -> Sequence[int]:
-        who = f"The member {member.name!r}" if member.name is not None else "A member without a name"
+        label = f"The member {member.name!r}" if member.name is not None else "A member without a name"
         checks.names(member.after, "A predecessor's name")
         if len(member.after) > self.limits.predecessors:
             raise BadInput(
-                f"{who} waits for {len(member.after):,} others; the limit is {self.limits.predecessors:,}.",
+                f"{label} waits for {len(member.after):,} others; the limit is {self.limits.predecessors:,}.",
                 hint="What begins when all have ended is the group's callback.",
             )
         for name, times in Counter(member.after).items():
             if name == member.name:
-                raise BadInput(f"{who} waits for itself.", hint="Name those that must end before it begins.")
+                raise BadInput(f"{label} waits for itself.", hint="Name those that must end before it begins.")
             if name not in places:
-                raise BadInput(f"{who} waits for {name!r}, which is not in the group.", hint="Name members of the same group.")
+                raise BadInput(f"{label} waits for {name!r}, which is not in the group.", hint="Name members of the same group.")
             if times > 1:
-                raise BadInput(f"{who} names {name!r} more than once.", hint="Name each predecessor once.")
+                raise BadInput(f"{label} names {name!r} more than once.", hint="Name each predecessor once.")
         return [places[name] for name in member.after]
 
 
@@ -264,27 +270,27 @@ def _places(members: Sequence[Member]) -> dict[str, int]:
 
 
 def _refuse_cycles(members: Sequence[Member], before: Sequence[Sequence[int]]) -> None:
-    """Take away, again and again, those that wait for nobody; what is left waits for itself in the end."""
-    followers: dict[int, list[int]] = defaultdict(list)
+    """Remove members without predecessors until none is left; members that remain form a cycle."""
+    dependents: dict[int, list[int]] = defaultdict(list)
     for index, others in enumerate(before):
         for other in others:
-            followers[other].append(index)
+            dependents[other].append(index)
     left = {index: len(others) for index, others in enumerate(before)}
     free = [index for index, number in left.items() if number == 0]
     while free:
         index = free.pop()
         del left[index]
-        for follower in followers[index]:
-            left[follower] -= 1
-            if left[follower] == 0:
-                free.append(follower)
+        for dependent in dependents[index]:
+            left[dependent] -= 1
+            if left[dependent] == 0:
+                free.append(dependent)
     if left:
         names = " -> ".join(members[index].name or "?" for index in _cycle(left, before))
         raise BadInput(f"The members wait for each other in a circle: {names}.", hint="Leave out one of these predecessors.")
 
 
 def _cycle(left: Mapping[int, int], before: Sequence[Sequence[int]]) -> list[int]:
-    """A way from a member through those it waits for back to itself."""
+    """A path from a member through its predecessors back to itself."""
     way: list[int] = []
     index = next(iter(left))
     while index not in way:
@@ -293,13 +299,13 @@ def _cycle(left: Mapping[int, int], before: Sequence[Sequence[int]]) -> list[int
     return [*way[way.index(index) :], index]
 
 
-def _in_group(made: Creation, group: GroupRow) -> Creation:
+def _in_group(creation: Creation, group: GroupRow) -> Creation:
     """The same runs, in a group; its callback is no member."""
     rows: dict[Kind, list[NewRow]] = defaultdict(list)
-    for kind, some in made.rows.items():
+    for kind, some in creation.rows.items():
         for row in some:
             rows[kind if row.id == group.callback else kind._replace(group=group.id)].append(row)
-    return made._replace(rows=rows)
+    return creation._replace(rows=rows)
 
 
 def _again(
@@ -316,5 +322,4 @@ def _again(
 
 def _key_row(asked: Any, key: Key, group: str, now: int) -> KeyRow:
     content = key.content or blake2b(_canonical(asked), digest_size=16).hexdigest()
-    until = None if key.period is None else now + key.period
-    return KeyRow(key.scope, key.name, group, content, 0, until, int(key.on_duplicate == "compare"))
+    return KeyRow(key.scope, key.name, group, content, 0, key.until(now), int(key.on_duplicate == "compare"))

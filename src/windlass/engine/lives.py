@@ -1,4 +1,4 @@
-"""Processes of a worker: each tells itself at its start, and one that is proven gone loses its leases at once."""
+"""Processes of a worker: each registers at its start, and one that is proven to have ended loses its leases at once."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from typing import Any
 import msgspec
 
 from windlass.engine import checks
-from windlass.engine.core import Core
+from windlass.engine.ground import Part
 from windlass.errors import BadInput
 from windlass.machine import Lapse, step
 from windlass.model import LIFE_TAG, Life
 from windlass.store.records import Change
 
 LIVES = 16
-"""Processes of one name that are kept; an older one's leases end by themselves."""
+"""Processes kept for one worker name; the leases of an older one end by themselves."""
 SLICE = 500
 
 
-class Living(Core):
+class Lives(Part):
     """The verbs by which a worker takes over from its former processes."""
 
     async def begin_life(self, worker: str, life: Life) -> list[Life]:
-        """Keep a process of a registered worker; all that are kept under its name, this one too, which have not ended as they should.
+        """Record a process of a registered worker; returns all recorded processes of its name, itself included, without a clean end.
 
-        The tokens of its claims are to begin with the tag: by that, its leases are told from those of all others of its name.
+        The tokens of its claims must begin with the tag, which distinguishes its leases from those of other processes of its name.
         """
         _check(checks.name(worker, "A worker's name"), [life.tag])
-        checks.name(life.process, "What tells a process")
-        lives = await self.records.begin_life(worker, life, self.clock.now())
+        checks.name(life.process, "The identity of a process")
+        lives = await self.records.workers.begin_life(worker, life, self.clock.now())
         if len(lives) > LIVES:
-            await self.records.end_lives(worker, [old.tag for old in lives[:-LIVES]])
+            await self.records.workers.end_lives(worker, [old.tag for old in lives[:-LIVES]])
         return lives[-LIVES:]
 
     async def end_lives(self, worker: str, tags: Sequence[str]) -> int:
-        """Lapse what these processes of a worker hold, and forget them; how many runs. For those alone who know that they have ended."""
+        """Lapse the runs that these processes of a worker hold, and forget them; how many runs. Requires proof that they have ended."""
         _check(checks.name(worker, "A worker's name"), tags)
         lapsed = 0
-        while runs := await self.records.held_by_lives(worker, tags, SLICE):
+        while runs := await self.records.workers.held_by_lives(worker, tags, SLICE):
             now = self.clock.now()
             commands = [Lapse(token=run.token, next_id=self.clock.new_id(), chance=self.clock.chance()) for run in runs]
             changes = [Change(run, step(run, cmd, now), cmd.name) for run, cmd in zip(runs, commands, strict=True)]
-            written = await self.write_back("lapse", changes, now)
+            written = await self.ground.write_back("lapse", changes, now)
             if not written.seqs:
-                return lapsed  # others change them at this moment: what is left of them ends with its lease
+                return lapsed  # other processes change these runs at the moment: the rest ends with its lease
             lapsed += len(written.seqs)
-        await self.records.end_lives(worker, tags)
+        await self.records.workers.end_lives(worker, tags)
         return lapsed
 
     async def leave(self, worker: str, incarnation: int) -> None:
-        """A process of a worker has ended and holds nothing: the worker counts as stopped at once, unless another goes by its name.
+        """A process of a worker has ended and holds nothing: the worker counts as stopped at once, unless another process has its name.
 
-        `incarnation` is what it told about itself when it registered, 0 for one that told nothing. It has ended its own life before.
+        `incarnation` is the number sent with its registration, 0 if none was sent. The process has ended its own life before.
         """
-        about = await self.records.worker_about(checks.name(worker, "A worker's name"))
+        about = await self.records.workers.about(checks.name(worker, "A worker's name"))
         if about is not None and _incarnation(about) in (0, checks.integer(incarnation, "incarnation", 0, 2**31)):
-            await self.records.stop_worker(worker, about, self.clock.now())
+            await self.records.workers.stop(worker, about, self.clock.now())
 
 
 def _incarnation(about: str) -> Any:

@@ -1,4 +1,4 @@
-"""Giving a run that waits another place in its queue."""
+"""Moving a queued run within its queue."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from itertools import takewhile
 from typing import Literal, NamedTuple
 
 from windlass.engine import checks
-from windlass.engine.core import PATIENCE, Core
 from windlass.engine.edits import detail_of
+from windlass.engine.ground import PATIENCE, Ground, Part
+from windlass.engine.runs import Runs
 from windlass.errors import BadInput, Conflict, LimitReached, WrongState
 from windlass.machine import Reorder, step
 from windlass.model import Run, State
-from windlass.store.claims import FIRST
-from windlass.store.moves import Place, Shift
 from windlass.store.records import Change, Written
+from windlass.store.records.claims import FIRST
+from windlass.store.records.places import QueuePosition, Shift
 
 APART = 2**10
-"""Positions between a run and the only neighbour it is put next to."""
+"""Distance in position between a moved run and its only neighbour."""
 NEAR, FAR = 2**5, 2**13
-"""How many neighbours on each side are looked at for room, at first and at most."""
+"""How many neighbours on each side are read to find room, at first and at most."""
 DEEPEST = 10_000
-"""The highest place that can be counted to."""
+"""The highest place that is counted to."""
 
-_HEAD, _END = Place(*FIRST), Place(2**63 - 1, 2**63 - 1, 2**63 - 1)
+_HEAD, _END = QueuePosition(*FIRST), QueuePosition(2**63 - 1, 2**63 - 1, 2**63 - 1)
 
 
 class Aim(NamedTuple):
-    """Where a run is to go. One of them is said."""
+    """The target of a move. Exactly one field is set."""
 
     place: int | None = None
     to: str | None = None
@@ -35,8 +36,12 @@ class Aim(NamedTuple):
     after: str | None = None
 
 
-class Moving(Core):
+class Moves(Part):
     """The verb that changes the order of a queue."""
+
+    def __init__(self, ground: Ground, runs: Runs) -> None:
+        super().__init__(ground)
+        self._runs = runs
 
     async def move(
         self,
@@ -48,42 +53,44 @@ class Moving(Core):
         after: str | None = None,
         by: str | None = None,
     ) -> Run:
-        """Give a run that waits another place in its queue: the n-th from 0, the "top" or "bottom", or next to another run.
+        """Move a queued run within its queue: to the n-th place from 0, the "top" or "bottom", or next to another run.
 
-        It keeps its priority where that fits the place, else it takes its neighbour's. Nobody else's order changes.
+        It keeps its priority where that fits the place, else it takes its neighbour's. The order of all other runs stays the same.
         """
         aim = _checked(Aim(place, to, before, after))
         detail = detail_of(by, **aim._asdict())
         for _ in range(PATIENCE):
-            run, now = await self.get(run_id), self.clock.now()
-            step(run, Reorder(band=run.band, position=run.position), now)  # raises what is wrong, before anything is looked up
+            run, now = await self._runs.get(run_id), self.clock.now()
+            step(
+                run, Reorder(priority_key=run.priority_key, position=run.position), now
+            )  # raises if the move is refused, before anything is read
             lanes = await self._lanes_of(run.queue)
             cmd, shifts = await self._room(run, lanes, await self._cut(run, lanes, aim))
             change = Change(run, step(run, cmd, now), cmd.name, detail)
             try:
-                if await self.records.move(change.after, detail, shifts, self.clock.nonce(), now):
-                    await self.wake_after([change], Written({run.seq}, []), now)
+                if await self.records.places.move(change.after, detail, shifts, self.clock.nonce(), now):
+                    await self.ground.wake_after([change], Written({run.seq}, []), now)
                     return change.after
             except Conflict:
                 continue  # a neighbour that should make room has moved, too
         raise Conflict(f"Run {run_id} or its neighbours kept changing; it was not moved.", hint="Try again.")
 
     async def _lanes_of(self, queue: str) -> list[int]:
-        """All lanes of a queue, and where those of their runs are that are parked."""
-        await self.refresh_lanes()
-        return [number for lane in self.lanes.all if lane.queue == queue for number in (lane.id, -lane.id)]
+        """All lanes of a queue, with those of its parked runs."""
+        await self.ground.refresh_lanes()
+        return [number for lane in self.ground.lanes.all if lane.queue == queue for number in (lane.id, -lane.id)]
 
-    async def _cut(self, run: Run, lanes: Sequence[int], aim: Aim) -> Place:
-        """Where the order is cut to let the run in: it comes behind whatever is less."""
+    async def _cut(self, run: Run, lanes: Sequence[int], aim: Aim) -> QueuePosition:
+        """The position at which the run is inserted: it comes after every run with a lower one."""
         if aim.place is not None:
-            return await self.records.place_at(lanes, run.seq, aim.place) or _END
+            return await self.records.places.at(lanes, run.seq, aim.place) or _END
         if aim.to is not None:
             return _HEAD if aim.to == "top" else _END
         other = await self._neighbour(run, aim.before or aim.after or "")
-        return Place(other.band, other.position, other.seq if aim.before else other.seq + 1)
+        return QueuePosition(other.priority_key, other.position, other.seq if aim.before else other.seq + 1)
 
     async def _neighbour(self, run: Run, run_id: str) -> Run:
-        other = await self.get(run_id)
+        other = await self._runs.get(run_id)
         if other.seq == run.seq:
             raise BadInput(f"Run {run.id} cannot be moved next to itself.", hint="Name another run, or move it to the top or the bottom.")
         if other.queue != run.queue:
@@ -98,17 +105,17 @@ class Moving(Core):
             )
         return other
 
-    async def _room(self, run: Run, lanes: Sequence[int], cut: Place) -> tuple[Reorder, list[Shift]]:
-        """A place at the cut, and the neighbours that must make room for it: none nearly always."""
+    async def _room(self, run: Run, lanes: Sequence[int], cut: QueuePosition) -> tuple[Reorder, list[Shift]]:
+        """A position for the insertion, and the neighbours that must be shifted for it: nearly always none."""
         width = 1
         while width <= FAR:
-            around = await self.records.around(lanes, cut, run.seq, width)
-            band = _band(run.band, *around)
-            before, behind = (_of(band, places) for places in around)
-            if (position := _between(run, band, before, behind)) is not None:
-                return Reorder(band=band, position=position), []
-            if (found := _respaced(before, behind, width)) is not None:
-                return Reorder(band=band, position=found[0]), found[1]
+            around = await self.records.places.around(lanes, cut, run.seq, width)
+            priority_key = _priority_key(run.priority_key, *around)
+            before, behind = (_of(priority_key, places) for places in around)
+            if (position := _between(run, priority_key, before, behind)) is not None:
+                return Reorder(priority_key=priority_key, position=position), []
+            if (spaced := _respaced(before, behind, width)) is not None:
+                return Reorder(priority_key=priority_key, position=spaced[0]), spaced[1]
             width = max(NEAR, 2 * width)
         raise LimitReached(
             f"More than {FAR:,} runs stand at one place of queue {run.queue!r}, so there is none between them.",
@@ -117,10 +124,10 @@ class Moving(Core):
 
 
 def _checked(aim: Aim) -> Aim:
-    """One word says where to, and can be understood."""
-    if (said := sum(word is not None for word in aim)) != 1:
+    """Exactly one target is given, and it is valid."""
+    if (number := sum(word is not None for word in aim)) != 1:
         raise BadInput(
-            f"A move goes to one place, not to {said}.", hint="Say one of place (0 is the head), to (top or bottom), before, after."
+            f"A move goes to one place, not to {number}.", hint="Say one of place (0 is the head), to (top or bottom), before, after."
         )
     checks.maybe(aim.place, "place", 0, DEEPEST)
     checks.choice(aim.to, "to", ("top", "bottom"))
@@ -130,23 +137,23 @@ def _checked(aim: Aim) -> Aim:
     return aim
 
 
-def _band(own: int, before: Sequence[Place], behind: Sequence[Place]) -> int:
-    """Its own band, or the nearest that fits between the neighbours'."""
-    above = max(own, before[0].band) if before else own
-    return min(above, behind[0].band) if behind else above
+def _priority_key(own: int, before: Sequence[QueuePosition], behind: Sequence[QueuePosition]) -> int:
+    """Its own priority key, or the nearest that fits between the neighbours'."""
+    above = max(own, before[0].priority_key) if before else own
+    return min(above, behind[0].priority_key) if behind else above
 
 
-def _of(band: int, places: Sequence[Place]) -> list[Place]:
-    return list(takewhile(lambda place: place.band == band, places))
+def _of(priority_key: int, places: Sequence[QueuePosition]) -> list[QueuePosition]:
+    return list(takewhile(lambda place: place.priority_key == priority_key, places))
 
 
-def _between(run: Run, band: int, before: Sequence[Place], behind: Sequence[Place]) -> int | None:
-    """A position behind the one neighbour and before the other; the run's own if it can stay."""
+def _between(run: Run, priority_key: int, before: Sequence[QueuePosition], behind: Sequence[QueuePosition]) -> int | None:
+    """A position between the two neighbours; the run's own if it can stay."""
     low, high = before[0] if before else _HEAD, behind[0] if behind else _END
-    return next((at for at in _candidates(run, before, behind) if low < Place(band, at, run.seq) < high), None)
+    return next((at for at in _candidates(run, before, behind) if low < QueuePosition(priority_key, at, run.seq) < high), None)
 
 
-def _candidates(run: Run, before: Sequence[Place], behind: Sequence[Place]) -> Iterator[int]:
+def _candidates(run: Run, before: Sequence[QueuePosition], behind: Sequence[QueuePosition]) -> Iterator[int]:
     yield run.position
     if before and behind:
         yield (before[0].position + behind[0].position) // 2
@@ -156,22 +163,22 @@ def _candidates(run: Run, before: Sequence[Place], behind: Sequence[Place]) -> I
         yield behind[0].position - APART
 
 
-def _respaced(before: Sequence[Place], behind: Sequence[Place], width: int) -> tuple[int, list[Shift]] | None:
-    """A position between two neighbours that have none between them, and where the fewest neighbours go to make it free."""
+def _respaced(before: Sequence[QueuePosition], behind: Sequence[QueuePosition], width: int) -> tuple[int, list[Shift]] | None:
+    """A position between two neighbours that have none between them, and the shifts of the fewest neighbours that make it free."""
     later = _pushed(before[0].position, [place.position for place in behind], endless=len(behind) < width)
     sooner = _pushed(-behind[0].position, [-place.position for place in before], endless=len(before) < width)
     options = [(at, others) for at, others in ((later, behind), ([-at for at in sooner], before)) if at]
     if not options:
         return None
     (own, *at), others = min(options, key=lambda option: len(option[0]))
-    return own, [Shift(place.seq, place.band, place.position, to) for place, to in zip(others, at, strict=False)]
+    return own, [Shift(place.seq, place.priority_key, place.position, to) for place, to in zip(others, at, strict=False)]
 
 
 def _pushed(anchor: int, others: Sequence[int], *, endless: bool) -> list[int]:
-    """Even positions behind the anchor for one more and as few of the others as can be; none if there is no room."""
+    """Evenly spaced positions after the anchor for one more run and as few of the others as possible; none if there is no room."""
     for count in range(1, len(others) + endless):
         room = others[count] - anchor if count < len(others) else APART * (count + 2)
         apart = room // (count + 2)
-        if apart >= count.bit_length():  # the more must go, the further apart: then it takes longer until the next ones must
+        if apart >= count.bit_length():  # the more runs are shifted, the wider the gaps, so that the next shift comes later
             return [anchor + apart * n for n in range(1, count + 2)]
     return []

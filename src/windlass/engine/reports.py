@@ -1,21 +1,22 @@
-"""How attempts end: reports of workers, many at once, each answered; the same report again gets the same answer."""
+"""The ends of attempts: reports of workers, many at once, each answered; a repeated report gets the same answer."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
+from windlass.answers import Outcome
 from windlass.engine import checks
-from windlass.engine.core import PATIENCE, Core, open_to
+from windlass.engine.ground import PATIENCE, Part
 from windlass.errors import BadInput, Conflict, NotFound, OutcomeUnknown, StoreError, WindlassError, of_one
 from windlass.machine import (
-    TOO_MANY_RETURNS,
+    TOO_MANY_REQUEUES,
     Fail,
-    GiveBack,
     Refuse,
     Report,
+    Requeue,
     Snooze,
     Succeed,
     cancelled,
@@ -25,21 +26,14 @@ from windlass.machine import (
     wrong_state,
 )
 from windlass.model import Failure, Receipt, Run, State
+from windlass.needs import open_to
 from windlass.payload import slices
 from windlass.store.records import Change
 
 _FAILED = (State.FAILED, State.QUARANTINED)
 
 
-class Outcome(NamedTuple):
-    """What a worker has to say about a run. `seq`, where it is known, saves a look-up."""
-
-    run: str
-    report: Report
-    seq: int | None = None
-
-
-class Reporting(Core):
+class Reports(Part):
     """The verbs by which attempts end."""
 
     async def report(self, run_id: str, report: Report, *, seq: int | None = None) -> Receipt:
@@ -50,7 +44,7 @@ class Reporting(Core):
         return answer
 
     async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
-        """End many attempts; one answer for each, in the same order. One that is refused does not harm the others."""
+        """End many attempts; one answer for each, in the same order. A refused report does not affect the others."""
         checks.count(outcomes, "reports", self.limits.report)
         prepared = [self._prepared(outcome) for outcome in outcomes]
         reports = {index: report for index, report in enumerate(prepared) if isinstance(report, Report)}
@@ -83,16 +77,16 @@ class Reporting(Core):
     async def _first(self, outcomes: Sequence[tuple[int, Outcome]]) -> dict[int, int]:
         """For each run its first report; a second one in the same call is answered after it."""
         unknown = [outcome.run for _, outcome in outcomes if outcome.seq is None]
-        found = await self.records.seqs(unknown)
+        seqs = await self.records.runs.seqs(unknown)
         first: dict[int, int] = {}
         for index, outcome in outcomes:
-            seq = outcome.seq if outcome.seq is not None else found.get(outcome.run)
+            seq = outcome.seq if outcome.seq is not None else seqs.get(outcome.run)
             if seq is not None:
                 first.setdefault(seq, index)
         return first
 
     def _filled(self, report: Report) -> Report:
-        """The report within bounds, with the chance and the id that a further attempt may need."""
+        """The report within bounds, with the random number and the id that a further attempt may need."""
         if isinstance(report, Succeed):
             checks.json_text(report.output, "The output", self.limits.output)
             if report.output_hash is not None:
@@ -111,7 +105,7 @@ class Reporting(Core):
         return replace(report, next_id=self.clock.new_id())
 
     async def _end(self, reports: dict[int, Report]) -> dict[int, State | WindlassError]:
-        """Move the runs that are as their worker believes; what is not is left for `_settle`."""
+        """Move the runs that their workers still hold; the others are left for `_settle`."""
         became: dict[int, State | WindlassError] = {}
         for some in slices(list(reports.items()), list(map(report_size, reports.values())), self.limits.batch):
             done = {seq: report for seq, report in some if isinstance(report, Succeed)}
@@ -122,11 +116,11 @@ class Reporting(Core):
     async def _written(
         self, write: Callable[[dict[int, Any]], Awaitable[dict[int, State]]], reports: dict[int, Any]
     ) -> Mapping[int, State | WindlassError]:
-        """Write a set in one batch. One that the store does not take is halved, until the member that it refuses is alone."""
+        """Write a set in one batch. A set that the store refuses is halved, until the refused report is alone."""
         try:
             return await write(reports)
         except OutcomeUnknown:
-            return {}  # `_settle` asks each run what became of it
+            return {}  # `_settle` reads what became of each run
         except StoreError as error:
             if not of_one(error):
                 raise
@@ -140,20 +134,20 @@ class Reporting(Core):
             return {}
         rows = [(seq, report.token or "", report.output, report.output_hash) for seq, report in done.items()]
         now = self.clock.now()
-        written = await self.records.succeed(rows, self.clock.nonce(), self.clock.nonce(), now, limited=self.lanes.limited)
-        await self.wake_after((), written, now)
+        written = await self.records.work.succeed(rows, self.clock.nonce(), self.clock.nonce(), now, limited=self.ground.lanes.limited)
+        await self.ground.wake_after((), written, now)
         return dict.fromkeys(written.seqs, State.SUCCEEDED)
 
     async def _decide(self, reports: dict[int, Report]) -> dict[int, State]:
         if not reports:
             return {}
         now = self.clock.now()
-        runs = [run for run in await self.records.find_seqs(sorted(reports)) if _as_believed(run, reports[run.seq])]
+        runs = [run for run in await self.records.runs.find_seqs(sorted(reports)) if _as_believed(run, reports[run.seq])]
         reports = reports | await self._with_hope(runs, reports, now)
         changes = [Change(run, step(run, reports[run.seq], now), reports[run.seq].name) for run in runs]
         if not changes:
             return {}
-        written = await self.write_back("report", changes, now)
+        written = await self.ground.write_back("report", changes, now)
         return {change.after.seq: change.after.state for change in changes if change.after.seq in written.seqs}
 
     async def _with_hope(self, runs: Sequence[Run], reports: dict[int, Report], now: int) -> dict[int, Report]:
@@ -161,28 +155,28 @@ class Reporting(Core):
         refused = [(run, report) for run in runs if isinstance(report := reports[run.seq], Refuse)]
         if not refused:
             return {}
-        alive = await self.records.schemas_seen(now - self.limits.worker_silence)
-        found: dict[int, Report] = {}
+        alive = await self.records.workers.schemas_seen(now - self.limits.worker_silence)
+        with_hope: dict[int, Report] = {}
         for run, report in refused:
-            lane, schemas = await self.lane_of(run), refusals(run, report, now).schemas
-            untold = {run.worker: report.schema}  # what it accepts is known by now, if it has not told when it registered
-            told = [told.get(run.job, untold.get(worker.name)) for worker, told in alive if open_to(lane, worker)]
-            found[run.seq] = replace(report, hope=any(schema not in schemas for schema in told))
-        return found
+            lane, schemas = await self.ground.lane_of(run), refusals(run, report, now).schemas
+            untold = {run.worker: report.schema}  # the schema of this worker is known from the report, even if it registered none
+            accepted = [by_job.get(run.job, untold.get(worker.name)) for worker, by_job in alive if open_to(lane, worker)]
+            with_hope[run.seq] = replace(report, hope=any(schema not in schemas for schema in accepted))
+        return with_hope
 
     async def _settle(self, run_id: str, report: Report) -> Receipt | WindlassError:
-        """The answer for a report that found its run otherwise than expected."""
+        """The answer to a report whose run was not in the expected state."""
         try:
             return await self._settled(run_id, report)
         except StoreError:
-            raise  # no answer at all: the reports that were stored get the same answer when they come again
+            raise  # no answer at all: repeated, the reports that were stored get the same answer
         except WindlassError as error:
             return error
 
     async def _settled(self, run_id: str, report: Report) -> Receipt:
         checks.identifier(run_id, "The run")
         for _ in range(PATIENCE):
-            run = await self.records.find(run_id)
+            run = await self.records.runs.find(run_id)
             if run is None:
                 raise NotFound(f"There is no run {run_id}.", hint="Stop working on it and write nothing.")
             if run.token != report.token:
@@ -197,13 +191,13 @@ class Reporting(Core):
         raise Conflict(f"Run {run_id} kept changing; the report was not stored.", hint="Report again.")
 
     async def _confirm(self, run: Run, report: Report) -> dict[int, State | WindlassError]:
-        """A report on a run that is being cancelled is its worker's word that it has stopped; nothing else of it counts."""
+        """A report on a run that is being cancelled confirms that its worker has stopped; the rest of the report is ignored."""
         now = self.clock.now()
         confirmed = Change(run, step(run, report, now), "confirm")
         try:
-            written = await self.write_back("report", [confirmed], now)
+            written = await self.ground.write_back("report", [confirmed], now)
         except OutcomeUnknown:
-            return {}  # the next look at the run tells
+            return {}  # the next read of the run shows the outcome
         if written.seqs:
             raise cancelled(run)
         return {}
@@ -217,25 +211,25 @@ class Reporting(Core):
         raise wrong_state(run, report)
 
     async def _repeated_elsewhere(self, run: Run, report: Report) -> Receipt:
-        """The first answer again, if this report closed an earlier attempt or says the same as the end did."""
+        """The first answer again, if this report closed an earlier attempt or has the same result as the run's end."""
         if _same_result(run, report):
             return Receipt(run.id, run.state, repeated=True)
-        closed = await self.records.closed_attempt(run.seq, report.token or "")
+        closed = await self.records.runs.closed_attempt(run.seq, report.token or "")
         if closed is None:
-            if isinstance(report, GiveBack) and not report.begun:  # which leaves no attempt behind, and nothing more is asked for
+            if isinstance(report, Requeue) and not report.begun:  # such a report leaves no closed attempt behind to compare with
                 return Receipt(run.id, State.QUEUED, repeated=True)
             raise lease_lost(run)
         outcome, answer, error = closed
         failed_so = isinstance(report, Fail) and outcome == "failed" and error == report.error
         refused_so = isinstance(report, Refuse) and outcome == "returned" and _refused_by(error, report)
-        returned_so = isinstance(report, Snooze | GiveBack) and outcome == "returned" and error is None
+        returned_so = isinstance(report, Snooze | Requeue) and outcome == "returned" and error is None
         if failed_so or refused_so or returned_so:
             return Receipt(run.id, answer, repeated=True)
         raise lease_lost(run)
 
 
 def report_size(report: Report) -> int:
-    """About how many bytes of a batch it is."""
+    """The approximate number of bytes it takes of a batch."""
     if isinstance(report, Succeed):
         return len(report.output or "")
     return len(report.error.message) + len(report.error.detail or "") if isinstance(report, Fail) else 0
@@ -246,11 +240,11 @@ def _as_believed(run: Run, report: Report) -> bool:
 
 
 def _same_failure(run: Run, report: Report) -> bool:
-    """Whether a run ended badly by just this report."""
+    """Whether a run failed by exactly this report."""
     if run.state not in _FAILED or run.error is None:
         return False
-    if isinstance(report, Snooze | GiveBack):
-        return run.error.code == TOO_MANY_RETURNS
+    if isinstance(report, Snooze | Requeue):
+        return run.error.code == TOO_MANY_REQUEUES
     if isinstance(report, Refuse):
         return _refused_by(run.error, report)
     return isinstance(report, Fail) and run.error == report.error
@@ -261,7 +255,7 @@ def _refused_by(error: Failure | None, report: Refuse) -> bool:
 
 
 def _same_result(run: Run, report: Report) -> bool:
-    """Whether a run ended well with just this result; by hash where the report has one."""
+    """Whether a run succeeded with exactly this result; by hash where the report has one."""
     if run.state is not State.SUCCEEDED or not isinstance(report, Succeed):
         return False
     return report.output_hash == run.output_hash if report.output_hash and run.output_hash else report.output == run.output

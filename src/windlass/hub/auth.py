@@ -1,4 +1,4 @@
-"""The gate: who asks, and whether they may. Every request passes it, so the usual case is one look into a dictionary."""
+"""Authentication and scopes. Every request passes here, so the usual case is one dictionary lookup."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Scope = MutableMapping[str, Any]
 Headers = Mapping[bytes, bytes]
 
 FRESH = 1_000
-"""Milliseconds for which what the store said of a token is believed: the longest that a revoked one is still good on another hub."""
+"""Milliseconds for which a token read from the store is cached: the longest that a revoked one stays valid on another hub."""
 REMEMBERED = 10_000
-"""Tokens, and addresses with wrong ones, that are remembered at most."""
+"""Tokens, and addresses with invalid ones, that are kept in memory at most."""
 FAILURES, PERIOD = 30, 60_000
-"""Wrong tokens from one address within so many milliseconds, after which it is told to wait."""
+"""Invalid tokens from one address, within this many milliseconds, after which it must wait."""
 
 _READS = {"GET", "HEAD", "OPTIONS"}
 _IN_QUERY = re.compile(rb"(?:^|&)(?:access_)?token=|wli?_[A-Za-z0-9_-]{44}")
@@ -41,28 +41,28 @@ _HANDED_ON = {b"forwarded", b"via", b"x-real-ip"}
 
 
 class Caller(NamedTuple):
-    """Who asks, and what they may do."""
+    """The caller of a request, and its rights."""
 
-    who: str
+    actor: str
     scopes: frozenset[str]
     token: Token | None = None
 
     @property
     def principal(self) -> Principal:
-        """On whose behalf they ask."""
-        return Principal(self.who if self.token is None else self.token.principal, trusted=_may(self, "admin"))
+        """The principal on whose behalf it calls."""
+        return Principal(self.actor if self.token is None else self.token.principal, trusted=_may(self, "admin"))
 
     def may(self, scope: str) -> bool:
-        """Whether they have a scope."""
+        """Whether it has a scope."""
         return _may(self, scope)
 
     def check_scope(self, scope: str) -> None:
-        """Refuse what only a wider scope may do."""
+        """Refuse an action that needs a wider scope."""
         if not _may(self, scope):
-            raise Forbidden(f"This needs the scope {scope}.", hint="Use a token that has it; `windlass tokens list` tells.")
+            raise Forbidden(f"This needs the scope {scope}.", hint="Use a token that has it; `windlass tokens list` shows them.")
 
     def check_worker(self, name: str) -> None:
-        """Refuse to act as a worker that the token is not for: its own name, or one that begins with it and a dot."""
+        """Refuse to act as a worker that the token is not bound to: its own name, or one that begins with it and a dot."""
         own = self.token and self.token.worker
         if own is not None and name != own and not name.startswith(f"{own}."):
             raise Forbidden(
@@ -71,19 +71,19 @@ class Caller(NamedTuple):
             )
 
     def check_holds(self, run: Run) -> None:
-        """Refuse what is only for the worker that has a run."""
+        """Refuse an action that only the worker of a run may do."""
         if run.worker is None or run.state not in LIVE:
-            raise Forbidden("No worker has this run, so it is for those who may read.", hint="Use a token with the scope read.")
+            raise Forbidden("No worker has this run, so reading it needs the scope read.", hint="Use a token with the scope read.")
         self.check_worker(run.worker)
 
     @property
     def stands_for_worker(self) -> bool:
-        """Whether what it says of the workers it may act as is believed: its token is for them alone, or may do everything."""
+        """Whether its statements about its workers are trusted: its token is bound to them alone, or has the scope admin."""
         return self.token is None or self.token.worker is not None or _may(self, "admin")
 
 
 ANONYMOUS = Caller("anonymous", _EVERYTHING)
-"""Everybody, where there is no token at all."""
+"""The caller of an open hub, which has no tokens."""
 NOBODY = Caller("nobody", frozenset())
 
 
@@ -93,8 +93,8 @@ class _Known(NamedTuple):
     until: int  # on the monotonic clock
 
 
-class Gate:
-    """Lets in who may."""
+class Authenticator:
+    """Admits callers."""
 
     def __init__(self, engine: Engine, clock: Clock, settings: HubSettings) -> None:
         self.engine, self.clock = engine, clock
@@ -105,21 +105,21 @@ class Gate:
         self._changes = 0
 
     def forget(self) -> None:
-        """A token was made or ended here: it counts from the next request on."""
+        """A token was created or ended here: that takes effect with the next request."""
         self._known.clear()
         self._open_until = 0
         self._changes += 1
 
     async def admit(self, scope: Scope, verb: Verb) -> Caller:
-        """The caller, if the verb is for them; the scope then has them too."""
-        query, method, wanted = scope["query_string"], scope["method"], verb.scope
+        """The caller, if it may call the verb; it is also put into the scope."""
+        query, method, required = scope["query_string"], scope["method"], verb.scope
         headers: Headers = dict(scope["headers"])
         if query and _IN_QUERY.search(query):
             raise Unauthorized(
                 "A token must not be in an address.", hint="Send it as a header, and make another: addresses are kept in logs."
             )
         bearer = headers.get(b"authorization")
-        if wanted is None:
+        if required is None:
             caller = NOBODY
         elif bearer is not None:
             caller = await self._by_token(bearer, scope)
@@ -130,8 +130,8 @@ class Gate:
         else:
             raise _unknown()
         scope["caller"] = caller
-        if wanted is not None and not _may(caller, wanted):
-            raise Forbidden(f"This needs the scope {_named(wanted)}.", hint="Use a token that has it; `windlass tokens list` tells.")
+        if required is not None and not _may(caller, required):
+            raise Forbidden(f"This needs the scope {_named(required)}.", hint="Use a token that has it; `windlass tokens list` shows them.")
         if method not in _READS:
             if bearer is None:
                 _refuse_foreign(headers)
@@ -139,13 +139,13 @@ class Gate:
         return caller
 
     async def still(self, caller: Caller) -> bool:
-        """Whether somebody who was let in would still be: for what stays open for long."""
+        """Whether an admitted caller would still be admitted: for requests that stay open for long."""
         if caller.token is None:
             return not await self.engine.any_token()
         return (await self.engine.get_token(caller.token.id)).valid(self.clock.now())
 
     async def sign_in(self, invitation: str, scope: Any) -> tuple[Token, str]:
-        """The session that an invitation is good for; a wrong one counts as a wrong token."""
+        """The session for an invitation; an invalid one counts as an invalid token."""
         try:
             return await self.engine.sign_in(invitation)
         except Unauthorized:
@@ -163,7 +163,7 @@ class Gate:
         token = await self.engine.find_token(_secret(bearer))
         if token is None:
             self._known.pop(key, None)
-            self.failures.count(scope)  # only those: behind a proxy all come from one address, and who has a token must get in
+            self.failures.count(scope)  # only these: behind a proxy all requests come from one address, and a valid token must be admitted
             raise _unknown()
         caller = Caller(token.name, _scopes(token), token)
         if changes == self._changes:
@@ -174,23 +174,23 @@ class Gate:
         return caller
 
     async def _by_ticket(self, query: bytes, scope: Scope) -> Caller:
-        given = parse_qs(query.decode("latin-1")).get("ticket")
-        if given is None:
+        tickets = parse_qs(query.decode("latin-1")).get("ticket")
+        if tickets is None:
             raise _unknown()
-        token = await self.engine.find_ticket(given[0])
+        token = await self.engine.find_ticket(tickets[0])
         if token is None:
             self.failures.count(scope)
             raise _unknown()
         return Caller(token.name, _scopes(token) & {"read"}, token)
 
     async def _is_open(self, scope: Scope, headers: Headers) -> bool:
-        """Whether everybody may do everything: only where the hub was told so, before the first token, and on this machine."""
+        """Whether every caller may do everything: only if the hub is set to be open, before the first token, and on this machine."""
         if not self._may_be_open or not _is_local(scope, headers):
             return False
         if self.clock.monotonic() >= self._open_until:
             changes = self._changes
             if await self.engine.any_token():
-                self._may_be_open = False  # for good: the newest token is never removed
+                self._may_be_open = False  # permanently: the newest token is never removed
                 return False
             if changes == self._changes:
                 self._open_until = self.clock.monotonic() + FRESH
@@ -199,7 +199,7 @@ class Gate:
 
 
 def _unknown() -> Unauthorized:
-    """The same words whatever is wrong with what was shown, so that nothing can be learnt from them."""
+    """The same message for every invalid credential, so that nothing can be learnt from it."""
     return Unauthorized(
         "This needs a valid token.", hint="Send Authorization: Bearer wl_...; `windlass tokens create NAME --scopes read` makes one."
     )
@@ -214,14 +214,14 @@ def _scopes(token: Token) -> frozenset[str]:
     return _EVERYTHING if "admin" in token.scopes else frozenset(token.scopes)
 
 
-def _may(caller: Caller, wanted: str | Collection[str]) -> bool:
-    if isinstance(wanted, str):
-        return wanted == ANY or wanted in caller.scopes
-    return not caller.scopes.isdisjoint(wanted)
+def _may(caller: Caller, required: str | Collection[str]) -> bool:
+    if isinstance(required, str):
+        return required == ANY or required in caller.scopes
+    return not caller.scopes.isdisjoint(required)
 
 
-def _named(wanted: str | Collection[str]) -> str:
-    return wanted if isinstance(wanted, str) else " or ".join(wanted) or "of nobody"
+def _named(required: str | Collection[str]) -> str:
+    return required if isinstance(required, str) else " or ".join(required) or "of nobody"
 
 
 # Where a request comes from
@@ -237,13 +237,13 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_open(host: str, any_token: bool) -> None:
-    """Refuse to listen where others can ask, before there is a token; and say that everybody on this machine may."""
+    """Refuse to listen on a public address before there is a token; warn that the hub is open to all users of this machine."""
     if any_token:
         return
     if is_loopback(host):
         _LOG.warning(
-            "This hub has no token, so everybody on this machine may do everything. Make one before you put a proxy before it, which would "
-            "let in everybody: `windlass tokens create NAME --scopes admin`."
+            "This hub has no token, so every user of this machine may do everything. Create one before you put a proxy before it, which "
+            "would let in every client: `windlass tokens create NAME --scopes admin`."
         )
     else:
         raise BadInput(
@@ -253,7 +253,7 @@ def refuse_open(host: str, any_token: bool) -> None:
 
 
 def _is_local(scope: Scope, headers: Headers) -> bool:
-    """Whether a request was made on this machine, and not handed on by a proxy on it."""
+    """Whether a request was made on this machine, and not forwarded by a proxy on it."""
     client = scope.get("client")
     handed_on = any(name in _HANDED_ON or name.startswith(b"x-forwarded-") for name in headers)
     return client is not None and is_loopback(client[0]) and not handed_on
@@ -265,17 +265,17 @@ def _name_in(host: bytes) -> str:
 
 
 def _refuse_other_names(headers: Headers) -> None:
-    """A page anywhere can let its own name lead here; what a browser then sends still has that name."""
+    """Any site can point its own name here (DNS rebinding); the browser still sends that name."""
     name = _name_in(headers.get(b"host", b""))
     if not is_loopback(name):
         raise Forbidden(
             f"This hub has no tokens and answers only to localhost, not to {name!r:.80}.",
-            hint="Ask it at http://127.0.0.1, or make a token: `windlass tokens create NAME --scopes admin`.",
+            hint="Use http://127.0.0.1, or create a token: `windlass tokens create NAME --scopes admin`.",
         )
 
 
 def _refuse_foreign(headers: Headers) -> None:
-    """Another site can let a browser send things here, but not say that it is this site."""
+    """Another site can make a browser send requests here, but cannot forge its origin."""
     site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
     if site is not None:
         foreign = site not in (b"same-origin", b"none")
@@ -286,25 +286,25 @@ def _refuse_foreign(headers: Headers) -> None:
 
 
 def _refuse_other_than_json(headers: Headers) -> None:
-    """A form needs no permission to be sent from anywhere; JSON does."""
+    """A form can be sent from any site without permission; JSON cannot."""
     empty = headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers
     if not empty and headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
         raise NotJson("The body must be JSON.", hint="Send Content-Type: application/json.")
 
 
 class Failures:
-    """How many wrong tokens each address has shown lately."""
+    """How many invalid tokens each address has sent lately."""
 
-    def __init__(self, clock: Clock, most: int = FAILURES) -> None:
-        self.clock, self.most = clock, most
-        self._counts: OrderedDict[str, tuple[int, int]] = OrderedDict()  # when its period ends, and how many
+    def __init__(self, clock: Clock, limit: int = FAILURES) -> None:
+        self.clock, self.limit = clock, limit
+        self._counts: OrderedDict[str, tuple[int, int]] = OrderedDict()  # the end of its period, and the count
 
     def count(self, scope: Scope) -> None:
-        """Remember one more; refuse an address that has shown too many."""
+        """Count one more; refuse an address that has sent too many."""
         address, now = _address(scope), self.clock.monotonic()
         ends, count = self._counts.get(address, (0, 0))
-        if count >= self.most and now < ends:
-            raise LimitReached("Too many wrong tokens came from this address.", hint="Wait a minute, and mend the token.")
+        if count >= self.limit and now < ends:
+            raise LimitReached("Too many wrong tokens came from this address.", hint="Wait a minute, and correct the token.")
         _LOG.warning("A wrong token came from %s.", address)
         self._counts[address] = (ends, count + 1) if now < ends else (now + PERIOD, 1)
         self._counts.move_to_end(address)
@@ -313,7 +313,7 @@ class Failures:
 
 
 def _address(scope: Scope) -> str:
-    """Where a request comes from; of IPv6 the network, since one machine has as many addresses as it likes."""
+    """The address of a request; for IPv6 the network, because one machine has very many addresses."""
     client: str = (scope.get("client") or ("",))[0]
     try:
         return str(ip_network((client, 64), strict=False)) if ":" in client else client
@@ -340,5 +340,5 @@ _NOT_KEPT = [*_ALWAYS, (b"cache-control", b"no-store")]
 
 
 def headers(own: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """What keeps a browser from making more of an answer than it is; none is kept that does not say itself how long."""
+    """Headers that restrict what a browser does with an answer; answers are not cached unless they set their own lifetime."""
     return _ALWAYS if any(name.lower() == b"cache-control" for name, _ in own) else _NOT_KEPT

@@ -1,7 +1,7 @@
-"""The hub's side of a connection: uvicorn's, with bounds.
+"""The server side of a connection: uvicorn's protocol, with bounds.
 
-The head of a request must be small and come soon, trailers are dropped, one request is answered before the next is read, buffers are
-small, a client that does not read is dropped, and streams hear of the end.
+The head of a request must be small and arrive in time, trailers are dropped, one request is answered before the next is read, buffers are
+small, a client that does not read is disconnected, and streams are notified when the server stops.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from windlass.hub.events.pipes import ABORT, AT_SHUTDOWN, IS_WHOLE, PORTION, STALLED, AtShutdown
 
 BUFFER = 32 * 1024
-"""Bytes that may wait for a client before its stream does."""
+"""Bytes of unsent output after which writers of a stream wait."""
 
 AHEAD = 64 * 1024
-"""Bytes that are kept of what comes while a request is answered. When there are more, reading stops: the rest stays with the client."""
+"""Bytes that are buffered while a request is answered. Beyond that, reading stops, and the rest stays with the client."""
 
 HEAD, HEAD_WITHIN = 64 * 1024, 20.0
-"""Bytes of an address with its headers, and seconds for them to come. A connection that keeps a request's head open is closed.
+"""Bytes of an address with its headers, and seconds for them to arrive. A connection that does not complete a head in time is closed.
 
-So is one that sends so many bytes around a body, as trailers or in the frames of its chunks.
+So is one that sends this many bytes around a body, as trailers or in the frames of its chunks.
 """
 HEADERS = 1_000
-"""Headers of a request that are kept; one that has so many is refused further on."""
+"""Headers of a request that are kept; a request with more is refused later."""
 
 LINGER = 10.0
-"""Seconds for the rest of a body that nobody waits for any more."""
+"""Seconds for the rest of a body that no handler reads any more."""
 
 _BODY = (
     b'{"type":"urn:windlass:error:limit_reached","title":"Limit reached","status":503,"code":"limit_reached",'
@@ -40,13 +40,13 @@ FULL = (
     b"content-length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
 )
 PARTING = 1.0
-"""Seconds in which a connection that is one too many may read that it is."""
+"""Seconds for a surplus connection to read its refusal."""
 
 
 class Whole:
-    """A transport that sends what is written in one turn of the loop at once: the head of an answer goes together with its body.
+    """A transport that sends everything written in one turn of the loop at once: the head of an answer together with its body.
 
-    What is sent must be read: while it waits, at least a portion of it every few seconds.
+    The client must read: while output is pending, at least a portion of it every few seconds.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -62,7 +62,7 @@ class Whole:
             self._loop.call_soon(self.flush)
         self._parts.append(data)
         self._size += len(data)
-        if self._size > BUFFER:  # so that a stream is told to wait when its client does not read
+        if self._size > BUFFER:  # so that a stream waits when its client does not read
             self.flush()
 
     def flush(self) -> None:
@@ -87,7 +87,7 @@ class Whole:
             self._transport.resume_reading()
 
     def fill(self, full: bool) -> None:
-        """Read nothing, whoever asks for it, until there is room again."""
+        """Stop reading until there is room again."""
         self._full = full
         if full:
             self._transport.pause_reading()
@@ -97,7 +97,7 @@ class Whole:
     # What goes out
 
     def watch(self) -> None:
-        """Drop the connection unless what is unsent gets less."""
+        """Drop the connection unless its unsent output shrinks."""
         self.unwatch()
         if unsent := self._transport.get_write_buffer_size():
             self._unread = self._loop.call_later(STALLED, self._look, unsent)
@@ -119,7 +119,7 @@ class Whole:
 
 
 class _Trailers(list[tuple[bytes, bytes]]):
-    """Where headers go that come behind a body: nowhere. They would change the head of a request that was let in already."""
+    """Discards trailers. They would change the head of a request that was already admitted."""
 
     def append(self, _: tuple[bytes, bytes]) -> None:
         pass
@@ -132,15 +132,15 @@ _LINE_ENDS = re.compile(rb"[\r\n]*")
 class Connection(HttpToolsProtocol):
     """For `uvicorn.Config(http=bounded(...))`."""
 
-    most: int
+    limit: int
     transport: Whole  # type: ignore[assignment]
     _refused = False
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._at_shutdown = AtShutdown()
         self._in_head, self._between = False, True
-        self._idle = 0  # bytes since a head or a part of a body has come
+        self._idle = 0  # bytes since the last head or part of a body
         self._ahead = bytearray()
         self._answering: RequestResponseCycle | None = None
         self._late: asyncio.TimerHandle | None = None
@@ -148,12 +148,12 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.set_write_buffer_limits(high=BUFFER)
-        self._refused = len(self.connections) >= self.most
+        self._refused = len(self.connections) >= self.limit
         super().connection_made(Whole(transport, self.loop))  # type: ignore[arg-type]
         if self._refused:
             self.connections.discard(self)
             transport.write(FULL)
-            self._late = self.loop.call_later(PARTING, transport.abort)  # at once could take the answer away from who has asked already
+            self._late = self.loop.call_later(PARTING, transport.abort)  # closing at once could lose the answer for the client
         else:
             self._in_head, self._late = True, self.loop.call_later(HEAD_WITHIN, self.transport.abort)
 
@@ -162,7 +162,7 @@ class Connection(HttpToolsProtocol):
         self._have_body()
         self.transport.unwatch()
         self._ahead.clear()
-        if self.pipeline and self._answering is not None:  # uvicorn tells only the newest one
+        if self.pipeline and self._answering is not None:  # uvicorn notifies only the newest one
             self._answering.disconnected = True
             self._answering.message_event.set()
         super().connection_lost(exc)
@@ -181,13 +181,13 @@ class Connection(HttpToolsProtocol):
         self._expect_head()
 
     def _feed(self, data: bytes | bytearray) -> int:
-        """Parse until a request waits for its answer. How many bytes that took; all of them when the connection ends.
+        """Parse until a request waits for its answer. Returns the number of bytes consumed; all of them when the connection ends.
 
-        A piece ends at the first blank line, as every head does: so it holds the end of one request, and at most one more.
+        A piece ends at the first blank line, as every head does: so it has the end of one request, and at most one more.
         """
         at, size = 0, len(data)
         while at < size and not self._busy:
-            if self._between and data[at] in b"\r\n":  # which begins no request, and is no sign of life
+            if self._between and data[at] in b"\r\n":  # which starts no request, and does not count as activity
                 at = _LINE_ENDS.match(data, at).end()  # type: ignore[union-attr]
                 continue
             blank = _BLANK_LINE.search(data, at, at + HEAD)
@@ -203,15 +203,15 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _busy(self) -> bool:
-        """Whether a request is whole and not answered yet, or there is one more behind it."""
+        """Whether a complete request is unanswered, or another one follows it."""
         cycle: RequestResponseCycle | None = self.cycle
         return bool(self.pipeline) or (cycle is not None and not cycle.more_body and not cycle.response_complete)
 
     def _expect_head(self) -> None:
-        """Give the rest of a head its time; none passes while the hub itself does not read it."""
+        """Start the time limit for the rest of a head; it does not run while the hub itself does not read."""
         if not self._in_head or self._busy:
             self._not_late()
-        elif self._late is None:  # most come whole, and need no timer
+        elif self._late is None:  # most arrive complete, and need no timer
             self._late = self.loop.call_later(HEAD_WITHIN, self.transport.abort)
 
     def _not_late(self) -> None:
@@ -233,7 +233,7 @@ class Connection(HttpToolsProtocol):
         self.headers = _Trailers()
         if self.pipeline:
             self._answering = before
-        if self.parser.should_upgrade():  # it is answered as any other request; where its body ends, the parser does not know
+        if self.parser.should_upgrade():  # it is answered like any other request, but the parser does not know where its body ends
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -246,7 +246,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def _is_whole(self) -> bool:
-        """Of the newest request; those before it are, or it could not have begun."""
+        """Whether the newest request is complete; those before it are, or it could not have started."""
         return not self.cycle.more_body
 
     def _have_body(self) -> None:
@@ -257,9 +257,9 @@ class Connection(HttpToolsProtocol):
     # Answering
 
     def on_response_complete(self) -> None:
-        """A request that was answered before its body came is not waited for much longer: nothing else would bound that.
+        """Limit the time for the rest of a body whose request was already answered: nothing else would.
 
-        To close at once would take the answer away from a client that is still sending.
+        Closing at once would lose the answer for a client that is still sending.
         """
         super().on_response_complete()
         if self.cycle.response_complete and self.cycle.more_body:
@@ -290,6 +290,6 @@ class Connection(HttpToolsProtocol):
         self._at_shutdown.tell()
 
 
-def bounded(most: int) -> type[Connection]:
-    """Connections of a server that has at most so many; one more is told so, and closed."""
-    return type("Connection", (Connection,), {"most": most})
+def bounded(limit: int) -> type[Connection]:
+    """Connections of a server that has at most this many; a surplus one gets a 503, and is closed."""
+    return type("Connection", (Connection,), {"limit": limit})

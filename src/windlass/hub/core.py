@@ -1,4 +1,4 @@
-"""The hub without its doors: an engine, what is set, and the loops that must run somewhere."""
+"""The hub without its HTTP server: an engine, settings, and background loops."""
 
 from __future__ import annotations
 
@@ -12,75 +12,79 @@ from msgspec import Struct
 from windlass.clock import Clock
 from windlass.egress import Egress
 from windlass.engine import Engine
-from windlass.hub.auth import Gate
+from windlass.hub.auth import Authenticator
+from windlass.hub.batching import Batcher
 from windlass.hub.events import Events
-from windlass.hub.joining import Joining
 from windlass.hub.metrics import Requests
 from windlass.hub.rollups import RollUps
-from windlass.hub.shares import Room
+from windlass.hub.shares import OpenShares
 from windlass.webhooks import Sender
-from windlass.worker.housekeeping import Housekeeping
 from windlass.worker.lag import Lag
+from windlass.worker.maintenance import MaintenanceLoop
 
 _LOG = logging.getLogger("windlass.hub")
 
 
-ANEW = 5.0  # seconds after which loops that have failed are begun again
+ANEW = 5.0  # seconds after which failed loops are restarted
 
 
 class HubSettings(Struct, frozen=True):
-    """What can be set of a hub. Sizes are bytes, times milliseconds."""
+    """Settings of a hub. Sizes are bytes, times milliseconds."""
 
     host: str = "127.0.0.1"
     port: int = 8080
-    connections: int = 10_000  # each needs a file of the process
+    connections: int = 10_000  # each needs a file descriptor
     body: int = 8 * 1024 * 1024
     body_within: int = 60_000
-    waits: int = 5_000  # requests that wait for something to do
+    waits: int = 5_000  # requests that wait, such as long polls
     longest_wait: int = 30_000
     streams: int = 2_000
-    share: int = 50  # percent of the waits, and of the streams, that the tokens of one principal may take together
-    idempotency: int = 24 * 3600 * 1000  # how long an Idempotency-Key is known
-    ticket: int = 60_000  # for how long a browser may open a stream with one
-    open: bool = False  # on loopback, and before there is any token, everybody may do everything
-    allow: tuple[str, ...] = ()  # addresses and hosts inside the network that webhooks may go to
-    plain_http: bool = False  # webhooks may go out without encryption
+    share: int = 50  # percent of the waits, and of the streams, that the tokens of one principal may use together
+    idempotency: int = 24 * 3600 * 1000  # how long an Idempotency-Key is kept
+    ticket: int = 60_000  # how long a ticket can open a stream
+    open: bool = False  # on loopback, and before there is any token, every caller may do everything
+    allow: tuple[str, ...] = ()  # internal addresses and hosts that webhooks may go to
+    plain_http: bool = False  # webhooks may be sent without encryption
 
 
-class _Part(Protocol):
+class _Component(Protocol):
     @property
     def problem(self) -> str | None: ...
 
 
 class Hub:
-    """What all requests share. Its loops run from `start` to `stop`."""
+    """State shared by all requests. Its loops run from `start` to `stop`."""
 
     def __init__(self, engine: Engine, clock: Clock, settings: HubSettings | None = None) -> None:
         self.engine, self.clock, self.settings = engine, clock, settings or HubSettings()
-        self.gate = Gate(engine, clock, self.settings)
-        self.events = Events(engine, clock, Room("streams are open", self.settings.streams, self.settings.share), self.gate.still)
-        self.house = Housekeeping(engine, clock)
+        self.authenticator = Authenticator(engine, clock, self.settings)
+        self.events = Events(
+            engine, clock, OpenShares("streams are open", self.settings.streams, self.settings.share), self.authenticator.still
+        )
+        self.maintenance = MaintenanceLoop(engine, clock)
         self.rollups, self.lag = RollUps(engine, clock), Lag()
         self.sender = Sender(engine, clock, Egress(allow=self.settings.allow, plain_http=self.settings.plain_http))
-        self.joining = Joining(engine)
-        self.waits = Room("requests wait", self.settings.waits, self.settings.share)
+        self.joining = Batcher(engine)
+        self.waits = OpenShares("requests wait", self.settings.waits, self.settings.share)
         self.requests = Requests()
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: str | None = None
-        self.over = False  # it was stopped: a late request does not begin its loops again
+        self.over = False  # it was stopped: a late request does not restart its loops
 
     @property
     def running(self) -> bool:
         return bool(self._tasks)
 
     def start(self) -> None:
-        """Begin what must go on beside the requests; a second call does nothing."""
+        """Start the background loops; a second call does nothing."""
         self.over = False
         if not self._tasks:
-            self._keep(self.house.sweep(), self.house.tidy(), self.events.run(), self.rollups.run(), self.sender.run(), self.lag.run())
+            self._keep(
+                self.maintenance.sweep(), self.maintenance.tidy(), self.events.run(), self.rollups.run(), self.sender.run(), self.lag.run()
+            )
 
     async def stop(self) -> None:
-        """End the loops; what they were at is taken up by another hub, or by this one when it is back."""
+        """End the loops; another hub, or this one after its restart, continues their work."""
         self.over = True
         tasks, self._tasks = self._tasks, set()
         for task in tasks:
@@ -88,12 +92,12 @@ class Hub:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def problems(self) -> dict[str, str]:
-        """The parts that are not ready, and why."""
-        parts: dict[str, _Part] = {"sweep": self.house, "events": self.events, "rollups": self.rollups, "webhooks": self.sender}
-        found = {name: part.problem for name, part in parts.items() if part.problem is not None}
+        """The parts that are not ready, with the reasons."""
+        parts: dict[str, _Component] = {"sweep": self.maintenance, "events": self.events, "rollups": self.rollups, "webhooks": self.sender}
+        problems = {name: part.problem for name, part in parts.items() if part.problem is not None}
         if self.failed is not None:
-            found["hub"] = self.failed
-        return found if self.running else {"hub": "Its loops have not been started.", **found}
+            problems["hub"] = self.failed
+        return problems if self.running else {"hub": "Its loops have not been started.", **problems}
 
     def _keep(self, *loops: Coroutine[Any, Any, None]) -> None:
         for loop in loops:
@@ -104,11 +108,11 @@ class Hub:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task in self._tasks and not task.cancelled() and (error := task.exception()) is not None:
             self.failed = f"{type(error).__name__}: {error}"
-            _LOG.error("A loop of the hub has failed. All are begun anew, unless the process ends.", exc_info=error)
+            _LOG.error("A loop of the hub has failed. All loops are restarted, unless the process ends.", exc_info=error)
             task.get_loop().call_later(ANEW, self._begin_anew)
 
     def _begin_anew(self) -> None:
-        """For hubs inside another application; a command that serves one ends as soon as a part has failed."""
+        """For hubs inside another application; a command that serves one exits as soon as a part has failed."""
         if self._tasks:
             tasks, self._tasks = self._tasks, set()
             for task in tasks:
@@ -118,10 +122,10 @@ class Hub:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for something."""
+        """How many requests wait."""
         return self.waits.taken
 
     def forget_tokens(self) -> None:
-        """A token was made or ended here: that counts from now on, for what is open as well."""
-        self.gate.forget()
+        """A token was created or ended here: that takes effect now, also for open streams."""
+        self.authenticator.forget()
         self.events.recheck()

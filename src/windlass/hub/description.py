@@ -20,7 +20,7 @@ _ROUTES = ("jobs", "runs", "groups", "controls", "slots", "schedules", "worker",
 
 
 def dialects() -> tuple[Dialect, ...]:
-    """Everything that a hub answers."""
+    """Every table of a hub."""
     handlers: dict[str, Handler] = {"describe": describe}
     for name in _ROUTES:
         handlers |= import_module(f"windlass.hub.routes.{name}").HANDLERS

@@ -1,6 +1,6 @@
-"""The interpreter: a request is matched with a row, its caller admitted, its parameters and body read, its verb called, its answer sent.
+"""The interpreter of verb tables: match a row, admit the caller, read parameters and body, call the verb, send the answer.
 
-Every route goes this way. What differs from one table of verbs to another is in its `Dialect`.
+Every route uses it. The differences between tables of verbs are in their `Dialect`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from windlass.api.rows import Param, Verb
 from windlass.engine import Engine
 from windlass.errors import LONGEST, BadInput, WindlassError, nearest
 from windlass.hub import problems
-from windlass.hub.auth import Gate
+from windlass.hub.auth import Authenticator
 from windlass.hub.requests import HubRequest
 from windlass.hub.routing import Match, Routes
 
@@ -32,18 +32,18 @@ _is_number = re.compile("-?[0-9]{1,20}").fullmatch
 
 
 class Dialect(NamedTuple):
-    """A table of verbs below a path, with what is its own: handlers, the form of errors, and how a caller shows who asks."""
+    """A table of verbs below a path, with its own handlers, form of errors, and authentication."""
 
     prefix: str
     verbs: tuple[Verb, ...]
-    handlers: Mapping[str, Handler]  # of those that the engine does not have itself
+    handlers: Mapping[str, Handler]  # of verbs that the engine does not have
     refuse: Callable[[HubRequest, Exception], Response] = problems.of
-    admit: Callable[[HubRequest], Awaitable[object]] | None = None  # None: by the hub's own gate
+    admit: Callable[[HubRequest], Awaitable[object]] | None = None  # None: the hub's own authentication
     strict: bool = True  # a parameter that a verb does not have is refused
 
 
 class Endpoint:
-    """A verb that is ready to be called."""
+    """A verb with its handler."""
 
     def __init__(self, verb: Verb, dialect: Dialect) -> None:
         self.verb, self.dialect = verb, dialect
@@ -52,7 +52,7 @@ class Endpoint:
         self._call = _calling(verb) if handler is None else _handling(verb, handler)
 
     async def answer(self, request: HubRequest, values: tuple[str, ...]) -> Any:
-        """What the verb answers."""
+        """The answer of the verb."""
         query = _query(request.scope["query_string"])
         if query and self.dialect.strict:
             self._refuse_unknown(query)
@@ -64,15 +64,15 @@ class Endpoint:
         return {name: _named(value, kind) for (name, kind), value in zip(self.verb.names.items(), values, strict=True)}
 
     def _given(self, query: Mapping[str, str], request: HubRequest) -> dict[str, Any]:
-        """The values of its parameters, by the engine's words."""
-        given = {}
+        """The values of its parameters, by the engine's names."""
+        values = {}
         for param, read, default in self._params:
             text = request.headers.get(param.name) if param.header else query.get(param.name)
-            given[param.argument] = default if text is None else read(text)
-        return given
+            values[param.argument] = default if text is None else read(text)
+        return values
 
     def _refuse_unknown(self, query: Mapping[str, str]) -> None:
-        """Refuse what would be ignored: a misspelt filter must not give everything."""
+        """Refuse an unknown parameter: a misspelt filter must not return everything."""
         known = [param.name for param in self.verb.query if not param.header] + (["ticket"] if self.verb.ticket else [])
         for name in query:
             if name not in known:
@@ -90,7 +90,7 @@ def _hint(name: str, known: list[str]) -> str:
 
 
 def _reader(param: Param) -> Callable[[str], Any]:
-    """From the text of a parameter to the engine's value."""
+    """Convert the text of a parameter to the engine's value."""
     if param.form is not None:
         read = param.form.read
         return lambda text: read(_read(text, param.kind, param.name))
@@ -102,7 +102,7 @@ def _default(param: Param) -> Any:
 
 
 def _named(text: str, kind: type) -> Any:
-    """A parameter of the path. What should be a number and is none leads nowhere."""
+    """A parameter of the path. If it should be a number and is not, the path does not exist."""
     if kind is str:
         return text
     if not _is_number(text):
@@ -120,7 +120,7 @@ def _read(text: str, kind: Any, name: str) -> Any:
 
 
 def _calling(verb: Verb) -> Handler:
-    """Call the engine's verb, in the name of the caller where it asks for that."""
+    """Call the engine's verb, audited as the caller if the row requires it."""
     name = verb.name
     signed = "by" in inspect.signature(getattr(Engine, name)).parameters
 
@@ -128,7 +128,7 @@ def _calling(verb: Verb) -> Handler:
         if verb.takes is not None and body is not None:
             arguments |= body.arguments()
         engine = request.audited(arguments) if verb.audit is not None else request.hub.engine
-        signature = {"by": request.caller.who} if signed else {}
+        signature = {"by": request.caller.actor} if signed else {}
         return verb.gives.show(await getattr(engine, name)(**arguments, **signature), arguments)
 
     return call
@@ -144,7 +144,7 @@ def _handling(verb: Verb, handler: Handler) -> Handler:
 
 
 async def _carry(answer: Any, request: HubRequest, send: Any) -> None:
-    """Let an answer that is an ASGI app of its own be sent. What it raises before its first word is an answer too."""
+    """Send an answer that is an ASGI app itself. An error before its first message becomes an answer too."""
     begun = False
 
     async def sending(message: Any) -> None:
@@ -160,10 +160,10 @@ async def _carry(answer: Any, request: HubRequest, send: Any) -> None:
         await request.refuse(request, error)(request.scope, request.receive, send)
 
 
-class Dispatch:
-    """An ASGI app for some tables of verbs."""
+class Dispatcher:
+    """An ASGI app for tables of verbs."""
 
-    def __init__(self, gate: Gate, dialects: tuple[Dialect, ...]) -> None:
+    def __init__(self, gate: Authenticator, dialects: tuple[Dialect, ...]) -> None:
         self._gate, self._routes = gate, Routes[Endpoint]()
         for dialect in dialects:
             for verb in dialect.verbs:

@@ -1,4 +1,4 @@
-"""What Prometheus is told, made anew for each scrape: there is no registry that could remember anything."""
+"""Metrics for Prometheus, built anew for each scrape: there is no registry with state."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from prometheus_client.registry import Collector
 from windlass import __version__
 from windlass.machine import ENDED, UNFINISHED
 from windlass.model import Counts, WorkerInfo
-from windlass.store.stats import Total
+from windlass.store.records.stats import Total
 
 PAIRS = 500
-"""Queues and jobs that are told one by one; all others are told together, under empty names."""
+"""Pairs of queue and job that have their own series; all others share one, under empty names."""
 
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
@@ -24,9 +24,9 @@ _PAIR = ("queue", "job")
 _BY_PAIR = {
     "created": ("windlass_runs_created", "Runs that were created."),
     "started": ("windlass_attempts_started", "Attempts that a worker has claimed."),
-    "attempts": ("windlass_attempts_ended", "Attempts that ended, well or badly."),
-    "retried": ("windlass_attempts_retried", "Attempts that failed or were lost, with another one to come."),
-    "returned": ("windlass_attempts_returned", "Attempts that were snoozed, given back, or refused by one worker for another."),
+    "attempts": ("windlass_attempts_ended", "Attempts that ended, with any outcome."),
+    "retried": ("windlass_attempts_retried", "Attempts that failed or were lost, with a retry to come."),
+    "returned": ("windlass_attempts_returned", "Attempts that were snoozed, requeued, or refused by one worker for another."),
     "lapsed": ("windlass_attempts_lapsed", "Attempts that were lost with their worker."),
 }
 _SECONDS = {
@@ -44,12 +44,12 @@ class Requests:
         self.numbers = Counter[tuple[str, str, str]]()
 
     def count(self, method: str, route: str | None, status: int) -> None:
-        """One more. Methods that we have not are counted under the empty one, and so are routes: strangers may invent both."""
+        """Count one more. Unknown methods and routes are counted under an empty name, because any client can invent them."""
         self.numbers[method if method in METHODS else "", route or "", str(status)] += 1
 
 
 class Families(Collector):
-    """Some metrics, for as long as it takes to write them down."""
+    """A set of metrics that collects lines for one scrape."""
 
     def __init__(self, *families: Iterable[Metric]) -> None:
         self._families = families
@@ -60,13 +60,13 @@ class Families(Collector):
 
 
 def text(accepted: str, *families: Iterable[Metric]) -> tuple[bytes, str]:
-    """The metrics in the form that the scraper asks for, and its media type."""
+    """The metrics in the format that the scraper accepts, and its media type."""
     encode, media_type = choose_encoder(accepted)
     return encode(Families(*families)), media_type
 
 
 def of_runs(totals: Totals) -> Iterator[Metric]:
-    """How many runs there are and were. Unfinished states are gauges; what has ended only grows."""
+    """Counts of runs. Unfinished states are gauges; final states are counters."""
     pairs = with_rest(totals)
     runs = GaugeMetricFamily("windlass_runs", "Runs that have not ended.", labels=("state", *_PAIR))
     ended = CounterMetricFamily("windlass_runs_ended", "Runs that have ended.", labels=("state", *_PAIR))
@@ -90,7 +90,7 @@ def _counter(name: str, meaning: str, numbers: Mapping[tuple[str, str], float]) 
 
 
 def with_rest(totals: Totals) -> Mapping[tuple[str, str], Total]:
-    """Each queue and job, and all others together where there are more than are told."""
+    """Each queue and job, and the sum of all others if there are more than the limit."""
     whole, listed = totals
     if len(listed) < PAIRS:
         return listed
@@ -102,26 +102,26 @@ def with_rest(totals: Totals) -> Mapping[tuple[str, str], Total]:
 
 
 def of_workers(alive: Sequence[WorkerInfo]) -> Iterator[Metric]:
-    """Who is there to do the work."""
-    yield GaugeMetricFamily("windlass_workers", "Workers that were seen lately.", len(alive))
+    """Live workers and their slots."""
+    yield GaugeMetricFamily("windlass_workers", "Live workers.", len(alive))
     yield GaugeMetricFamily("windlass_worker_slots", "Runs that those workers can hold at once.", sum(worker.slots for worker in alive))
 
 
 def of_hub(requests: Requests, *, streams: int, waiting: int, missing: Sequence[str]) -> Iterator[Metric]:
-    """The hub itself: what it is asked, who waits, and which of its parts are not ready."""
+    """The hub itself: its requests, its waiting clients, and its parts that are not ready."""
     yield GaugeMetricFamily("windlass_hub_streams", "Streams of events that are open.", streams)
-    yield GaugeMetricFamily("windlass_hub_waiting", "Requests that wait for something to do.", waiting)
-    build = GaugeMetricFamily("windlass_build_info", "Which windlass this is.", labels=("version",))
+    yield GaugeMetricFamily("windlass_hub_waiting", "Requests that wait, such as long polls.", waiting)
+    build = GaugeMetricFamily("windlass_build_info", "The version of windlass.", labels=("version",))
     build.add_metric((__version__,), 1)
     yield build
     parts = GaugeMetricFamily("windlass_hub_part_missing", "Parts of the hub that are not ready.", labels=("part",))
     for part in missing:
         parts.add_metric((part,), 1)
     yield parts
-    asked = CounterMetricFamily("windlass_hub_requests", "Requests that were answered.", labels=("method", "route", "status"))
+    answered = CounterMetricFamily("windlass_hub_requests", "Requests that were answered.", labels=("method", "route", "status"))
     for labels, number in requests.numbers.items():
-        asked.add_metric(labels, number)
-    yield asked
+        answered.add_metric(labels, number)
+    yield answered
 
 
 def of_process() -> Iterable[Metric]:

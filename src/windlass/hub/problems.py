@@ -21,7 +21,7 @@ _AGAIN = "Try again; the hub's log says more under the request id."
 
 
 class Refusal(Exception):
-    """A request that no verb is asked with: there is no such path, or it does not have the method."""
+    """A request that matches no verb: the path does not exist, or does not have the method."""
 
     def __init__(self, status: HTTPStatus, hint: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(status.phrase)
@@ -29,13 +29,13 @@ class Refusal(Exception):
 
 
 def no_path() -> Refusal:
-    """The answer to a path that there is not."""
-    return Refusal(HTTPStatus.NOT_FOUND, "The paths there are: /api/v1/openapi.json.")
+    """The answer for an unknown path."""
+    return Refusal(HTTPStatus.NOT_FOUND, "/api/v1/openapi.json lists all paths.")
 
 
 def no_method(methods: str) -> Refusal:
-    """The answer to a method that a path does not have."""
-    return Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "The methods there are: /api/v1/openapi.json.", {"Allow": methods})
+    """The answer for a method that the path does not have."""
+    return Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "/api/v1/openapi.json lists the methods of each path.", {"Allow": methods})
 
 
 def of(request: HubRequest, error: Exception) -> Response:
@@ -45,7 +45,7 @@ def of(request: HubRequest, error: Exception) -> Response:
     if isinstance(error, Refusal):
         return _of_refusal(request, error)
     if isinstance(error, ClientDisconnect):
-        return _answer(unexpected(request.id))  # nobody reads it
+        return _answer(unexpected(request.id))  # the client has gone
     _LOG.error("Request %s failed.", request.id, exc_info=error)
     return _answer(unexpected(request.id))
 
@@ -55,22 +55,22 @@ def _answer(problem: Problem, headers: dict[str, str] | None = None) -> Response
 
 
 def _of_windlass(request: HubRequest, error: WindlassError) -> Response:
-    """What was raised on purpose. A store that is away or full will be back."""
+    """An error raised on purpose. A store that is unreachable or full will recover."""
     headers = {"Retry-After": "1"} if isinstance(error, StoreError | LimitReached) else {}
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     problem = problem_of(error, request.id)
     if isinstance(error, Forbidden):
-        asked = request.method, request.scope["path"]
-        _LOG.warning("Request %s of %s was refused, %s %r: %s", request.id, _who(request), *asked, error.message)
+        target = request.method, request.scope["path"]
+        _LOG.warning("Request %s of %s was refused, %s %r: %s", request.id, _who(request), *target, error.message)
     if isinstance(error, StoreError):
         _LOG.warning("Request %s was answered %d: %s", request.id, error.status, error)
-        problem = replace(problem, detail=_AWAY, hint=_AGAIN)  # its own words name paths, hosts and users
+        problem = replace(problem, detail=_AWAY, hint=_AGAIN)  # its own message names paths, hosts and users
     return _answer(problem, headers)
 
 
 def _who(request: HubRequest) -> str:
-    return request.caller.who if "caller" in request.scope else "an unknown caller"
+    return request.caller.actor if "caller" in request.scope else "an unknown caller"
 
 
 def _of_refusal(request: HubRequest, refusal: Refusal) -> Response:
@@ -81,7 +81,7 @@ def _of_refusal(request: HubRequest, refusal: Refusal) -> Response:
 
 
 def unexpected(request_id: str) -> Problem:
-    """The answer when the hub itself is at fault."""
+    """The answer to an unexpected error of the hub itself."""
     return Problem(
         type="urn:windlass:error:internal",
         title="Internal error",

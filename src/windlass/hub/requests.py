@@ -1,4 +1,4 @@
-"""A request as the hub's routes see it: who asks, of which hub, and a body that was read strictly."""
+"""A request as a handler gets it: its caller, its hub, and a strictly parsed body."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from windlass import payload
 from windlass.api.rows import Verb
 from windlass.engine import Engine, checks
-from windlass.engine.schedules import SCOPE as SCHEDULED
+from windlass.engine.fires import SCOPE as SCHEDULED
 from windlass.errors import BadInput, TooLarge, TooSlow
 from windlass.hub.auth import Caller
 from windlass.hub.core import Hub
@@ -28,21 +28,21 @@ T = TypeVar("T")
 
 
 AT_ONCE = 64 * 1024
-"""Bytes of a body that are read on the spot."""
+"""Bytes of a body that is parsed in the event loop."""
 _READER = ThreadPoolExecutor(1, "windlass-bodies")
-"""Where larger ones are read. One thread: several would share one interpreter with the loop, and take its turns away."""
+"""Where larger bodies are parsed. One thread: several would compete with the loop for the interpreter."""
 FOR_ANYBODY = 8 * 1024
-"""Bytes of a body where no token is asked for."""
+"""Bytes of a body of a verb that needs no token."""
 LONGEST_SCOPE = 128
 """Characters of the scope of a key."""
 MEMBERS = 500_000
-"""Values in one body, of which a large one could have millions."""
+"""Maximum number of values in one body, because a large one could have millions."""
 
 
 def _read(body: bytes, kind: Any) -> Any:
     if body.count(b",") + body.count(b"[") + body.count(b"{") > MEMBERS:
         raise TooLarge(f"The body has more than {MEMBERS:,} members.", hint="Send less at once.")
-    return msgspec.convert(payload.parse(body, most=len(body), what="The body"), kind)
+    return msgspec.convert(payload.parse(body, limit=len(body), what="The body"), kind)
 
 
 @lru_cache(maxsize=1024)
@@ -51,12 +51,12 @@ def _decoder(kind: Any) -> Any:
 
 
 class HubRequest(Request):
-    """What a handler is given."""
+    """The argument of a handler."""
 
     verb: Verb
-    """The row that it asks for."""
+    """The row of its verb."""
     refuse: Callable[[HubRequest, Exception], Any]
-    """How an error is answered."""
+    """The form of its errors."""
     _bytes: bytes | None = None
 
     @property
@@ -70,23 +70,23 @@ class HubRequest(Request):
         return caller
 
     def audited(self, words: Mapping[str, Any]) -> Engine:
-        """The engine for one act of this caller, which the audit will have as the row says it."""
+        """The engine for one action of this caller, audited as the row describes it."""
         what, _, subject = (self.verb.audit or "").partition(" ")
         return self.act(what, subject.format_map(words).rstrip())
 
     def act(self, what: str, subject: str) -> Engine:
-        """The engine for one act of this caller, which the audit will remember."""
-        return self.engine.by(self.caller.who, what, subject)
+        """The engine for one action of this caller, which is audited."""
+        return self.engine.by(self.caller.actor, what, subject)
 
     @property
     def engine(self) -> Engine:
-        """The engine on behalf of this caller, for what not everybody may ask for."""
+        """The engine on behalf of this caller, for actions that depend on its rights."""
         return self.hub.engine.on_behalf_of(self.caller.principal)
 
     def own(self, key: Key) -> Key:
-        """A key that comes from outside, in a scope of its principal, so that nobody takes the keys of others, or of schedules.
+        """The key of a request, in the scope of its principal, so that no caller can take the keys of others, or of schedules.
 
-        Whoever may do everything uses the same keys as programs on the store itself.
+        Callers with admin share the keys of programs on the store itself.
         """
         name, trusted = self.caller.principal
         if not trusted:
@@ -97,13 +97,13 @@ class HubRequest(Request):
 
     @property
     def id(self) -> str:
-        """Under which name this request is known in logs and answers."""
+        """The id of this request in logs and answers."""
         return str(self.scope["request_id"])
 
     async def read_body(self, verb: Verb) -> Any:
-        """The body as a verb takes it, by the one rule for what is JSON: a text is no number, and no member is unknown.
+        """The body as a verb takes it, by the one rule for valid JSON: a string is not a number, and no member is unknown.
 
-        What workers send holds JSON only as text, which is looked at further down.
+        Bodies of workers contain JSON only as text, which is checked later.
         """
         body = await self.body()
         if not body:
@@ -118,7 +118,7 @@ class HubRequest(Request):
             raise BadInput(f"The body cannot be read: {error}.", hint="Correct it; /api/v1/openapi.json describes it.") from None
 
     async def read(self, call: Callable[..., T], *arguments: Any) -> T:
-        """What a call makes of the body or of a part of it. While a large one is read, others are answered."""
+        """The result of a function of the body or a part of it. A large one is parsed in a thread, while other requests are answered."""
         if len(await self.body()) <= AT_ONCE:
             return call(*arguments)
         return await asyncio.get_running_loop().run_in_executor(_READER, call, *arguments)
@@ -128,19 +128,19 @@ class HubRequest(Request):
         if self._bytes is None:
             is_whole: bool = self._extension(IS_WHOLE, _unknown)()
             try:
-                # To wait under a timeout costs more than anything else here, and most bodies have come by now.
+                # Waiting under a timeout costs more than anything else here, and most bodies are complete by now.
                 async with nullcontext() if is_whole else asyncio.timeout(self.hub.settings.body_within / 1000):
-                    self._bytes = await self._whole(self._most())
+                    self._bytes = await self._whole(self._limit())
             except TimeoutError:
                 raise TooSlow("The body did not come to its end in time.", hint="Send less at once, or over a better line.") from None
             if not is_whole:
                 await self.admit_again()
         return self._bytes
 
-    async def _whole(self, most: int) -> bytes:
+    async def _whole(self, limit: int) -> bytes:
         announced = (value for name, value in self.scope["headers"] if name == b"content-length" and value.isdigit())
-        if int(next(announced, 0)) > most:
-            raise _too_large(most)
+        if int(next(announced, 0)) > limit:
+            raise _too_large(limit)
         parts, size, more = list[bytes](), 0, True
         while more:
             message: Any = await self.receive()
@@ -148,25 +148,25 @@ class HubRequest(Request):
                 raise ClientDisconnect
             parts.append(message.get("body", b""))
             size, more = size + len(parts[-1]), message.get("more_body", False)
-            if size > most:
-                raise _too_large(most)
+            if size > limit:
+                raise _too_large(limit)
         return b"".join(parts)
 
     def _extension(self, name: str, otherwise: Any) -> Any:
         return (self.scope.get("extensions") or {}).get(name, otherwise)
 
-    def _most(self) -> int:
-        """Bytes of the body: little where anybody may ask."""
+    def _limit(self) -> int:
+        """Maximum bytes of the body: few for verbs that need no token."""
         return self.hub.settings.body if self.verb.scope is not None else FOR_ANYBODY
 
     async def admit_again(self) -> None:
-        """Refuse a request that has taken a while if it would not be let in now: its token may have ended meanwhile."""
-        await self.hub.gate.admit(self.scope, self.verb)
+        """Refuse a slow request if it would not be admitted now: its token may have ended meanwhile."""
+        await self.hub.authenticator.admit(self.scope, self.verb)
 
     async def unless_gone(self, waiting: Coroutine[Any, Any, T]) -> T | None:
-        """What is waited for; None as soon as nobody is there any more to be told, or the server ends.
+        """The awaited result; None as soon as the client has gone, or the server stops.
 
-        Whoever would not be let in any more when it comes is refused.
+        A caller that would no longer be admitted when the result is there is refused.
         """
         await self.body()
         wait, gone = asyncio.ensure_future(waiting), asyncio.ensure_future(self._gone())
@@ -198,7 +198,7 @@ def _unknown() -> bool:
     return False
 
 
-def _too_large(most: int) -> TooLarge:
+def _too_large(limit: int) -> TooLarge:
     return TooLarge(
-        f"The body has more than {most:,} bytes.", hint="Send less at once, or keep large data elsewhere and send a reference to it."
+        f"The body has more than {limit:,} bytes.", hint="Send less at once, or keep large data elsewhere and send a reference to it."
     )

@@ -1,4 +1,4 @@
-"""Counting what the journal says, as it comes."""
+"""Counts journal entries as they are written."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from windlass.loops import Bell, Loop
 from windlass.store.base import journal_topics
 
 EVERY, LOOK_ANYWAY = 1.0, 10.0
-"""Seconds between two counts, more or less, and after which it is looked whether there is anything to count although nothing was heard."""
+"""Seconds between two counts, with jitter, and after which it checks for new entries even without a hint."""
 
 
 class RollUps(Loop):
     """Counts until it is cancelled. Any number of hubs count the same journal, each entry once."""
 
-    log, complaint = logging.getLogger("windlass.hub"), "What the journal says could not be counted"
+    log, complaint = logging.getLogger("windlass.hub"), "Journal entries could not be counted"
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         super().__init__(clock)
@@ -26,7 +26,7 @@ class RollUps(Loop):
         self.problem = "Nothing has been counted yet."
 
     async def run(self) -> None:
-        """Count once a second while the journal grows, and at once again for as long as there is more."""
+        """Count once a second while the journal grows, and again at once while there are more entries."""
         await self.every(self._count)
 
     async def _count(self) -> float:
@@ -35,5 +35,5 @@ class RollUps(Loop):
     async def rest(self, seconds: float) -> None:
         if seconds:
             await self._bell.rest(seconds)
-            # Hubs that hear the same do not stay in step: only one of them can count an entry.
+            # Hubs that get the same hint do not stay in step: only one of them can count an entry.
             await asyncio.sleep(EVERY * (0.5 + self.clock.chance()))

@@ -1,4 +1,4 @@
-"""What a request asks for, by its method and path."""
+"""Finds the verb of a request by its method and path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Match(NamedTuple, Generic[T]):
-    """A path, what it has for each method, and the values of its parameters in their order."""
+    """A path, its entries by method, and the values of its parameters in order."""
 
     path: str
     methods: dict[str, T]
@@ -17,7 +17,7 @@ class Match(NamedTuple, Generic[T]):
 
 
 class _Node(Generic[T]):
-    """A part of paths: what may follow by name, what may follow whatever its name, and what ends here."""
+    """A node of the tree of paths: children by name, a child for any name, and the entries that end here."""
 
     def __init__(self) -> None:
         self.children: dict[str, _Node[T]] = {}
@@ -49,11 +49,11 @@ class Routes(Generic[T]):
             self._fixed[path] = Match(path, node.methods, ())
 
     def find(self, scope: Any) -> Match[T] | None:
-        """What there is at a path. A name comes before a parameter; slashes too many before it, and one behind, do not count."""
+        """The match for a path. A name has precedence over a parameter; extra slashes before it, and one after it, are ignored."""
         path, raw = _below_mount(scope), scope.get("raw_path") or b""
         if b"%2" not in raw and (match := self._fixed.get(path)) is not None:
             return match
-        parts = _parts("/" + path.lstrip("/"), raw)  # an address with a slash at its end is often put before a path that has one
+        parts = _parts("/" + path.lstrip("/"), raw)  # an address that ends with a slash is often put before a path that starts with one
         if len(parts) > 1 and not parts[-1]:
             del parts[-1]
         return _walk(self._root, parts)
@@ -72,7 +72,7 @@ def _walk(root: _Node[T], parts: list[str]) -> Match[T] | None:
 
 
 def _below_mount(scope: Any) -> str:
-    """The path below the one where the hub is mounted. Some frameworks leave that in the path, and some cut it off."""
+    """The path below the hub's mount point. Some frameworks leave the mount point in the path, others remove it."""
     path, mount = scope["path"], scope.get("root_path") or ""
     return (path[len(mount) :] if mount and path.startswith(mount) else path) or "/"
 
@@ -83,6 +83,6 @@ def _parts(path: str, raw: bytes) -> list[str]:
     if b"%2" not in raw:
         return parts
     names = [unquote(part) for part in raw.decode("ascii", "replace").split("/")]
-    below = (path[1:], path[1:].removesuffix("/"))  # a mount may still be before the raw path, and Litestar's puts a slash behind the other
+    below = (path[1:], path[1:].removesuffix("/"))  # the raw path may still have the mount point, and Litestar adds a slash to the other
     starts = (start for start in range(len(names)) if "/".join(names[start:]) in below)
     return names[start:] if (start := next(starts, None)) is not None else parts

@@ -1,4 +1,4 @@
-"""The hub's doors: an ASGI app that can be served or mounted, around a `Hub`."""
+"""The HTTP side of the hub: an ASGI app around a `Hub`, served by itself or mounted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windlass.errors import BadInput, HeadTooLarge, WindlassError
 from windlass.hub import auth, problems
 from windlass.hub.core import Hub
 from windlass.hub.description import dialects
-from windlass.hub.dispatch import Dispatch
+from windlass.hub.dispatch import Dispatcher
 
 _LOG = logging.getLogger("windlass.hub")
 
@@ -27,7 +27,7 @@ HEAD, HEADERS = 32 * 1024, 100
 ONCE = {
     b"host", b"authorization", b"content-type", b"content-length", b"idempotency-key", b"last-event-id", b"origin", b"sec-fetch-site",
 }  # fmt: skip
-"""Headers that a request has once at most: of two, the hub and a proxy before it could believe different ones."""
+"""Headers that a request may have only once: of two, the hub and a proxy before it could each use another."""
 
 _is_host = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*").fullmatch
 
@@ -35,11 +35,11 @@ _is_host = re.compile(rb"[A-Za-z0-9._~%:\[\]-]*").fullmatch
 class HubApp:
     """An ASGI app: served by itself, or mounted in another one under any path.
 
-    Where nobody sends the lifespan events of a mounted app, its loops begin with the first request.
+    If the host application sends no lifespan events, the loops start with the first request.
     """
 
     def __init__(self, hub: Hub) -> None:
-        self.hub, self._app = hub, Dispatch(hub.gate, dialects())
+        self.hub, self._app = hub, Dispatcher(hub.authenticator, dialects())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -64,7 +64,7 @@ class HubApp:
 
 
 class Answering:
-    """One request and its answer: its id, the headers every answer has, and the last resort when nothing else has answered."""
+    """One request and its answer: its id, the headers of every answer, and the answer to unexpected errors."""
 
     def __init__(self, hub: Hub, scope: Scope, send: Send) -> None:
         self._hub, self._scope, self._send = hub, scope, send
@@ -82,7 +82,7 @@ class Answering:
         except Exception:
             _LOG.exception("Request %s failed.", self.id)
             if self.status:
-                raise  # half an answer is out; only the end of the connection can tell
+                raise  # a part of the answer is sent; only closing the connection can signal the failure
             await self._say(problems.unexpected(self.id))
 
     def _wrong(self) -> WindlassError | None:
@@ -105,7 +105,7 @@ class Answering:
         return None
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
-        """Send on what the app says."""
+        """Forward the app's messages."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self._hub.requests.count(self._scope["method"], self._scope.get("path_template"), self.status)

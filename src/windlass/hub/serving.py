@@ -1,4 +1,4 @@
-"""Serving an ASGI app by uvicorn, within bounds."""
+"""Serves an ASGI app with uvicorn, within bounds."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from windlass.errors import BadInput
 from windlass.hub.connections import bounded
 from windlass.hub.core import HubSettings
 
-GRACE = 5  # seconds for answers that are under way when the server is told to stop
+GRACE = 5  # seconds for answers in flight when the server is stopped
 KEEP_ALIVE = 75
 BACKLOG = 1_024
 
 
 SPARE = 200
-"""Files that a hub needs besides its connections: those of the store, of webhooks, of the page."""
+"""File descriptors that a hub needs besides its connections: those of the store, of webhooks, of the page."""
 
 
 def room_for(connections: int) -> int:
-    """How many of so many connections this process may have, once it has asked the system for as many files as it is allowed."""
+    """How many of this many connections the process can have, after raising its limit of open files as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= connections + SPARE:
         return connections
@@ -40,7 +40,7 @@ def room_for(connections: int) -> int:
 def listening(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0 is any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol said: asyncio turns Nagle's delay off only for sockets that name it, and an answer has two parts.
+    # With the protocol named: asyncio turns Nagle's delay off only for such sockets, and an answer has two parts.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -52,8 +52,8 @@ def listening(host: str, port: int) -> socket.socket:
     return sock
 
 
-class Server(uvicorn.Server):
-    """As uvicorn's, but a signal that it has obeyed does not end the process as well: there may be more to bring to an end."""
+class HubServer(uvicorn.Server):
+    """uvicorn's server, but a handled signal does not end the process as well: there may be more to shut down."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -70,7 +70,7 @@ class Server(uvicorn.Server):
 
 def server(app: Any, *, connections: int = HubSettings().connections) -> uvicorn.Server:
     """A server that is not started yet."""
-    return Server(
+    return HubServer(
         uvicorn.Config(
             app,
             http=bounded(connections),

@@ -1,4 +1,4 @@
-"""Room for what stays open: so much for all, and for one principal its share of it, however many tokens it has."""
+"""Bounds on open requests and streams: a total, and a share of it for each principal, however many tokens it has."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from windlass.errors import LimitReached
 from windlass.hub.auth import Caller
 
 
-class Room:
-    """Counts what is open. Callers without a token have no share: where they are let in, they are all there is."""
+class OpenShares:
+    """Counts open requests or streams. Callers without a token have no share: where they are admitted, there are no others."""
 
-    def __init__(self, what: str, most: int, share: int) -> None:
-        self._what, self._most, self._share = what, most, max(1, most * share // 100)
+    def __init__(self, what: str, limit: int, share: int) -> None:
+        self._what, self._limit, self._share = what, limit, max(1, limit * share // 100)
         self._by_principal = Counter[str]()
         self.taken = 0
 
     @contextmanager
     def for_one(self, caller: Caller) -> Iterator[None]:
-        """Room for one more, or LimitReached."""
+        """Count one more while the block runs, or raise LimitReached."""
         name = None if caller.token is None else caller.principal.name
         self._check(name)
         self._count(name, 1)
@@ -30,7 +30,7 @@ class Room:
             self._count(name, -1)
 
     def _check(self, name: str | None) -> None:
-        if self.taken >= self._most:
+        if self.taken >= self._limit:
             raise LimitReached(f"{self.taken:,} {self._what} already.", hint="Come back in a few seconds, or add another hub.")
         if name is not None and self._by_principal[name] >= self._share:
             raise LimitReached(

@@ -12,7 +12,7 @@ export class Problem extends Error {
   }
 }
 
-/** Whether an error is one that may be gone the next time. */
+/** Whether an error is transient. */
 export const passing = ({ status }) => status === 0 || status === 429 || status >= 500;
 
 export const token = {
@@ -24,7 +24,7 @@ export const token = {
 /** The path of a route: every part is escaped. */
 export const path = (...parts) => parts.map(encodeURIComponent).join("/");
 
-/** An answer that is no error, as a Response. Whoever is not known gets a Problem of status 401. */
+/** A successful answer, as a Response. Without a valid token it throws a Problem of status 401. */
 export async function ask(route, { method = "GET", query = {}, body, headers = {}, signal } = {}) {
   const url = new URL(route, ROOT);
   for (const [name, value] of Object.entries(query)) if ((value ?? "") !== "") url.searchParams.set(name, value);
@@ -49,12 +49,12 @@ async function reason(answer) {
     const { detail, hint, code } = await answer.json();
     if (typeof detail === "string") return { detail, hint, code };
   } catch {
-    // not one of ours: something between the hub and this page has answered
+    // not an answer of the hub: something between the hub and this page has answered
   }
   return { detail: `The hub answered ${answer.status} ${answer.statusText}.`, hint: "" };
 }
 
-/** What a route answers. */
+/** The JSON answer of a route. */
 export async function call(route, options) {
   const answer = await ask(route, options);
   const text = await answer.text();

@@ -1,4 +1,4 @@
-// Nodes from plain values. What somebody wrote becomes a text node or the value of an attribute, never markup.
+// Nodes from plain values. User-supplied text becomes a text node or the value of an attribute, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -16,7 +16,7 @@ export function h(tag, attributes, ...children) {
 }
 
 function set(node, name, value) {
-  // Links lead to places of this page. A name that somebody chose can then never become the scheme of one.
+  // Links lead to places of this page, so a user-supplied name can never become the scheme of one.
   if (name === "href" && !value.startsWith("#/")) throw new Error(`A link to ${value}`);
   node.setAttribute(name, value);
 }

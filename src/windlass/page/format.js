@@ -1,4 +1,4 @@
-// Times, durations, JSON and states as people read them.
+// Times, durations, JSON and states as text for people.
 
 import { h } from "./dom.js";
 
@@ -6,7 +6,7 @@ const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["m", 60_000], ["s", 1_000]]
 
 let ahead = 0;
 
-/** Take the hub's clock for the right one, when the browser's is far off. */
+/** Use the hub's clock when the browser's is far off. */
 export function setClock(date) {
   const off = Date.parse(date) - Date.now();
   if (!Number.isNaN(off)) ahead = Math.abs(off) > 3_000 ? off : 0;
@@ -34,7 +34,7 @@ const READ = {
   for: (ms) => whole(ms),
 };
 
-/** An instant beside now, told anew every second: "3 s ago", "in 5 m"; `due` knows no past and `for` is the time since. */
+/** An instant relative to now, updated every second: "3 s ago", "in 5 m"; `due` has no past and `for` is the time since. */
 export function when(iso, as = "ago") {
   if (!iso) return null;
   return h("time", { datetime: iso, "data-as": as, title: at(iso) }, READ[as](now() - Date.parse(iso)));
@@ -60,12 +60,12 @@ export const between = (from, to) => (from && to ? duration(Date.parse(to) - Dat
 /** 1204 is "1,204". */
 export const number = (value) => value.toLocaleString("en");
 
-/** A word or a number that somebody may have told; nothing where they told neither. */
+/** An optional text or number; nothing if it is missing. */
 export const plain = (value) => (typeof value === "string" || Number.isFinite(value) ? String(value) : "");
 
 export const json = (value) => JSON.stringify(value, null, 2);
 
-/** The last group of an id: the first ones are a time, and the same for all that were made together. */
+/** The last group of an id: the first ones are a time, and the same for all that were created together. */
 export const short = (id) => id.slice(-12);
 
 export const pill = (state) => h("span", { class: "pill", "data-state": state }, state);

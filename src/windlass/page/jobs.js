@@ -1,4 +1,4 @@
-// What runs are made from.
+// The definitions from which runs are created.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";

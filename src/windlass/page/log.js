@@ -3,9 +3,9 @@
 import { h } from "./dom.js";
 import { clock, number } from "./format.js";
 
-const MOST = 10_000; // lines that are kept in the page; what came before them is left out
+const MOST = 10_000; // lines that are kept in the page; earlier ones are left out
 
-/** A node, and `add`, which takes the lines as they come. */
+/** A node, and `add`, which appends lines. */
 export function log() {
   let [fresh, cursor, attempt, dropped] = [[], 0, 1, 0];
   const nothing = h("p", { class: "faint" }, "No line yet.");

@@ -1,4 +1,4 @@
-// Where the page begins: who looks, what is looked at, and whether the hub answers.
+// The start of the page: the session, the current view, and the state of the connection.
 
 import { call, get, post, token } from "./api.js";
 import { h, show } from "./dom.js";
@@ -27,22 +27,22 @@ function drawHeader() {
     state.me && h("nav", { "aria-label": "Views" }, PLACES.map(link)),
     h("div", { class: "corner" },
       state.me && h("span", { class: "connection", "data-is": kind, role: "status" }, words),
-      state.me && token.get() && h("span", { class: "who", title: `May ${state.me.scopes.join(", ")}` }, state.me.who),
+      state.me && token.get() && h("span", { class: "who", title: `May ${state.me.scopes.join(", ")}` }, state.me.actor),
       state.me && token.get() && h("button", { class: "quiet", on: { click: signOut } }, "Sign out")));
 }
 
 const worst = (told) => ["lost", "wait", "live"].map((kind) => told.find(([is]) => is === kind)).find(Boolean);
 
 /**
- * One part of a view tells how it is connected.
- * "live": what is seen is so now; "wait": not yet, or not any more; "lost": it was so a while ago.
+ * One part of a view reports the state of its connection.
+ * "live": the view is current; "wait": not yet, or not any more; "lost": it is outdated.
  */
 function connection(part, kind, words = kind) {
   state.connection[part] = [kind, words];
   drawHeader();
 }
 
-/** What a view is given: where it draws, until when, what the address says, and who looks. */
+/** The context of a view: where it draws, until when, its part of the address, and the user. */
 function context(signal, rest, query) {
   return {
     signal, rest, query,
@@ -66,10 +66,10 @@ async function arrive() {
   drawHeader();
   const said = new URLSearchParams(query);
   const leaf = [rest[0], said.get("cursor"), said.get("after")].join();
-  if (view !== last.view || leaf !== last.leaf) { // else only the filters have changed, and what is there stays until the new list is
+  if (view !== last.view || leaf !== last.leaf) { // otherwise only the filters have changed, and the old list stays until the new one is there
     show(main);
     window.scrollTo(0, 0);
-    if (last.view) main.focus({ preventScroll: true }); // where the keyboard goes on
+    if (last.view) main.focus({ preventScroll: true }); // where the keyboard continues
   }
   last = { view, leaf };
   document.title = "windlass";
@@ -126,7 +126,7 @@ function signIn(error) {
   document.getElementById("token").focus();
 }
 
-/** A session ends on the hub too; a token that was typed in is only forgotten. */
+/** A session is ended on the hub too; a token that was typed in is only removed from the page. */
 async function signOut() {
   leave.abort();
   try {
@@ -138,7 +138,7 @@ async function signOut() {
   enter();
 }
 
-/** A link that signs in holds a ticket, which works once. It leaves the address before anything else happens. */
+/** A sign-in link has a ticket, which works once. It is removed from the address before anything else happens. */
 async function useTicket() {
   const ticket = /^#ticket=(.+)$/.exec(location.hash)?.[1];
   if (!ticket) return;

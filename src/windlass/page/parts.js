@@ -1,4 +1,4 @@
-// What several views are made of.
+// Parts shared by several views.
 
 import { passing, post } from "./api.js";
 import { h } from "./dom.js";
@@ -18,7 +18,7 @@ export function problem({ message, hint }) {
   return h("div", { class: "problem", role: "alert" }, h("p", {}, message), hint && h("p", { class: "hint" }, hint));
 }
 
-/** A word on what was done, or was not. A success goes by itself. */
+/** A message about an action. A success disappears after a while. */
 export function notice(what) {
   const place = document.querySelector(".notices");
   const close = h("button", { class: "quiet", "aria-label": "Close", on: { click: () => note.remove() } }, "×");
@@ -28,7 +28,7 @@ export function notice(what) {
   if (!(what instanceof Error)) setTimeout(() => note.remove(), 6_000);
 }
 
-/** Do something, and say how it went. */
+/** Perform an action, and show its outcome. */
 export async function act(page, doing, done) {
   try {
     const answer = await doing();
@@ -41,7 +41,7 @@ export async function act(page, doing, done) {
   }
 }
 
-/** A question with fields; null when it is taken back. */
+/** A dialog with fields; null when it is cancelled. */
 export function asked(title, children, button, danger = false) {
   return new Promise((resolve) => {
     const submit = (event) => {
@@ -63,7 +63,7 @@ export function asked(title, children, button, danger = false) {
   });
 }
 
-/** A button that pauses a queue, a job or the system, or lets it go on. */
+/** A button that pauses or resumes a queue, a job or the system. */
 export function switching(page, { scope, name }, paused, again) {
   const what = scope === "system" ? "Everything" : `The ${scope} ${name}`;
   const refused = page.may("admin") ? null : "Your token may not do this; it needs the scope admin.";
@@ -72,7 +72,7 @@ export function switching(page, { scope, name }, paused, again) {
     again();
   };
   const stop = async () => {
-    const reason = h("input", { name: "reason", maxlength: 200, "aria-label": "Reason", placeholder: "Why (whoever asks is told)" });
+    const reason = h("input", { name: "reason", maxlength: 200, "aria-label": "Reason", placeholder: "Why (shown with the pause)" });
     const said = await asked(`Pause ${scope} ${name}?`, [h("p", {}, "Nothing more of it begins. What runs goes on."), reason], "Pause", true);
     if (said) await act(page, () => post("pause", { scope, name, reason: said.reason || null }), () => `${what} is paused.`);
     again();
@@ -92,7 +92,7 @@ export function command(line) {
 
 export const empty = (title, ...rest) => h("div", { class: "empty" }, h("p", { class: "title" }, title), rest);
 
-/** Names and values; those that have nothing to tell are left out. */
+/** Names and values; those without a value are left out. */
 export function facts(...rows) {
   const told = rows.filter((row) => row && (row[1] || row[1] === 0));
   return h("dl", { class: "facts" }, told.map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, value))));
@@ -100,7 +100,7 @@ export function facts(...rows) {
 
 export const heads = (...names) => h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name))));
 
-/** The way to the other pages of a list that is ordered by name. */
+/** Links to the other pages of a list that is ordered by name. */
 export function pages(place, after, cursor) {
   return h("nav", { class: "pages", key: "pages", "aria-label": "Pages" },
     after && h("a", { href: to(place) }, "← First page"),
@@ -114,7 +114,7 @@ export const tags = (names) => (names ?? []).map((name) => h("span", { class: "t
 
 /**
  * Call `load` again and again. It returns the milliseconds until the next time; `soon()` makes it sooner, though never before `least`
- * has passed. `ended` is rejected with what the hub refuses; when it does not answer, the view goes on trying.
+ * has passed. `ended` is rejected when the hub refuses; while it does not answer, the view keeps trying.
  */
 export function steadily(page, load, least = 1_000) {
   let [wake, wanted, failures] = [() => {}, false, 0];
@@ -140,7 +140,7 @@ export function steadily(page, load, least = 1_000) {
   return { soon: () => { wanted = true; wake(); }, ended: loop() };
 }
 
-/** Follow events, and tell the reader how the connection is. */
+/** Follow events, and show the state of the connection. */
 export async function live(page, route, { query, from, heard, opened, over }) {
   const told = (state, wait) => {
     if (state === "open") {

@@ -1,4 +1,4 @@
-// One run: what it is, why it does not run, what happened, what it wrote.
+// One run: its data, why it does not start, its history, its log.
 
 import { get, patch, path, post } from "./api.js";
 import { h } from "./dom.js";
@@ -37,7 +37,7 @@ export async function run(page) {
   };
 
   const view = steadily(page, load, 250);
-  // From its beginning on, so that the whole log comes the same way as what is written just now.
+  // From its beginning, so that the whole log comes in the same way as new lines.
   await Promise.all([view.ended, live(page, `${route}/events`, { from: "0-0", heard, opened: view.soon, over: "ended" })]);
 }
 
@@ -117,7 +117,7 @@ function starting({ queue, tags }) {
   return ["windlass work shop:app", `--queue=${quoted(queue)}`, ...tags.map((tag) => `--tag=${quoted(tag)}`)].join(" ");
 }
 
-/** A word for a shell, which must not see more in it than a word. */
+/** A word quoted for a shell. */
 const quoted = (word) => (/^[\w.-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 function far(progress) {
@@ -135,7 +135,7 @@ function about(run) {
   return facts(
     ["Job", h("a", { href: to("runs", undefined, { job: run.job }), title: "All its runs" }, run.job)],
     ["Queue", [h("a", { href: to("runs", undefined, { state: "queued", queue }) }, queue), priority !== 0 && ` · priority ${priority}`]],
-    ["Tries", `${tries(run)} of ${run.max_attempts}${run.returns ? ` · ${run.returns} returned` : ""}`],
+    ["Tries", `${tries(run)} of ${run.max_attempts}${run.requeues ? ` · ${run.requeues} returned` : ""}`],
     ["Worker", run.worker],
     ["Created", moment(run.created_at)],
     run.due_at !== run.created_at && ["Due", moment(run.due_at)],

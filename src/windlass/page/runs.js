@@ -6,11 +6,11 @@ import { between, ENDED, HELD, number, pill, plain, short, STATES, when } from "
 import { command, empty, heads, live, problem, steadily, to } from "./parts.js";
 
 const COUNT = 50;
-const LOOKS = 10; // pages that are looked through for one, where the hub has no list for what is asked
+const LOOKS = 10; // pages that are searched for one run, where the hub has no list for the filters
 
 const ORDERS = { queued: "in the order of their queue", scheduled: "the next due first", waiting: "the oldest first" };
 
-/** What the hub can list at once, and what is left to choose from that. */
+/** The filters that the hub can apply, and those left to the page. */
 export function question({ state, job, queue }) {
   if (state === "queued") return [{ state, job, queue }, () => true];
   const asked = job && state && !ENDED.has(state) ? { state } : { state, job };
@@ -29,7 +29,7 @@ async function look(filters, signal) {
   return page;
 }
 
-/** A run as a change leaves it, until the list is read again. */
+/** A run after a change, until the list is read again. */
 function changed(run, event) {
   if (event.rev <= run.rev) return run;
   const { at, attempt, rev, state, worker } = event;
@@ -76,7 +76,7 @@ export async function runs(page) {
   await Promise.all([list.ended, live(page, "events", { query: { job: filters.job, queue: filters.queue }, heard, opened: list.soon })]);
 }
 
-/** Many calls before the next frame are one. */
+/** Combine the calls before the next frame into one. */
 function once(draw) {
   let asked = false;
   return () => {
@@ -118,7 +118,7 @@ function chips(filters, { states, minutes }) {
     [...ENDED].map((state) => chip(state, lately(state), `${number(states[state])} in all`)));
 }
 
-/** The last hour, a bar a minute: what ended well, and on top of it what did not. */
+/** The last hour, a bar per minute: successes, and on top of them other ends. */
 function chart(minutes) {
   const bars = minutes.map(({ counts }) => [counts.succeeded, counts.failed + counts.quarantined]);
   const most = Math.max(1, ...bars.map(([well, badly]) => well + badly));
@@ -169,7 +169,7 @@ function row(run) {
     h("td", { class: "took" }, between(run.started_at, run.finished_at) ?? (HELD.has(run.state) && when(run.started_at, "for"))));
 }
 
-/** Tries that have begun: those used up, and the one that is under way or went well. */
+/** Attempts that have started: failed ones, and the one that runs or succeeded. */
 export const tries = (run) => run.failures + (HELD.has(run.state) || run.state === "succeeded" ? 1 : 0);
 
 function what(run) {

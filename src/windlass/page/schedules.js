@@ -1,4 +1,4 @@
-// Rules that make runs.
+// Rules that create runs.
 
 import { get, patch, path, post } from "./api.js";
 import { h } from "./dom.js";
@@ -58,7 +58,7 @@ function actions(page, item, again) {
   return [button("submit", "Run now", trigger), button("admin", item.enabled ? "Turn off" : "Turn on", turn)];
 }
 
-/** 2026-01-31T03:00:00+01:00 as people read it. */
+/** 2026-01-31T03:00:00+01:00 in a readable form. */
 const wall = (local) => local.replace("T", " ").replace(/(Z|[+-]\d\d:\d\d)$/, " $1");
 
 export async function schedule(page) {

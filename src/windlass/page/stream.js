@@ -1,14 +1,14 @@
-// Server-sent events, read with fetch so that the token travels in a header.
+// Server-sent events, read with fetch so that the token is sent in a header.
 
 import { ask, passing } from "./api.js";
 
 const SILENCE = 60_000; // the hub sends a comment more often than this
 const LONGEST_WAIT = 30_000;
-const HIDDEN = 30_000; // a page that nobody looks at gives its connection back: a browser has only a few for one host
+const HIDDEN = 30_000; // a hidden page closes its connection: a browser has only a few for one host
 
 /**
- * Follow a stream until `signal` is aborted or `heard` returns true: behind the event `from`, or from now on. It comes back by itself,
- * behind the last event it got. `heard({type, data})` gets each event, `told(state, wait)` hears "open" and "lost"; a refusal is thrown.
+ * Follow a stream until `signal` is aborted or `heard` returns true: after the event `from`, or from now on. It reconnects automatically,
+ * after its last event. `heard({type, data})` gets each event, `told(state, wait)` gets "open" and "lost"; a refusal is thrown.
  */
 export async function follow(route, { query, from = null, signal, heard, told }) {
   const place = { id: from, retry: 1_000 };
@@ -21,12 +21,12 @@ export async function follow(route, { query, from = null, signal, heard, told })
       const headers = { Accept: "text/event-stream", ...(place.id && { "Last-Event-ID": place.id }) };
       const answer = await ask(route, { query, headers, signal: AbortSignal.any([signal, connection.signal]) });
       failures = 0;
-      if (answer.status === 204) return; // nothing will come any more
+      if (answer.status === 204) return; // the stream is over
       told("open");
       if (await read(answer.body, place, heard, connection)) return;
     } catch (error) {
       const aborted = signal.aborted || connection.signal.aborted;
-      if (error.status === 400 && place.id) place.id = null; // this place is not known any more: go on with what comes next
+      if (error.status === 400 && place.id) place.id = null; // this offset is no longer known: continue from now on
       else if (!aborted && !passing(error)) throw error;
     } finally {
       watch();
@@ -50,7 +50,7 @@ async function read(body, place, heard, connection) {
   }
 }
 
-/** Pieces of text in, whole events out, by the rules of the HTML standard; `place` keeps the id of the last whole one. */
+/** Parses pieces of text into complete events, by the rules of the HTML standard; `place` keeps the id of the last complete one. */
 export function parser(place) {
   let rest = "";
   let { id } = place;
@@ -74,7 +74,7 @@ export function parser(place) {
   };
 }
 
-/** Call back when nobody has looked at the page for a while; the answer ends the watch. */
+/** Call back when the page has been hidden for a while; the returned function ends the watch. */
 function hiding(act) {
   let timer;
   const look = () => {
@@ -95,12 +95,12 @@ function happening(name, target, signal) {
   });
 }
 
-/** Wait until somebody looks at the page. */
+/** Wait until the page is visible. */
 export async function seen(signal) {
   while (document.hidden && !signal.aborted) await happening("visibilitychange", document, signal);
 }
 
-/** Wait, but no longer than the view is looked at. */
+/** Wait, but no longer than the view is open. */
 export function pause(ms, signal) {
   return new Promise((resolve) => {
     const timer = ms === Infinity ? null : setTimeout(resolve, ms);

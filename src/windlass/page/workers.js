@@ -1,4 +1,4 @@
-// Who does the work.
+// Workers.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";
@@ -52,13 +52,13 @@ function card(worker) {
 
 const named = (name, value) => plain(value) && `${name} ${plain(value)}`;
 
-/** Those that were told, with commas between them. */
+/** The values that are present, separated by commas. */
 const listed = (...values) => values.map(plain).filter(Boolean).join(", ");
 
 const bytes = (size) => `${(size / 2 ** 30).toFixed(size < 10 * 2 ** 30 ? 1 : 0)} GiB`;
 const ofBytes = (part, most) => `${bytes(part)} of ${bytes(most)}`;
 
-/** A part of a whole, in words; nothing where either was not told. */
+/** A part of a whole, in words; nothing if either is missing. */
 function gauge(name, part, most, words) {
   if (!Number.isFinite(part) || !Number.isFinite(most)) return null;
   const meter = h("meter", { min: 0, max: most || 1, value: part, high: most * 0.9, "aria-label": name });

@@ -1,4 +1,4 @@
-"""The seam: a store runs a batch of named statements, all or nothing, in order. That is all it can do."""
+"""The store interface: a store runs a batch of named statements, all or nothing, in order, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Runs = Collection[str | int]
 
 
 class Statement(NamedTuple):
-    """A statement in `queries/` by name, with the values it binds. A set travels as one JSON text."""
+    """A statement in `queries/` by name, with the values it binds. A set is passed as one JSON text."""
 
     name: str
     values: Mapping[str, Value] = {}
 
 
 class Store(Protocol):
-    """Where the truth is kept."""
+    """The database."""
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> list[list[Row]]:
         """Run all statements in order, or none; one list of rows for each.
@@ -35,74 +35,74 @@ class Store(Protocol):
         """
 
     async def close(self) -> None:
-        """Let go of every connection; a second call does nothing."""
+        """Close every connection; a second call does nothing."""
 
 
 QUEUES, WORKERS, SLOTS = "queue:", "worker:", "slot:"
 ALL_QUEUES = "queue:*"
-"""What a waiter names to hear of every queue."""
+"""The topic of a waiter for every queue."""
 SWEEP = "sweep"
-"""What is said when something falls due so soon that sweepers should look."""
+"""The topic for something that is due so soon that sweepers should check."""
 JOURNAL = "journal"
-"""What every store says by itself after a batch that adds to the journal, joined for some milliseconds. It is waited for apart from all
-else, by `journal_topics`, so that only those who read the journal are woken by it."""
+"""The topic that every store publishes after a batch that adds to the journal, coalesced for some milliseconds. It is waited for
+separately, by `journal_topics`, so that only consumers of the journal are woken by it."""
 LOOK_EVERY = 0.05
-"""Seconds between two looks where no hint can be heard."""
+"""Seconds between two polls without hints."""
 
 
 def queue_topic(name: str) -> str:
-    """What is said when a queue may have work."""
+    """The topic of a queue that may have runs."""
     return QUEUES + name
 
 
 def worker_topic(name: str) -> str:
-    """What is said when something is asked of a worker."""
+    """The topic of a request to a worker."""
     return WORKERS + name
 
 
 def slot_topic(resource: str) -> str:
-    """What is said when something was let go of that direct calls may wait for."""
+    """The topic of a released resource that direct calls may wait for."""
     return SLOTS + resource
 
 
 def journal_topics(reader: str) -> frozenset[str]:
-    """What a reader of the journal waits for. With a name of its own among them, what is said while it reads is kept for it."""
+    """The topics of a consumer of the journal. Its own name among them keeps hints for it that come while it reads."""
     return frozenset((JOURNAL, f"{JOURNAL}:{reader}"))
 
 
 @runtime_checkable
 class Hints(Protocol):
-    """How those who wait learn that it is worth looking. Nothing depends on it but time."""
+    """Wake-ups for waiters. A lost hint costs only time."""
 
     def wake(self, topics: Collection[str]) -> None:
-        """Tell those who wait for one of these topics; to be called after the commit. Raises nothing: a lost hint costs only time.
+        """Wake the waiters for these topics; to be called after the commit. Raises nothing: a lost hint costs only time.
 
-        A mapping may say which runs are ready in a queue, by id or seq. Then no more need be told at first than there are runs, and
-        the others later, as long as nobody says that these are `taken`.
+        A mapping may name the runs that are ready in a queue, by id or seq. Then at first only as many waiters are woken as there are
+        runs, and more later, until the runs are reported as `taken`.
         """
 
     def taken(self, runs: Runs) -> None:
-        """Nobody else need be told of these runs. Raises nothing."""
+        """No further waiters need be woken for these runs. Raises nothing."""
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
-        """The topics heard, as soon as there are any; none after so many seconds.
+        """The topics with a hint, as soon as there are any; none after this many seconds.
 
-        A topic heard through `queue:*` is named as it was sent. Where something may have been missed, as at the first wait
-        for these topics, the answer is at once all that was asked for. What is said between two waits for the same topics is
+        A topic that matches `queue:*` is returned as it was published. Where a hint may have been missed, as at the first wait
+        for these topics, all of them are returned at once. Hints published between two waits for the same topics are
         kept for the second.
         """
 
 
 @runtime_checkable
-class Joined(Protocol):
-    """A store that writes into a caller's transaction, so that its hints must wait for the caller's commit."""
+class TransactionHints(Protocol):
+    """A store that writes into a caller's transaction, so that its hints are sent with the caller's commit."""
 
     async def notify(self, topics: Collection[str]) -> None:
-        """Tell those who wait for one of these topics as soon as the caller commits. Raises nothing."""
+        """Wake the waiters for these topics as soon as the caller commits. Raises nothing."""
 
 
 class NoHints:
-    """Where nothing can be heard, those who wait look again soon."""
+    """Without hints, waiters poll."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -133,7 +133,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def check_process(opened_by: int) -> None:
-    """Refuse to use in one process what another one has opened."""
+    """Refuse a store that another process has opened."""
     if os.getpid() != opened_by:
         raise WrongProcess(
             f"This store was opened by process {opened_by} and carried into process {os.getpid()} by a fork.",
@@ -141,16 +141,16 @@ def check_process(opened_by: int) -> None:
         )
 
 
-def refuse_older(found: int, wanted: int, where: str) -> None:
-    """Refuse a schema that lacks steps this version needs."""
-    if found < wanted:
-        raise SchemaMismatch(f"{where} has schema version {found}; this windlass needs {wanted}.", hint="Run `windlass migrate`.")
+def refuse_older(version: int, newest: int, where: str) -> None:
+    """Refuse a schema that lacks steps of this version."""
+    if version < newest:
+        raise SchemaMismatch(f"{where} has schema version {version}; this windlass needs {newest}.", hint="Run `windlass migrate`.")
 
 
-def refuse_newer(found: int, known: int, where: str) -> None:
-    """Refuse a schema that has steps this version does not know."""
-    if found > known:
+def refuse_newer(version: int, known: int, where: str) -> None:
+    """Refuse a schema with steps that this version does not have."""
+    if version > known:
         raise SchemaMismatch(
-            f"{where} has schema version {found}; this windlass knows only {known}.",
+            f"{where} has schema version {version}; this windlass knows only {known}.",
             hint="Upgrade windlass here to the version that has migrated the store.",
         )

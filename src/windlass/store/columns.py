@@ -1,4 +1,4 @@
-"""The columns that statements name. Each list stands once: here, or as the fields of the record that has them."""
+"""The columns that statements name. Each list is defined once: here, or as the fields of its record."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from windlass.machine import UNFINISHED
-from windlass.model import Attempt, Counts, Delivery, Group, Job, Run, Schedule, Slot, State, Webhook, WorkerInfo
+from windlass.model import Attempt, Counts, Delivery, Group, JobRecord, Run, Schedule, Slot, State, Webhook, WorkerInfo
 from windlass.store.creation import KeyRow, Kind, NewRow
 
 LARGE = ("payload", "error", "output")
 """The columns of a run that may be large."""
 
 WRITTEN_BACK = (
-    "state", "rev", "due_at", "position", "attempt", "attempt_id", "retry_of", "burnt", "returns", "token", "worker", "slot",
-    "claimed_at", "started_at", "look_at", "cancel_asked_at", "finished_at", "reason", "lane", "parked", "error",
+    "state", "rev", "due_at", "position", "attempt", "attempt_id", "retry_of", "failures", "requeues", "token", "worker", "slot",
+    "claimed_at", "started_at", "lease_check_at", "cancel_asked_at", "finished_at", "reason", "lane", "parked", "error",
 )  # fmt: skip
-"""What a move that `step` decided may change of a run, beside its lease."""
+"""Columns of a run that a move decided by `step` may change, besides its lease."""
 
 PATCHED = (
-    "state", "rev", "payload", "queue", "lane", "band", "position", "due_at", "max_attempts", "keys", "parked", "aged", "policy",
+    "state", "rev", "payload", "queue", "lane", "priority_key", "position", "due_at", "max_attempts", "keys", "parked",
+    "aging_priority", "policy",
 )  # fmt: skip
-"""What an edit may change of a run."""
+"""Columns of a run that an edit may change."""
 
 SCHEDULE_WRITTEN = (
-    "job", "kind", "expr", "zone", "anchor", "payload", "options", "missed", "most", "max_age", "overlap", "jitter", "enabled", "said",
-    "next_at",
+    "job", "kind", "expr", "zone", "anchor", "payload", "options", "missed", "max_missed", "max_age", "overlap", "jitter", "enabled",
+    "code_hash", "next_at",
 )  # fmt: skip
-"""What a definition of a schedule, or an edit, says of it."""
+"""Columns of a schedule that a definition or an edit sets."""
 
 WEBHOOK_ADDED = ("id", "name", "url", "jobs", "queues", "states", "delays", "secrets", "enabled")
 WEBHOOK_EDITED = (*WEBHOOK_ADDED[1:], "reason", "failures", "paused_until", "begins")
@@ -37,7 +38,7 @@ WEBHOOK_EDITED = (*WEBHOOK_ADDED[1:], "reason", "failures", "paused_until", "beg
 _RUN, _NEW, _ATTEMPT = Run.__struct_fields__, NewRow.__struct_fields__, Attempt.__struct_fields__
 
 COMMON = tuple(name for name in Kind._fields if name in _RUN)
-"""What runs of a kind have in common."""
+"""Columns that runs of a kind have in common."""
 
 COUNTS = Counts.__struct_fields__
 
@@ -54,7 +55,7 @@ LISTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "attempt": (Attempt, _ATTEMPT[1:]),
     "closed": (Attempt, tuple(name for name in _ATTEMPT if name not in ("run", "finished_at"))),
     "group": (Group, Group.__struct_fields__),
-    "job": (Job, Job.__struct_fields__[:-1]),
+    "job": (JobRecord, JobRecord.__struct_fields__[:-1]),
     "schedule": (Schedule, Schedule.__struct_fields__),
     "schedule_written": (Schedule, SCHEDULE_WRITTEN),
     "slot": (Slot, Slot.__struct_fields__),
@@ -67,11 +68,11 @@ LISTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "counts": (Counts, COUNTS),
     "unfinished": (State, tuple(state.value for state in UNFINISHED)),
 }
-"""Every list by the name that statements have for it, with the record that has its columns as fields; of states there are numbers."""
+"""Every list by its name in statements, with the record whose fields are its columns; columns named after states are counts."""
 
 
 class Column(NamedTuple):
-    """A column as a set of rows has it."""
+    """A column in a set of rows."""
 
     name: str
     kind: str  # int or text
@@ -80,7 +81,7 @@ class Column(NamedTuple):
 
 @cache
 def columns(name: str) -> tuple[Column, ...]:
-    """The columns of a list. What is not a number is stored as a text."""
+    """The columns of a list. Everything but numbers is stored as text."""
     record, names = LISTS[name]
     hints = dict.fromkeys(names, int) if record is State else get_type_hints(record)
     return tuple(_column(each, hints[each]) for each in names)

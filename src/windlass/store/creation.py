@@ -1,4 +1,4 @@
-"""What one creation sends to a store."""
+"""The rows that one creation sends to a store."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from msgspec import Struct
 
 
 class Kind(NamedTuple):
-    """What many runs of a call have in common; it travels once for all of them."""
+    """The values that many runs of a call have in common; they are sent once for all of them."""
 
     state: str
     job: str
     queue: str
     lane: int
-    band: int
+    priority_key: int
     max_attempts: int
     max_runtime: int | None
     policy: str | None
     retry_of: str | None = None
     group: str | None = None
-    aged: int | None = None
+    aging_priority: int | None = None
     keep: int | None = None
 
 
-# A struct, and no named tuple as the others: there is one for each run, and a struct is made four times as fast.
+# A struct, not a named tuple like the others: there is one for each run, and a struct is created four times as fast.
 class NewRow(Struct, frozen=True, gc=False, array_like=True):
-    """What a run of a call has for itself. With a key it is stored only if the key is its own. Most have only the first four."""
+    """A run's own values. With a key it is stored only if the key is its own. Most runs have only the first four."""
 
     id: str
     position: int
@@ -45,13 +45,13 @@ _first_four = attrgetter("id", "position", "due_at", "payload")
 
 
 def sent(rows: Sequence[NewRow]) -> Sequence[Any]:
-    """The rows as a database takes them: what is null in all of them is left out, because SQLite is slow to read it."""
+    """The rows as a database takes them: columns that are null in all rows are left out, because SQLite is slow to read them."""
     more = [row for row in rows if row.key is not None or row.schedule is not None or row.instant is not None or row.keys is not None]
     return rows if more else list(map(_first_four, rows))
 
 
 class KeyRow(NamedTuple):
-    """A key that a run asks for."""
+    """A key that a run requests."""
 
     scope: str
     key: str
@@ -63,7 +63,7 @@ class KeyRow(NamedTuple):
 
 
 class Creation(NamedTuple):
-    """What one call of create sends."""
+    """Everything that one call of create sends."""
 
     now: int
     ids: Sequence[str]
@@ -71,9 +71,9 @@ class Creation(NamedTuple):
     keys: Sequence[KeyRow] = ()
     definitions: Sequence[tuple[int, int]] = ()  # id, rev
     waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
-    controls: int | None = None  # the revision it was worked out under; None: it does not depend on any
-    later: bool = False  # whether its waits are over already is left to a sweep, so that no predecessor is locked
-    keys_at: int | None = None  # the time by which keys are judged, where that is another
+    controls: int | None = None  # the revision it was computed under; None: it does not depend on any
+    later: bool = False  # a sweep checks whether its waits are over already, so that no predecessor is locked
+    keys_at: int | None = None  # the time by which keys are judged, if not `now`
 
     @property
     def judged_at(self) -> int:

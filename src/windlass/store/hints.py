@@ -1,4 +1,4 @@
-"""Hints within one process: what is said reaches those who wait, on any thread and in any event loop, and is kept for the others."""
+"""In-process wake-ups. A hint published while nothing waits is buffered per subscription."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from windlass.clock import SystemClock
 from windlass.store.base import ALL_QUEUES, QUEUES, Runs
 
 ANYTHING = "*"
-"""Said instead of topics when nobody can know which."""
+"""Published instead of topics when it is not known which."""
 
-PLACES = 1_000  # sets of topics that are remembered although nobody waits for them now
-KEPT = 1_000  # topics kept for one of them, and runs that nobody has taken yet
-MANY = 100  # runs said at once that are worth the attention of all
-JOURNAL_EVERY, AT_MOST_EVERY = 20, 160  # milliseconds between two times that a process says that the journal has grown
+SUBSCRIPTIONS = 1_000  # subscriptions that are kept although nothing waits for them now
+KEPT = 1_000  # topics buffered for one subscription, and runs that are not taken yet
+MANY = 100  # with more runs at once, all waiters are woken
+JOURNAL_EVERY, MAX_PACE = 20, 160  # milliseconds between two hints of a process that the journal has grown
 _CLOCK = SystemClock()  # real time, whatever clock the store has
-MORE_AFTER, MORE = 0.5, 2  # seconds until more are told of what nobody has taken, and how many times as many
+MORE_AFTER, MORE = 0.5, 2  # seconds until more waiters are woken for runs that are not taken, and by which factor
 
 
-def heard(wanted: frozenset[str], said: Collection[str]) -> set[str]:
-    """What of that concerns one who waits for these topics, as it was said."""
-    if ANYTHING in said:
-        return set(wanted)
-    if ALL_QUEUES in wanted:
-        return {topic for topic in said if topic in wanted or topic.startswith(QUEUES)}
-    return set(wanted.intersection(said))
+def matching(subscribed: frozenset[str], topics: Collection[str]) -> set[str]:
+    """The topics, as published, that match those of a waiter."""
+    if ANYTHING in topics:
+        return set(subscribed)
+    if ALL_QUEUES in subscribed:
+        return {topic for topic in topics if topic in subscribed or topic.startswith(QUEUES)}
+    return set(subscribed.intersection(topics))
 
 
-def wants(wanted: frozenset[str], topic: str) -> bool:
-    """Whether one topic concerns one who waits for these."""
-    return topic in wanted or (ALL_QUEUES in wanted and topic.startswith(QUEUES))
+def wants(subscribed: frozenset[str], topic: str) -> bool:
+    """Whether one topic matches those of a waiter."""
+    return topic in subscribed or (ALL_QUEUES in subscribed and topic.startswith(QUEUES))
 
 
 class Paced:
-    """Calls something at most every so often: at once after a rest, and once more for all that came meanwhile.
+    """Calls a function at most at intervals: at once after a rest, and once more for all calls meanwhile.
 
-    What goes on and on is called less and less often: readers that find something each time go on reading by themselves. On a thread
-    without an event loop there is nobody to call later: then it is owed until the next call, or the end. A reader that was woken
-    therefore looks once more after as long a pause.
+    While calls keep coming, the interval grows: readers that find entries each time keep reading without hints. On a thread
+    without an event loop nothing can call later: then the call is pending until the next one, or the close. A woken reader
+    therefore reads once more after an equally long pause.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
@@ -60,7 +60,7 @@ class Paced:
             self._owed = True
             with suppress(RuntimeError):  # no event loop
                 asyncio.get_running_loop().call_later((self._next - now) / 1000, self._late)
-                self._pace = min(2 * self._pace, AT_MOST_EVERY)
+                self._pace = min(2 * self._pace, MAX_PACE)
 
     def _late(self) -> None:
         if self._owed:
@@ -68,137 +68,137 @@ class Paced:
             self()
 
     def settle(self) -> None:
-        """Call at once for what is owed."""
+        """Make the pending call at once."""
         if self._owed:
             self._owed = False
             self._call()
 
     def rest(self, ms: int) -> None:
-        """Not to be called again for so long: nobody is there."""
+        """Do not call again for this long, because nothing waits."""
         self._next = max(self._next, _CLOCK.monotonic() + ms)
 
 
-class News:
-    """Some runs in a queue. Only as many are told as there are runs, and more for as long as nobody has taken them."""
+class PendingHint:
+    """Ready runs in a queue. As many waiters are woken as there are runs, and more while they are not taken."""
 
     def __init__(self, topic: str, runs: Runs) -> None:
         self.topic, self.runs = topic, set(runs)
-        self.told: Counter[_Place] = Counter()
-        self.spreading = False  # more will be told in a while
+        self.delivered: Counter[_Subscription] = Counter()
+        self.spreading = False  # more waiters will be woken in a while
 
 
 class Waiter:
-    """One who waits: what it has heard, and how to wake it."""
+    """One waiter: its topics with a hint, and how to wake it."""
 
-    def __init__(self, ring: Callable[[], None], loop: asyncio.AbstractEventLoop | None, place: _Place) -> None:
-        self.ring, self.loop, self.place = ring, loop, place
-        self.heard: set[str] = set()
-        self.news: list[News] = []
+    def __init__(self, ring: Callable[[], None], loop: asyncio.AbstractEventLoop | None, subscription: _Subscription) -> None:
+        self.ring, self.loop, self.subscription = ring, loop, subscription
+        self.topics: set[str] = set()
+        self.hints: list[PendingHint] = []
 
 
-class _Place:
-    """Those who wait for the same topics, and what is kept for them while none of them does."""
+class _Subscription:
+    """The waiters for one set of topics, and the hints buffered while there are none."""
 
-    def __init__(self, wanted: frozenset[str], kept: set[str]) -> None:
-        self.wanted, self.kept, self.waiters = wanted, kept, list[Waiter]()
-        self.queues = any(topic.startswith(QUEUES) for topic in wanted)
-        self.most = 0  # that have waited here at once: so many hear of the same news, and no more
-        self.looking: list[News] = []  # told to one who has gone to look, and may come back with nothing
+    def __init__(self, topics: frozenset[str], pending: set[str]) -> None:
+        self.topics, self.pending, self.waiters = topics, pending, list[Waiter]()
+        self.queues = any(topic.startswith(QUEUES) for topic in topics)
+        self.limit = 0  # the most that have waited here at once: only this many are woken for the same runs
+        self.looking: list[PendingHint] = []  # delivered to a waiter that has left to claim, and may return without a run
 
     def keep(self, topics: set[str]) -> None:
-        self.kept |= topics
-        if len(self.kept) > KEPT:
-            self.kept = set(self.wanted)
+        self.pending |= topics
+        if len(self.pending) > KEPT:
+            self.pending = set(self.topics)
 
 
-class Board:
-    """Where hints are put up and read. Those who wait are told apart by what they wait for."""
+class Waiters:
+    """All waiters of a store. Waiters are grouped by their sets of topics."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._places: dict[frozenset[str], _Place] = {}  # in the order of their last use
-        self._asleep: dict[Waiter, None] = {}  # in event loops, who have heard nothing yet, in the order they came
-        self._blocked: dict[Waiter, None] = {}  # on threads: there are few, and no loop that could tell them later
-        self._news: dict[str | int, News] = {}  # by the runs that nobody has taken, oldest first
+        self._subscriptions: dict[frozenset[str], _Subscription] = {}  # in the order of their last use
+        self._asleep: dict[Waiter, None] = {}  # in event loops, not woken yet, in the order of their arrival
+        self._blocked: dict[Waiter, None] = {}  # on threads: there are few, and no loop that could wake them later
+        self._hints: dict[str | int, PendingHint] = {}  # by runs that are not taken, oldest first
         self._abandoned: deque[Waiter] = deque()
         self.closed = False
 
     def wake(self, topics: Collection[str]) -> None:
-        """Tell those who wait here, and keep it for those who will come back. See `Hints`."""
+        """Wake the waiters here, and buffer the hint for other subscriptions. See `Hints`."""
         with self._lock:
             runs = {topic: some for topic, some in topics.items() if 0 < len(some) <= MANY} if isinstance(topics, Mapping) else {}
-            if said := [topic for topic in topics if topic not in runs]:
-                self._tell_all(said)
+            if plain := [topic for topic in topics if topic not in runs]:
+                self._notify_all(plain)
             for topic, some in runs.items():
-                self._spread(News(topic, some))
+                self._spread(PendingHint(topic, some))
 
     def taken(self, runs: Runs) -> None:
-        """These need not be told to anybody else. See `Hints`."""
+        """No further waiters need be woken for these runs. See `Hints`."""
         with self._lock:
             for run in runs:
-                if (news := self._news.pop(run, None)) is not None:
-                    news.runs.discard(run)
+                if (hint := self._hints.pop(run, None)) is not None:
+                    hint.runs.discard(run)
 
-    def _tell_all(self, said: Collection[str]) -> None:
-        for wanted, place in self._places.items():
-            if topics := heard(wanted, said):
-                for waiter in place.waiters:
-                    self._tell(waiter, topics)
-                if not place.waiters:
-                    place.keep(topics)
+    def _notify_all(self, hints: Collection[str]) -> None:
+        for subscribed, subscription in self._subscriptions.items():
+            if topics := matching(subscribed, hints):
+                for waiter in subscription.waiters:
+                    self._notify(waiter, topics)
+                if not subscription.waiters:
+                    subscription.keep(topics)
 
-    def _tell(self, waiter: Waiter, topics: set[str]) -> None:
-        waiter.heard |= topics
+    def _notify(self, waiter: Waiter, topics: set[str]) -> None:
+        waiter.topics |= topics
         self._wake_up(waiter)
         waiter.ring()
 
-    def _spread(self, news: News) -> None:
-        for waiter in [one for one in self._blocked if self._concerns(news, one.place)]:
-            self._tell_news(waiter, news)
-        self._news |= dict.fromkeys(news.runs, news)
-        for old in {self._news.pop(run) for run in list(islice(self._news, max(0, len(self._news) - KEPT)))}:
-            self._let_go(old)
-        self._tell_more(news, len(news.runs))
+    def _spread(self, hint: PendingHint) -> None:
+        for waiter in [one for one in self._blocked if self._concerns(hint, one.subscription)]:
+            self._deliver(waiter, hint)
+        self._hints |= dict.fromkeys(hint.runs, hint)
+        for old in {self._hints.pop(run) for run in list(islice(self._hints, max(0, len(self._hints) - KEPT)))}:
+            self._expire(old)
+        self._notify_more(hint, len(hint.runs))
 
-    def _let_go(self, news: News) -> None:
-        """There is too much of it. Those who are not here hear of it when they come back, whether it is still of interest or not."""
-        for place in self._places.values():
-            if not place.waiters and self._concerns(news, place):
-                place.keep({news.topic})
+    def _expire(self, hint: PendingHint) -> None:
+        """The buffer is full. Subscriptions without a waiter get the hint with their next wait, whether it is still relevant or not."""
+        for subscription in self._subscriptions.values():
+            if not subscription.waiters and self._concerns(hint, subscription):
+                subscription.keep({hint.topic})
 
-    def _tell_more(self, news: News, number: int) -> None:
-        """Tell so many more, and look again in a while."""
-        left, news.spreading = self._tell_some(news, number), False
+    def _notify_more(self, hint: PendingHint, number: int) -> None:
+        """Wake this many more, and check again in a while."""
+        left, hint.spreading = self._notify_some(hint, number), False
         if left is not None:
-            with suppress(RuntimeError):  # its loop is closed: the process ends
-                left.call_soon_threadsafe(left.call_later, MORE_AFTER, self._untaken, news, MORE * number)
-                news.spreading = True
+            with suppress(RuntimeError):  # its loop is closed: the process is ending
+                left.call_soon_threadsafe(left.call_later, MORE_AFTER, self._untaken, hint, MORE * number)
+                hint.spreading = True
 
-    def _untaken(self, news: News, number: int) -> None:
+    def _untaken(self, hint: PendingHint, number: int) -> None:
         with self._lock:
-            if news.runs:
-                self._tell_more(news, number)
+            if hint.runs:
+                self._notify_more(hint, number)
 
-    def _tell_some(self, news: News, number: int) -> asyncio.AbstractEventLoop | None:
-        """Tell those who wait for longest and have not looked for it; the loop of the next one, if there is one."""
-        concerned = list(islice((one for one in self._asleep if self._concerns(news, one.place)), number + 1))
+    def _notify_some(self, hint: PendingHint, number: int) -> asyncio.AbstractEventLoop | None:
+        """Wake the longest waiters that have not been woken for it; returns the loop of the next one, if any."""
+        concerned = list(islice((one for one in self._asleep if self._concerns(hint, one.subscription)), number + 1))
         for waiter in concerned[:number]:
-            self._tell_news(waiter, news)
+            self._deliver(waiter, hint)
         return concerned[number].loop if len(concerned) > number else None
 
-    def _concerns(self, news: News, place: _Place) -> bool:
-        return news.told[place] < place.most and wants(place.wanted, news.topic)
+    def _concerns(self, hint: PendingHint, subscription: _Subscription) -> bool:
+        return hint.delivered[subscription] < subscription.limit and wants(subscription.topics, hint.topic)
 
-    def _tell_news(self, waiter: Waiter, news: News) -> None:
-        news.told[waiter.place] += 1
-        waiter.news.append(news)
-        self._tell(waiter, {news.topic})
+    def _deliver(self, waiter: Waiter, hint: PendingHint) -> None:
+        hint.delivered[waiter.subscription] += 1
+        waiter.hints.append(hint)
+        self._notify(waiter, {hint.topic})
 
     @contextmanager
     def waiting(
         self, topics: Collection[str], ring: Callable[[], None], *, missed: bool = True, loop: asyncio.AbstractEventLoop | None = None
     ) -> Iterator[Waiter]:
-        """Be one who waits, with what was kept. One who comes for the first time may have missed anything, unless told otherwise."""
+        """Register a waiter, with the buffered hints. The first wait of a subscription gets all topics, unless `missed` is false."""
         with self._lock:
             while self._abandoned:
                 self._give_up(self._abandoned.popleft())
@@ -206,7 +206,7 @@ class Board:
         try:
             yield waiter
         except GeneratorExit:
-            self._abandoned.append(waiter)  # by the collector, perhaps on a thread that holds the lock: the next one sees to it
+            self._abandoned.append(waiter)  # called by the garbage collector, perhaps on a thread with the lock: the next call cleans up
             raise
         except BaseException:
             with self._lock:
@@ -214,98 +214,100 @@ class Board:
             raise
         with self._lock:
             self._leave(waiter)
-            waiter.place.looking += waiter.news
+            waiter.subscription.looking += waiter.hints
 
-    def _enter(self, wanted: frozenset[str], ring: Callable[[], None], missed: bool, loop: asyncio.AbstractEventLoop | None) -> Waiter:
-        place = self._places.pop(wanted, None) or _Place(wanted, set(wanted) if missed else set())
-        self._places[wanted] = place
-        looked, place.looking = place.looking, []
+    def _enter(self, subscribed: frozenset[str], ring: Callable[[], None], missed: bool, loop: asyncio.AbstractEventLoop | None) -> Waiter:
+        subscription = self._subscriptions.pop(subscribed, None) or _Subscription(subscribed, set(subscribed) if missed else set())
+        self._subscriptions[subscribed] = subscription
+        looked, subscription.looking = subscription.looking, []
         self._pass_on(looked)
-        waiter = Waiter(ring, loop, place)
-        waiter.heard, place.kept = place.kept, set()
-        place.waiters.append(waiter)
-        place.most = max(place.most, len(place.waiters))
-        for news in dict.fromkeys(self._news.values()) if place.queues else ():
-            if not (news.spreading and loop) and self._concerns(news, place):
-                self._tell_news(waiter, news)
-        if not waiter.heard:
+        waiter = Waiter(ring, loop, subscription)
+        waiter.topics, subscription.pending = subscription.pending, set()
+        subscription.waiters.append(waiter)
+        subscription.limit = max(subscription.limit, len(subscription.waiters))
+        for hint in dict.fromkeys(self._hints.values()) if subscription.queues else ():
+            if not (hint.spreading and loop) and self._concerns(hint, subscription):
+                self._deliver(waiter, hint)
+        if not waiter.topics:
             (self._blocked if loop is None else self._asleep)[waiter] = None
-        if len(self._places) > PLACES:
+        if len(self._subscriptions) > SUBSCRIPTIONS:
             self._drop_oldest()
         return waiter
 
     def _give_up(self, waiter: Waiter) -> None:
-        """It heard, but it cannot say so."""
+        """It was woken, but its wait was cancelled."""
         self._leave(waiter)
-        waiter.place.keep(waiter.heard)
-        self._pass_on(waiter.news)
+        waiter.subscription.keep(waiter.topics)
+        self._pass_on(waiter.hints)
 
     def _leave(self, waiter: Waiter) -> None:
-        waiter.place.waiters.remove(waiter)
+        waiter.subscription.waiters.remove(waiter)
         self._wake_up(waiter)
 
     def _wake_up(self, waiter: Waiter) -> None:
         self._asleep.pop(waiter, None)
         self._blocked.pop(waiter, None)
 
-    def _pass_on(self, told: Collection[News]) -> None:
-        """One who was told has not taken it: somebody else may."""
-        for news in told:
-            if news.runs:
-                self._tell_some(news, 1)
+    def _pass_on(self, hints: Collection[PendingHint]) -> None:
+        """A woken waiter has not taken the runs: wake another."""
+        for hint in hints:
+            if hint.runs:
+                self._notify_some(hint, 1)
 
     def _drop_oldest(self) -> None:
-        oldest = next((wanted for wanted, place in self._places.items() if not place.waiters), None)
+        oldest = next((subscribed for subscribed, subscription in self._subscriptions.items() if not subscription.waiters), None)
         if oldest is not None:
-            del self._places[oldest]
+            del self._subscriptions[oldest]
 
     def forget(self) -> None:
-        """Nothing was heard for a while: whoever comes back may have missed anything."""
+        """Hints may have been missed: the next wait of every subscription returns all its topics."""
         with self._lock:
-            self._places = {wanted: place for wanted, place in self._places.items() if place.waiters}
+            self._subscriptions = {
+                subscribed: subscription for subscribed, subscription in self._subscriptions.items() if subscription.waiters
+            }
 
     async def wait(self, topics: Collection[str], timeout: float, *, missed: bool = True) -> set[str]:
         """Wait in the running event loop."""
         loop = asyncio.get_running_loop()
-        told = loop.create_future()
-        with self.waiting(topics, partial(_ring, loop, told), missed=missed, loop=loop) as waiter:
-            if waiter.heard:
-                await asyncio.sleep(0)  # however much there is to hear, others have their turn
+        woken = loop.create_future()
+        with self.waiting(topics, partial(_ring, loop, woken), missed=missed, loop=loop) as waiter:
+            if waiter.topics:
+                await asyncio.sleep(0)  # however many hints there are, other tasks get their turn
             elif not self.closed:
-                await asyncio.wait([told], timeout=timeout)
-        return waiter.heard
+                await asyncio.wait([woken], timeout=timeout)
+        return waiter.topics
 
     def block(self, topics: Collection[str], timeout: float) -> set[str]:
         """Wait on the caller's thread."""
         bell = threading.Event()
         with self.waiting(topics, bell.set) as waiter:
-            if not waiter.heard and not self.closed:
+            if not waiter.topics and not self.closed:
                 bell.wait(timeout)
-        return waiter.heard
+        return waiter.topics
 
     def close(self) -> None:
-        """Send home all who wait."""
+        """Wake all waiters for the close."""
         with self._lock:
             self.closed = True
-            for place in self._places.values():
-                for waiter in place.waiters:
+            for subscription in self._subscriptions.values():
+                for waiter in subscription.waiters:
                     waiter.ring()
 
 
-def _ring(loop: asyncio.AbstractEventLoop, told: asyncio.Future[None]) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(_settle, told)
+def _ring(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nothing waits there any more
+        loop.call_soon_threadsafe(_settle, woken)
 
 
-def _settle(told: asyncio.Future[None]) -> None:
-    if not told.done():
-        told.set_result(None)
+def _settle(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
-async def wait_anywhere(board: Board, topics: Collection[str], timeout: float) -> set[str]:
-    """Wait in the event loop that runs on this thread, or where there is none, on the thread itself without ever suspending."""
+async def wait_anywhere(waiters: Waiters, topics: Collection[str], timeout: float) -> set[str]:
+    """Wait in the event loop of this thread, or, if there is none, on the thread itself without suspending."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return board.block(topics, timeout)
-    return await board.wait(topics, timeout)
+        return waiters.block(topics, timeout)
+    return await waiters.wait(topics, timeout)

@@ -1,20 +1,24 @@
-"""What all records stand on: a store, and whoever acts through it."""
+"""Conversions between values of records and columns of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from windlass.model import Failure, Limits, Listed, Policy, Run, State
-from windlass.store.base import Row, Statement, Store, Value
+from windlass.model import Failure, Listed, Options, Policy, Run, State
+from windlass.store.base import Row
 from windlass.store.columns import LARGE
 
 _encode = msgspec.json.Encoder().encode
 _failure = msgspec.json.Decoder(Failure).decode
+
+options_of = msgspec.json.Decoder(Options).decode
+"""The options of a job or a schedule, which are stored as JSON."""
+
 _FIELDS = Run.__struct_fields__
 _STATE, _POLICY, _ERROR = _FIELDS.index("state"), _FIELDS.index("policy"), _FIELDS.index("error")
 _NO_POLICY = Policy()
@@ -22,32 +26,19 @@ _NO_POLICY = Policy()
 STATES = {state.value: state for state in State}
 
 
-NOBODYS = ("read", "claim", "lanes", "placeholder")
-"""Batches that nobody asks for by themselves."""
-
-
-class Act(NamedTuple):
-    """What somebody does, as the audit remembers it."""
-
-    who: str
-    what: str
-    subject: str
-    at: int
-
-
 def pack(rows: Any) -> str:
-    """A set as one JSON text."""
+    """A set of rows as one JSON text."""
     return _encode(rows).decode()
 
 
 @lru_cache(maxsize=1024)
 def policy_of(text: str) -> Policy:
-    """The policy a run keeps as JSON."""
+    """The policy of a run from its JSON text."""
     return msgspec.json.decode(text, type=Policy)
 
 
 def policy_text(policy: Policy) -> str | None:
-    """None for the default, which is most."""
+    """The JSON text of a policy; None for the default, which is most common."""
     return None if policy == _NO_POLICY else pack(policy)
 
 
@@ -63,7 +54,7 @@ _TEXTS: dict[str, Callable[[Any], str | None]] = {"policy": policy_text, "error"
 
 
 def storing(names: Sequence[str]) -> Callable[[Run], list[Any]]:
-    """A function that gives these columns of a run as they are stored."""
+    """A function that returns these columns of a run as they are stored."""
     read, texts = attrgetter(*names), [(place, _TEXTS[name]) for place, name in enumerate(names) if name in _TEXTS]
 
     def stored(run: Run) -> list[Any]:
@@ -76,7 +67,7 @@ def storing(names: Sequence[str]) -> Callable[[Run], list[Any]]:
 
 
 def split_time(rows: list[Row], columns: int) -> tuple[list[Row], int | None]:
-    """Rows of so many columns, and the server's time where it stands behind them."""
+    """Rows of this many columns, and the server's time where it is the column after them."""
     if not rows or len(rows[0]) == columns:
         return rows, None
     return [row[:columns] for row in rows], rows[0][columns]
@@ -97,20 +88,3 @@ def listed_of(row: Row) -> Run:
     run = run_of(row[: len(_FIELDS)])
     sizes = {name: size for name, size in zip(LARGE, row[len(_FIELDS) :], strict=True) if size is not None}
     return Listed.of(run, sizes) if sizes else run
-
-
-class Rows:
-    """Batches of named statements over any store. With an act, the first batch that writes also leaves its entry in the audit."""
-
-    def __init__(self, store: Store, act: Act | None = None, most: int = Limits().batch) -> None:
-        self.store, self._act, self._most = store, act, most
-
-    async def _batch(self, verb: str, *statements: Statement) -> list[list[Row]]:
-        if self._act is None or verb in NOBODYS:
-            return await self.store.batch(verb, statements)
-        answers = await self.store.batch(verb, (*statements, Statement("add_audit", self._act._asdict())))
-        self._act = None
-        return answers[:-1]
-
-    async def _read(self, name: str, /, **values: Value) -> list[Row]:
-        return (await self.store.batch("read", (Statement(name, values),)))[0]

@@ -1,10 +1,11 @@
-"""Loads the statements in `queries/` and the schema for one database. What differs between databases is in `DIALECTS`, and nowhere else."""
+"""Loads the statements in `queries/` and the schema for one database. All differences between databases are in `DIALECTS`."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -29,8 +30,8 @@ Fragment = Callable[[str], str]
 class Query(NamedTuple):
     """The text of a statement for one database, and whether it needs a write transaction.
 
-    Where the statement that it comes after has found nothing in the same batch, it need not be run. One that is `alone` takes its
-    time, and can be in no transaction. One that `journals` adds to the journal.
+    Where the statement that it comes after has returned no rows in the same batch, it need not be run. One that is `alone` takes its
+    time, and cannot be part of a transaction. One that `journals` adds to the journal.
     """
 
     text: str
@@ -51,18 +52,18 @@ def _set(listing: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _each(listing: str, between: str = ", ") -> str:
-    """`counts: sum(@)`: a text for each column of a list, whose name stands for every `@`."""
+    """`counts: sum(@)`: a text for each column of a list, whose name replaces every `@`."""
     name, _, text = listing.partition(":")
     return between.join(text.strip().replace("@", column) for column in LISTS[name][1])
 
 
 def _names(listing: str) -> Fragment:
-    """The columns of a list, of a table by its alias where one is told."""
+    """The columns of a list, prefixed with the alias of a table where one is given."""
     return lambda alias: _each(f"{listing}: {alias}.@" if alias else f"{listing}: @")
 
 
 def _params(integer: str) -> Fragment:
-    """Parameters for a list. PostgreSQL takes one that is null for a text where it stands in a select."""
+    """Parameters for a list. In a select, PostgreSQL takes a parameter that is null for a text."""
     return lambda listing: ", ".join(
         f"cast(:{name} as {integer})" if kind == "int" and nullable else f":{name}" for name, kind, nullable in columns(listing)
     )
@@ -84,12 +85,12 @@ def _states(listing: str) -> str:
     """`{from: succeed}`: the states from which a move is allowed, as literals, read from the machine."""
     command, _, target = listing.partition(" ")
     states = [f"'{state}'" for state in machine.sources(command, target or None)]
-    # SQLite knows a partial index only by the very form of its test: `in` with one state would not find it.
+    # SQLite uses a partial index only for the very form of its condition: `in` with one state would not match it.
     return f"= {states[0]}" if len(states) == 1 else f"in ({', '.join(states)})"
 
 
 _BARE = {"payload": "'null'", "output": "null"}
-"""What a move that is decided from a run does not need of it."""
+"""Replacements for the columns of a run that a decision about a move does not need."""
 
 
 def _text(value: str) -> Fragment:
@@ -100,10 +101,10 @@ _COMMON: dict[str, Fragment] = {name: _names(name) for name in LISTS} | {
     "from": _states,
     "each": _each,
     "all": lambda listing: _each(listing, " and "),
-    "run_within": lambda most: ", ".join(
+    "run_within": lambda limit: ", ".join(
         (
-            *(f"case when octet_length({name}) <= :{most} then {name} end" if name in LARGE else name for name in Run.__struct_fields__),
-            *(f"case when octet_length({name}) > :{most} then octet_length({name}) end" for name in LARGE),
+            *(f"case when octet_length({name}) <= :{limit} then {name} end" if name in LARGE else name for name in Run.__struct_fields__),
+            *(f"case when octet_length({name}) > :{limit} then octet_length({name}) end" for name in LARGE),
         )
     ),
     "run_bare": lambda _: ", ".join(_BARE.get(name, name) for name in Run.__struct_fields__),
@@ -139,18 +140,18 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
     "postgres": _COMMON
     | {
         "rows": _postgres_rows,
-        # No join, so no plan but a look-up for each, whatever the statistics say.
+        # No join, so the only possible plan is a lookup for each, whatever the statistics are.
         "in": lambda name: f"= any (array(select value::bigint from json_array_elements_text(:{name}::json)))",
         "in_texts": lambda name: f"= any (array(select value from json_array_elements_text(:{name}::json)))",
-        # An equality that can only be looked up: a plain one lets the planner walk a whole index it takes for short.
+        # An equality that can only be a lookup: for a plain one the planner may scan a whole index that it takes for short.
         "probe": lambda name: f"= any (array[{name}])",
         "among": lambda select: f"= any (array({select}))",
         "using": _text(""),
         "greatest": _text("greatest"),
         "least": _text("least"),
-        # Weak enough for a row that a foreign key holds: a run that an open transaction has made another one wait for.
+        # Weak enough for a row that a foreign key references: a run that an open transaction has made another one wait for.
         "skip_locked": lambda alias: f"for no key update {f'of {alias} ' if alias else ''}skip locked",
-        # What somebody is about to change, and what is locked in any way: a run that an open transaction has made another one wait for too.
+        # Skips rows that another transaction is about to change; the next one skips rows locked in any way, also by a foreign key.
         "skip_changing": _text("for share skip locked"),
         "skip_referenced": _text("for update skip locked"),
         "serial": _text("bigint generated by default as identity primary key"),
@@ -164,27 +165,27 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
             " autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);"
         ),
         "unreferenced": lambda table: f"alter table {table} drop constraint {table}_run_fkey;",
-        # Of a server that many share; what a lease was written with is compared with it.
+        # For servers with many clients: the time in a lease is compared with it.
         "and_server_time": _text(", cast(date_part('epoch', clock_timestamp()) * 1000 as bigint)"),
         "xid_index": _text("create index job_journal_xid on job_journal (xid, entry);"),
     },
 }
 
 
-def _part(found: re.Match[str], fragments: Mapping[str, Fragment], shared: Mapping[str, str]) -> str:
-    """A part by its name, with the word that stands for `@` in it; or `{among: part}`: the set that a part selects."""
-    if found[1] == "among":
-        return fragments["among"](shared[found[2].strip()])
-    return shared[found[1]].replace("@", (found[2] or "@").strip()) if found[1] in shared else found[0]
+def _part(match: re.Match[str], fragments: Mapping[str, Fragment], shared: Mapping[str, str]) -> str:
+    """A part by its name, with the word that replaces `@` in it; or `{among: part}`: the set that a part selects."""
+    if match[1] == "among":
+        return fragments["among"](shared[match[2].strip()])
+    return shared[match[1]].replace("@", (match[2] or "@").strip()) if match[1] in shared else match[0]
 
 
 def render(text: str, dialect: str, parts: Mapping[str, str] | None = None) -> str:
-    """Fill in the parts that several statements share, then what differs between databases."""
+    """Fill in the parts that several statements share, then the differences between databases."""
     fragments, shared = DIALECTS[dialect], parts or {}
     whole, before = text, ""
     while whole != before:  # a part may name another
-        whole, before = _FRAGMENT.sub(lambda found: _part(found, fragments, shared), whole), whole
-    return _FRAGMENT.sub(lambda found: fragments[found[1]]((found[2] or "").strip()), whole)
+        whole, before = _FRAGMENT.sub(lambda match: _part(match, fragments, shared), whole), whole
+    return _FRAGMENT.sub(lambda match: fragments[match[1]]((match[2] or "").strip()), whole)
 
 
 def _bound(text: str, dialect: str) -> str:
@@ -194,11 +195,11 @@ def _bound(text: str, dialect: str) -> str:
 
 
 def load(dialect: str) -> Mapping[str, Query]:
-    """All named statements for one database. One that is for another database only has no text, and a batch skips it."""
+    """All named statements for one database. One for another database only has no text, and a batch skips it."""
     text = "\n".join(_texts("queries"))
     blocks = [(*head, _COMMENT.sub("", body).strip()) for *head, body in _BLOCK.findall(text)]
-    said = Counter((kind, name, only) for kind, name, _, only, _ in blocks)
-    if twice := [name for (_, name, _), number in said.items() if number > 1]:
+    counts = Counter((kind, name, only) for kind, name, _, only, _ in blocks)
+    if twice := [name for (_, name, _), number in counts.items() if number > 1]:
         raise ValueError(f"{', '.join(twice)}: two statements or parts of the same name")
     parts = {name: body for kind, name, _, only, body in blocks if kind == "fragment" and only in ("", dialect)}
     queries = {name: Query("", writes=False) for kind, name, *_ in blocks if kind == "name"}
@@ -210,6 +211,7 @@ def load(dialect: str) -> Mapping[str, Query]:
     return queries
 
 
+@cache
 def migrations(dialect: str) -> list[str]:
     """The schema's steps in order; step n brings the schema to version n."""
     return [render(_COMMENT.sub("", text), dialect) for text in _texts("schema")]

@@ -1,4 +1,4 @@
-"""What tests of windlass, and tests of what is built on it, start from."""
+"""Tools for tests of windlass, and of applications built on it."""
 
 from windlass.clock import ManualClock
 from windlass.testing.apps import AsyncInMemory, Enqueued, InMemory, fixture, in_memory

@@ -1,4 +1,4 @@
-"""An app in memory for tests: its clock stands still, its runs are done when the test says so, and what was enqueued can be asserted.
+"""An app in memory for tests: its clock stands still, `drain` executes its runs, and enqueued runs can be asserted.
 
 with in_memory(app) as queue:
     register("ann@example.org")                         # calls send_mail.enqueue(...)
@@ -39,21 +39,21 @@ from windlass.worker.context import enter
 from windlass.worker.port import Port
 
 NOT_HANDED_OUT = (State.WAITING, State.SCHEDULED, State.QUEUED)
-MOST = 1_000
+LIMIT = 1_000
 PATIENCE = 5.0  # seconds for a worker to end after the test itself was interrupted
 CORES, MEMORY = 2**20, 2**40
 FOR_EVER = Limits().duration
 SHOWN = 20
-OPENS = ("next_gate", "next_slot_end", "next_look")
-"""What time brings to queued runs: a rate lets the next one in, a direct call or a lease is over."""
-ENDLESS = "A job that fails, snoozes or enqueues itself again and again never ends; if there is so much to do, say drain(most=...)."
-HELD = "Let the clock move on with drain(scheduled=True), or do away with what holds them back."
+OPENS = ("next_limiter", "next_slot_end", "next_lease_check")
+"""Blockers that time removes: a rate, a direct call, a lease."""
+ENDLESS = "A job that fails, snoozes or enqueues itself again and again never ends; if there really are that many, use drain(limit=...)."
+HELD = "Let the clock move on with drain(scheduled=True), or remove what blocks them."
 
 AnyJob = Definition[..., Any] | str
 
 
 class Enqueued(Struct, frozen=True):
-    """A run that nobody has begun, with its payload as plain values."""
+    """A run that has not started, with its payload as plain values."""
 
     job: str
     payload: Any
@@ -65,7 +65,7 @@ class Enqueued(Struct, frozen=True):
 
 
 class Base:
-    """What both colours share: looking at what is enqueued."""
+    """Shared by both queues: inspecting enqueued runs."""
 
     def __init__(self, app: App | AsyncApp, clock: ManualClock) -> None:
         self._app, self.clock = app, clock
@@ -76,46 +76,46 @@ class Base:
     def _engine(self) -> Engine:
         return self._app.engine
 
-    # Looking
+    # Inspecting
 
     def define(self, *names: str) -> None:
-        """Have these jobs exist, which another program defines and this one enqueues by name."""
+        """Define these jobs, which another program defines and this one enqueues by name."""
         for name in names:
             run_sync(self._engine.define(name))
 
     def enqueued(self, job: AnyJob | None = None) -> list[Enqueued]:
-        """What nobody has begun, of one job or of all: first what was enqueued first."""
+        """Runs that have not started, of one job or of all, oldest first."""
         runs = run_sync(_listed(self._engine, *NOT_HANDED_OUT))
         name = None if job is None else _name(job)
-        chosen = sorted((run for run in runs if name in (None, run.job)), key=lambda run: run.seq)
-        return [Enqueued(run.job, json.decode(run.payload), run) for run in chosen]
+        matches = sorted((run for run in runs if name in (None, run.job)), key=lambda run: run.seq)
+        return [Enqueued(run.job, json.decode(run.payload), run) for run in matches]
 
-    def assert_enqueued(self, job: AnyJob, /, *arguments: Any, count: int | None = None, **named: Any) -> None:
-        """Fail unless there is a run of the job with these arguments among its own; with `count`, unless there are so many.
+    def assert_enqueued(self, job: AnyJob, /, *arguments: Any, count: int | None = None, **keywords: Any) -> None:
+        """Fail unless there is a run of the job with these arguments among its own; with `count`, unless there are exactly this many.
 
-        Options are part of it where the job says some: `assert_enqueued(mail.options(queue="slow", delay=60), to="ann")`.
+        Options of the job are compared as well: `assert_enqueued(mail.options(queue="slow", delay=60), to="ann")`.
         """
         __tracebackhide__ = True
-        wanted = self._wanted(job, arguments, named)
-        found = sum(map(wanted.fits, self.enqueued()))
-        if found != count if count is not None else not found:
-            number = "No run" if not found else f"{found} run{'s' if found > 1 else ''}"
-            raise AssertionError(self._told(f"{number} of {wanted}{'' if count is None else f', not {count}'}."))
+        matcher = self._wanted(job, arguments, keywords)
+        number = sum(map(matcher.fits, self.enqueued()))
+        if number != count if count is not None else not number:
+            runs = "No run" if not number else f"{number} run{'s' if number > 1 else ''}"
+            raise AssertionError(self._told(f"{runs} of {matcher}{'' if count is None else f', not {count}'}."))
 
-    def refute_enqueued(self, job: AnyJob, /, *arguments: Any, **named: Any) -> None:
+    def refute_enqueued(self, job: AnyJob, /, *arguments: Any, **keywords: Any) -> None:
         """Fail if there is a run of the job with these arguments among its own."""
         __tracebackhide__ = True
-        wanted = self._wanted(job, arguments, named)
-        found = sum(map(wanted.fits, self.enqueued()))
-        if found:
-            raise AssertionError(self._told(f"{found} run{'s' if found > 1 else ''} of {wanted}, where there should be none."))
+        matcher = self._wanted(job, arguments, keywords)
+        number = sum(map(matcher.fits, self.enqueued()))
+        if number:
+            raise AssertionError(self._told(f"{number} run{'s' if number > 1 else ''} of {matcher}, where there should be none."))
 
-    def _wanted(self, job: AnyJob, arguments: tuple[Any, ...], named: dict[str, Any]) -> Wanted:
+    def _wanted(self, job: AnyJob, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> RunMatcher:
         known = self._app.jobs.get(job) if isinstance(job, str) else job
         if known is None:
-            return Wanted(NewRun(_name(job)), _whole(arguments, named))
-        given = _given(known, arguments, named)
-        return Wanted(new_run(known.name, None, known._said, self.clock.now()), given)
+            return RunMatcher(NewRun(_name(job)), _whole(arguments, keywords))
+        payload = _given(known, arguments, keywords)
+        return RunMatcher(new_run(known.name, None, known._options, self.clock.now()), payload)
 
     def _told(self, what: str) -> str:
         there = self.enqueued()
@@ -130,12 +130,12 @@ class Base:
     # Working
 
     def _handlers(self) -> dict[str, Handler]:
-        """The app's own, but for those that would run in a process: there, the app would not be in memory."""
+        """The app's own jobs, with process jobs on the test's thread: in another process, the app would not be in memory."""
         handlers = (job.handler for job in self._app.jobs.values())
         return {handler.name: replace(handler, kind="thread") if handler.kind == "process" else handler for handler in handlers}
 
-    async def _work(self, scheduled: bool, bounds: Bounds, handlers: dict[str, Handler]) -> list[Run]:
-        await self._ended()  # what ended before is not what this drain has done
+    async def _work(self, scheduled: bool, bounds: DrainBounds, handlers: dict[str, Handler]) -> list[Run]:
+        await self._ended()  # runs that ended before do not count for this drain
         await self._plan()
         while True:
             await self._engine.sweep()
@@ -144,25 +144,25 @@ class Base:
                 await self._round(bounds, handlers)
             if bounds.claimed > claimed:
                 continue
-            if queued and bounds.claimed >= bounds.most:
+            if queued and bounds.claimed >= bounds.limit:
                 return await self._left_over(bounds)
             if scheduled and await self._move_on():
                 continue
             return await self._left_over(bounds) if queued else await self._ended()
 
     async def _plan(self) -> None:
-        """Have the schedules that the code defines fire from now on; those there are already stay as they are."""
+        """Make the schedules of the code fire from now on; existing ones stay as they are."""
         for key in self._app.planned.keys() - self._planned:
             await self._app._schedule(self._engine, self._app.planned[key], by_code=True)
             self._planned.add(key)
 
     async def _move_on(self) -> bool:
-        """Let time pass until a run is due, or something opens for those that are queued; False when time brings neither.
+        """Advance the clock until a run is due, or a limit admits queued runs; False if time brings neither.
 
-        Schedules have no end, so they are not waited for; those that fire on the way do.
+        Schedules never end, so it does not wait for them; those whose instants pass meanwhile fire.
         """
         now = self.clock.now()
-        times = {name: at for name, at in (await self._engine.records.next_times(now)).items() if at > now}
+        times = {name: at for name, at in (await self._engine.records.sweeps.next_times(now)).items() if at > now}
         waited = [times[name] for name in OPENS if name in times] if await self._first(State.QUEUED) else []
         if run := await self._first(State.SCHEDULED):
             waited.append(run.due_at)
@@ -170,17 +170,16 @@ class Base:
             self.clock.advance(max(0, min(*waited, times.get("next_schedule", waited[0])) - now))
         return bool(waited)
 
-    async def _round(self, bounds: Bounds, handlers: dict[str, Handler]) -> None:
-        """Let a worker with one slot, which can take anything, do what is there."""
+    async def _round(self, bounds: DrainBounds, handlers: dict[str, Handler]) -> None:
+        """Run a worker with one slot, which can take any run, until there is nothing to do."""
         engine = self._engine
-        await engine.refresh_lanes()
-        tags = {tag for lane in engine.lanes.all for tag in lane.requires.tags}
+        tags = {tag for lane in (await engine.records.lanes.after(0)).lanes for tag in lane.requires.tags}
         info = WorkerInfo(f"test-{self.clock.nonce()}", tags=tuple(sorted(tags)), cores=CORES, memory=MEMORY)
         port = cast("Port", BoundedPort(engine, bounds))
         await Worker(port, handlers, self.clock, info, lease=engine.limits.lease).run(until_idle=True)
 
-    async def _left_over(self, bounds: Bounds) -> list[Run]:
-        """Why a round did nothing although there is something to do: as many executions as allowed, or what holds each run back."""
+    async def _left_over(self, bounds: DrainBounds) -> list[Run]:
+        """Why a round did nothing although runs are left: the limit of executions, or what blocks each run."""
         if bounds.interrupt is not None:
             return []
         runs = await _listed(self._engine, *NOT_HANDED_OUT)
@@ -188,11 +187,11 @@ class Base:
         rest = ", ".join(f"{number} of {job}" for job, number in sorted(left.items()))
         reasons = [f"  {run.job} {run.id}: {why}" for run in runs[:SHOWN] if (why := await self._why(run))]
         more = [f"  and {len(runs) - SHOWN} more"] if len(runs) > SHOWN else []
-        said = f"drain() stopped after {bounds.claimed:,} executions; still enqueued: {rest}."
-        raise LimitReached("\n".join([said, *reasons, *more]), hint=ENDLESS if bounds.claimed >= bounds.most else HELD)
+        options = f"drain() stopped after {bounds.claimed:,} executions; still enqueued: {rest}."
+        raise LimitReached("\n".join([options, *reasons, *more]), hint=ENDLESS if bounds.claimed >= bounds.limit else HELD)
 
     async def _why(self, run: Run) -> str:
-        """What holds a run back, but for the want of a worker: this drain has had one that takes anything."""
+        """What blocks a run, except the lack of a worker: this drain had one that takes any run."""
         return " ".join(reason.text for reason in await self._engine.why(run.id) if reason.code != "no_worker")
 
     async def _first(self, state: State) -> Run | None:
@@ -202,7 +201,7 @@ class Base:
         return None
 
     async def _ended(self) -> list[Run]:
-        """What has ended since this was last asked, in that order."""
+        """The runs that have ended since the last call, in that order."""
         ended = []
         while (tail := await self._engine.tail(self._cursor)).entries:
             ended += [entry.run for entry in tail.entries if entry.state in ENDED]
@@ -213,13 +212,13 @@ class Base:
 class InMemory(Base):
     """An App in memory."""
 
-    def drain(self, *, scheduled: bool = False, most: int = MOST) -> list[Run]:
-        """Do what is due, one run after the other, until nothing is left; the runs that have ended, in that order.
+    def drain(self, *, scheduled: bool = False, limit: int = LIMIT) -> list[Run]:
+        """Execute due runs, one after the other, until nothing is left; returns the runs that have ended, in that order.
 
         With `scheduled`, the clock moves on to whatever is due next, retries included, and to when a limit lets the next one in.
         Plain functions run on this thread.
         """
-        bounds, desk = Bounds(most), Desk()
+        bounds, desk = DrainBounds(limit), CallerThread()
         handlers = {
             name: desk.taking(handler, bounds) if handler.kind == "thread" else handler for name, handler in self._handlers().items()
         }
@@ -229,13 +228,13 @@ class InMemory(Base):
 class AsyncInMemory(Base):
     """An AsyncApp in memory."""
 
-    async def drain(self, *, scheduled: bool = False, most: int = MOST) -> list[Run]:
-        """Do what is due, one run after the other, until nothing is left; the runs that have ended, in that order.
+    async def drain(self, *, scheduled: bool = False, limit: int = LIMIT) -> list[Run]:
+        """Execute due runs, one after the other, until nothing is left; returns the runs that have ended, in that order.
 
         With `scheduled`, the clock moves on to whatever is due next, retries included, and to when a limit lets the next one in.
         Coroutine functions run in this event loop.
         """
-        bounds = Bounds(most)
+        bounds = DrainBounds(limit)
         handlers = {name: bounds.watching(handler) if handler.kind == "async" else handler for name, handler in self._handlers().items()}
         ended = await self._work(scheduled, bounds, handlers)
         if bounds.interrupt is not None:
@@ -243,17 +242,17 @@ class AsyncInMemory(Base):
         return ended
 
 
-class Bounds:
+class DrainBounds:
     """How much a drain may still do, and what has interrupted it."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.claimed = most, 0
+    def __init__(self, limit: int) -> None:
+        self.limit, self.claimed = limit, 0
         self.interrupt: BaseException | None = None
 
     def caught(self, error: BaseException) -> None:
-        """Stop for what speaks to the test, such as Ctrl-C or pytest.fail(), and not to the attempt."""
+        """Stop for exceptions that are meant for the test, such as Ctrl-C or pytest.fail(), and not for the attempt."""
         if not isinstance(error, Exception | asyncio.CancelledError | Stopped | SystemExit):
-            self.interrupt, self.most = error, 0
+            self.interrupt, self.limit = error, 0
 
     def watching(self, handler: Handler) -> Handler:
         """A coroutine function whose interrupts are caught."""
@@ -271,33 +270,33 @@ class Bounds:
 
 
 class BoundedPort:
-    """The engine, without anything to claim once the bounds are reached."""
+    """The engine, which claims nothing once the bounds are reached."""
 
-    def __init__(self, engine: Engine, bounds: Bounds) -> None:
+    def __init__(self, engine: Engine, bounds: DrainBounds) -> None:
         self._engine, self._bounds = engine, bounds
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     async def claim(self, worker: WorkerInfo, *, count: int, lease: int, token: str | None = None) -> list[Run]:
-        if self._bounds.claimed >= self._bounds.most:
+        if self._bounds.claimed >= self._bounds.limit:
             return []
         runs = await self._engine.claim(worker, count=count, lease=lease, token=token)
         self._bounds.claimed += len(runs)
         return runs
 
 
-class Desk:
-    """The test's own thread, where plain functions run while the worker's loop has a thread beside it.
+class CallerThread:
+    """The test's own thread, on which plain functions run while the worker's loop has a separate thread.
 
-    So they find what belongs to the test's thread, such as a connection or a transaction, and may call asyncio.run.
+    So they can use what belongs to the test's thread, such as a connection or a transaction, and may call asyncio.run.
     """
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
-    def taking(self, handler: Handler, bounds: Bounds) -> Handler:
-        """A plain function that is called at the desk."""
+    def taking(self, handler: Handler, bounds: DrainBounds) -> Handler:
+        """A plain function that is called on the test's thread."""
         assert handler.call is not None
         function = handler.call
 
@@ -317,8 +316,8 @@ class Desk:
 
         return replace(handler, call=call)
 
-    def serve(self, work: Callable[[], list[Run]], bounds: Bounds) -> list[Run]:
-        """Do the work on a thread of its own, and here what it puts on the desk; its result."""
+    def serve(self, work: Callable[[], list[Run]], bounds: DrainBounds) -> list[Run]:
+        """Run the coroutine on a separate thread, and its queued calls here; returns its result."""
         answer: Future[list[Run]] = Future()
 
         def beside() -> None:
@@ -334,65 +333,65 @@ class Desk:
             while (call := self._inbox.get()) is not None:
                 call()
         finally:
-            bounds.most = 0
+            bounds.limit = 0
             thread.join(PATIENCE)
         if bounds.interrupt is not None:
             raise bounds.interrupt
         return answer.result()
 
 
-class Wanted:
-    """What a run must be like to be the one that is asked for."""
+class RunMatcher:
+    """The conditions that an enqueued run must meet."""
 
-    def __init__(self, new: NewRun, given: Any) -> None:
+    def __init__(self, new: NewRun, payload: Any) -> None:
         if new.key is not None or new.after or new.options.requires is not None:
-            raise BadInput("A key, predecessors and requirements cannot be asserted.", hint="Look at queue.enqueued() yourself.")
-        self._job, self._due_at, self._given = new.job, new.due_at, given
+            raise BadInput("A key, predecessors and requirements cannot be asserted.", hint="Check queue.enqueued() yourself.")
+        self._job, self._due_at, self._given = new.job, new.due_at, payload
         self._options = {name: value for name, value in asdict(new.options).items() if value is not None}
 
     def fits(self, item: Enqueued) -> bool:
-        return item.job == self._job and _within(self._given, item.payload) and self._as_said(item.run)
+        return item.job == self._job and _within(self._given, item.payload) and self._has_options(item.run)
 
-    def _as_said(self, run: Run) -> bool:
-        said = all(getattr(run if hasattr(run, name) else run.policy, name) == value for name, value in self._options.items())
-        return said and self._due_at in (None, run.due_at)
+    def _has_options(self, run: Run) -> bool:
+        options = all(getattr(run if hasattr(run, name) else run.policy, name) == value for name, value in self._options.items())
+        return options and self._due_at in (None, run.due_at)
 
     def __str__(self) -> str:
-        said = [f", {name} {value}" for name, value in self._options.items()]
+        options = [f", {name} {value}" for name, value in self._options.items()]
         due = [] if self._due_at is None else [f", due {_moment(self._due_at)}"]
-        arguments = "" if self._given == {} else f" with {json.dump(self._given, most=2**20)}"
-        return f"{self._job!r}{arguments}{''.join(said + due)} is enqueued"
+        arguments = "" if self._given == {} else f" with {json.dump(self._given, limit=2**20)}"
+        return f"{self._job!r}{arguments}{''.join(options + due)} is enqueued"
 
 
 def _moment(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
 
 
-def _within(given: Any, payload: Any) -> bool:
-    """Whether each member that is asked for is there; whatever is no object must be equal."""
-    if isinstance(given, dict) and isinstance(payload, dict):
-        return all(name in payload and payload[name] == value for name, value in given.items())
-    return bool(given == payload)
+def _within(part: Any, payload: Any) -> bool:
+    """Whether each expected member is there; values that are not objects must be equal."""
+    if isinstance(part, dict) and isinstance(payload, dict):
+        return all(name in payload and payload[name] == value for name, value in part.items())
+    return bool(part == payload)
 
 
 def _name(job: AnyJob) -> str:
     return job if isinstance(job, str) else job.name
 
 
-def _given(job: Definition[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Some of a job's arguments, as they are in a payload; TypeError for those it does not have."""
+def _given(job: Definition[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Some of a job's arguments, as they are in a payload; TypeError for unknown ones."""
     if job.signature is None:
-        return _whole(arguments, named)
+        return _whole(arguments, keywords)
     signature = inspect.signature(job.function)
     parameters = list(signature.parameters.values())[int(job.signature.takes_context) :]
-    return plain(signature.replace(parameters=parameters).bind_partial(*arguments, **named).arguments)
+    return plain(signature.replace(parameters=parameters).bind_partial(*arguments, **keywords).arguments)
 
 
-def _whole(arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """The payload of a job that has no signature here: members by name, or one argument, which is the whole."""
-    if len(arguments) > 1 or (arguments and named):
+def _whole(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """The payload of a job that has no signature here: members by name, or one argument, which is the whole payload."""
+    if len(arguments) > 1 or (arguments and keywords):
         raise TypeError("a job without a signature has one payload: give it whole, or some of its members by name")
-    return plain(arguments[0] if arguments else named)
+    return plain(arguments[0] if arguments else keywords)
 
 
 async def _pages(engine: Engine, state: State) -> AsyncIterator[Run]:
@@ -416,9 +415,9 @@ def in_memory(app: App, *, clock: ManualClock | None = None) -> Iterator[InMemor
 def in_memory(app: AsyncApp, *, clock: ManualClock | None = None) -> Iterator[AsyncInMemory]: ...
 @contextmanager
 def in_memory(app: App | AsyncApp, *, clock: ManualClock | None = None) -> Iterator[Any]:
-    """Have an app keep its runs in memory, with a clock that stands still, for the block; afterwards everything is as before."""
+    """Keep an app's runs in memory, with a clock that stands still, for the block; afterwards the app is restored."""
     clock = clock or ManualClock()
-    # Nothing is pruned but what has a time of its own, so that a test may move the clock by a year and still look at everything.
+    # Only runs with a time of their own are pruned, so that a test may move the clock by a year and still inspect everything.
     with app.in_memory(clock, replace(app.limits, keep_succeeded=FOR_EVER, keep_others=FOR_EVER)):
         queue = InMemory(app, clock) if isinstance(app, App) else AsyncInMemory(app, clock)
         run_sync(queue._plan())
@@ -426,7 +425,7 @@ def in_memory(app: App | AsyncApp, *, clock: ManualClock | None = None) -> Itera
 
 
 def fixture(app: App | AsyncApp) -> Any:
-    """A pytest fixture, named as the variable it is given to: `queue = fixture(app)` in conftest.py."""
+    """A pytest fixture, named after its variable: `queue = fixture(app)` in conftest.py."""
     import pytest
 
     @pytest.fixture

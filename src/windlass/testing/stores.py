@@ -4,8 +4,8 @@
     def test_my_store(case, tmp_path):
         asyncio.run(conform(case, lambda clock: MyStore(tmp_path / "store", clock)))
 
-A store that blocks is driven by `run_sync` instead of `asyncio.run`. The cases speak of behaviour: first of the seam itself,
-then of what the engine promises over it.
+A blocking store is driven by `run_sync` instead of `asyncio.run`. The cases test behaviour: first that of the store itself,
+then the engine's promises on top of it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from windlass import payload as json
+from windlass.answers import Outcome
 from windlass.clock import ManualClock
-from windlass.engine import Engine, Outcome
+from windlass.engine import Engine
 from windlass.errors import Conflict, LeaseLost, StoreError, WindlassError
 from windlass.machine import Fail, Succeed
 from windlass.model import Created, Entry, Failure, Key, NewRun, Options, Receipt, Run, State, WorkerInfo, place
@@ -46,7 +47,7 @@ TEXTS = (
 
 
 class Stores:
-    """Stores on the same data, which is empty at first, and the one clock they share."""
+    """Stores on the same data, which is empty at first, and the clock they share."""
 
     def __init__(self, open_store: Callable[[ManualClock], Store]) -> None:
         self.clock = ManualClock()
@@ -58,7 +59,7 @@ class Stores:
         return self._opened[-1]
 
     async def engine(self, **options: Any) -> Engine:
-        """An engine with a store and a memory of its own, which knows a job called "job"."""
+        """An engine with its own store and cache, and a defined job called "job"."""
         engine = Engine(self.another(), self.clock)
         await engine.define("job", options=Options(**options))
         return engine
@@ -78,7 +79,7 @@ def _case(function: Case) -> Case:
 
 
 async def conform(case: Case, open_store: Callable[[ManualClock], Store]) -> None:
-    """Run one case. `open_store` gives a store on data that is empty at the first call, and one more on the same data at each other."""
+    """Run one case. The first call of `open_store` opens empty data, each further call opens the same data."""
     stores = Stores(open_store)
     try:
         await case(stores)
@@ -87,7 +88,7 @@ async def conform(case: Case, open_store: Callable[[ManualClock], Store]) -> Non
 
 
 async def together(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """Do all of it at once: on the loop that runs, or on threads where the store blocks."""
+    """Run all of them at once: in the running loop, or on threads where the store blocks."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -98,7 +99,7 @@ async def together(*work: Coroutine[Any, Any, T]) -> list[T]:
 
 @contextmanager
 def refused(kind: type[WindlassError]) -> Iterator[None]:
-    """What is inside must raise this error, with a way out in its text."""
+    """The block must raise this error, with a hint in its text."""
     try:
         yield
     except kind as error:
@@ -108,7 +109,7 @@ def refused(kind: type[WindlassError]) -> Iterator[None]:
         raise AssertionError(f"{kind.__name__} was not raised")
 
 
-# The words of the seam
+# Statements
 
 
 def _define(name: str, payload: str = "{}", *, handler: str | None = "handler", now: int = 1) -> Statement:
@@ -129,7 +130,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 
 def _refuse() -> Statement:
-    """A statement that finds its unique key taken: how a batch says "then nothing at all"."""
+    """A statement whose unique key is taken: how a batch is refused as a whole."""
     return Statement(
         "refuse_create",
         {"d": "[]", "k": "[]", "predecessors": "[]", "controls": None, "definitions": 1, "keys": 0, "expected": 0, "now": 1},
@@ -181,7 +182,7 @@ async def a_batch_is_all_or_nothing(stores: Stores) -> None:
 @_case
 async def a_taken_key_is_a_conflict_again_and_again(stores: Stores) -> None:
     store = stores.another()
-    for n in range(20):  # an error must not wear the store out
+    for n in range(20):  # an error must not use up the store's resources
         with refused(Conflict):
             await store.batch("define", [_refuse()])
         await store.batch("define", [_define(f"job {n:02}")])
@@ -231,8 +232,8 @@ async def texts_and_numbers_come_back_equal(stores: Stores) -> None:
 async def a_set_comes_back_equal(stores: Stores) -> None:
     engine, far = await stores.engine(), 2**42
     news = [NewRun("job", text, Options(priority=n - 4, max_attempts=n + 1), due_at=far + n) for n, text in enumerate(TEXTS)]
-    for n, made in enumerate(await engine.create(news)):
-        run = await engine.get(made.id)
+    for n, created in enumerate(await engine.create(news)):
+        run = await engine.get(created.id)
         assert json.decode(run.payload) == TEXTS[n]
         assert (run.priority, run.max_attempts, run.due_at, run.position) == (n - 4, n + 1, far + n, place(far + n, n))
         assert (run.max_runtime, run.retry_of, run.token) == (None, None, None)
@@ -242,7 +243,7 @@ async def a_set_comes_back_equal(stores: Stores) -> None:
 async def ten_thousand_rows_travel_as_one_set(stores: Stores) -> None:
     engine = await stores.engine()
     ids = await _made(engine, 10_000)
-    assert len(await engine.records.seqs(ids)) == 10_000
+    assert len(await engine.records.runs.seqs(ids)) == 10_000
     first = await engine.claim(WorkerInfo("w", slots=1_000), count=1_000)
     assert [run.id for run in first] == ids[:1_000]
     assert len(await engine.report_many(_outcomes(first))) == 1_000
@@ -268,8 +269,8 @@ async def one_of_many_fails_alone(stores: Stores) -> None:
             return False
         return True
 
-    made = await together(*(attempt(n) for n in range(30)))
-    assert made == [n % 3 != 0 for n in range(30)]
+    answers = await together(*(attempt(n) for n in range(30)))
+    assert answers == [n % 3 != 0 for n in range(30)]
     assert _names(await _jobs(store, *(f"job {n:02}" for n in range(30)))) == [f"job {n:02}" for n in range(30) if n % 3]
     assert int((await _jobs(store, "last"))[0][3]) % 3 != 0
 
@@ -321,7 +322,7 @@ async def a_closed_store_says_so(stores: Stores) -> None:
 
 
 async def _made(engine: Engine, count: int, **fields: Any) -> list[str]:
-    return [made.id for made in await engine.create([NewRun("job", **fields) for _ in range(count)])]
+    return [created.id for created in await engine.create([NewRun("job", **fields) for _ in range(count)])]
 
 
 def _token(run: Run) -> str:
@@ -338,7 +339,7 @@ async def _moves(engine: Engine, run_id: str) -> list[str]:
 
 
 async def _ended(engine: Engine, ids: Sequence[str]) -> None:
-    """Each of these has ended well, once."""
+    """Each of these has succeeded, once."""
     for run_id in ids:
         moves = await _moves(engine, run_id)
         assert moves.count("succeed") == 1, moves
@@ -356,8 +357,8 @@ async def runs_are_claimed_in_exact_order(stores: Stores) -> None:
     stores.clock.advance(-1)
     between = await _made(engine, 1)
     expected = [*urgent, *first, *between, *last]
-    taken = [run.id for _ in range(4) for run in await other.claim(MANY, count=2)]
-    assert taken == expected
+    ids = [run.id for _ in range(4) for run in await other.claim(MANY, count=2)]
+    assert ids == expected
 
 
 @_case
@@ -374,13 +375,13 @@ async def each_run_is_given_once_and_no_claim_is_empty_while_there_are_runs(stor
 async def claims_that_are_made_together_each_get_their_own(stores: Stores) -> None:
     engines = [await stores.engine() for _ in range(3)]
     ids = await _made(engines[0], 30)
-    asked = [[engine.asking(WorkerInfo(f"{n}{m}", slots=9), count=m + 1) for m in range(3)] for n, engine in enumerate(engines)]
-    calls = await together(*(engine.claim_many(asks) for engine, asks in zip(engines, asked, strict=True)))
+    requests = [[engine.asking(WorkerInfo(f"{n}{m}", slots=9), count=m + 1) for m in range(3)] for n, engine in enumerate(engines)]
+    calls = await together(*(engine.claim_many(asks) for engine, asks in zip(engines, requests, strict=True)))
     answers = [answer for call in calls for answer in call]
     assert [len(answer) if isinstance(answer, list) else answer for answer in answers] == [1, 2, 3] * 3
-    taken = [run for answer in answers if isinstance(answer, list) for run in answer]
-    assert len({run.id for run in taken} & set(ids)) == 18
-    assert len({(run.worker, run.token) for run in taken}) == 9
+    runs = [run for answer in answers if isinstance(answer, list) for run in answer]
+    assert len({run.id for run in runs} & set(ids)) == 18
+    assert len({(run.worker, run.token) for run in runs}) == 9
 
 
 @_case
@@ -389,9 +390,9 @@ async def a_worker_with_one_slot_holds_one_run(stores: Stores) -> None:
     await _made(engines[0], 5)
     for _ in range(5):
         claims = await together(*(engine.claim(WorkerInfo("w")) for engine in engines))
-        held = [run for claim in claims for run in claim]
-        assert len(held) == 1
-        await engines[0].report(held[0].id, Succeed(token=held[0].token))
+        runs = [run for claim in claims for run in claim]
+        assert len(runs) == 1
+        await engines[0].report(runs[0].id, Succeed(token=runs[0].token))
 
 
 @_case
@@ -418,16 +419,16 @@ async def a_late_worker_cannot_overwrite(stores: Stores) -> None:
 async def many_start_at_once_each_under_its_token(stores: Stores) -> None:
     engines = [await stores.engine() for _ in range(3)]
     ids = await _made(engines[0], 20)
-    held = [Held(run.seq, _token(run)) for run in await engines[0].claim(MANY, count=20)]
-    wrong = [Held(item.seq, "x" * 22) for item in held]
-    answers = await together(*(engine.start_many([*held, *wrong]) for engine in engines))
-    assert answers == [set(held)] * 3
+    leases = [Held(run.seq, _token(run)) for run in await engines[0].claim(MANY, count=20)]
+    wrong = [Held(item.seq, "x" * 22) for item in leases]
+    answers = await together(*(engine.start_many([*leases, *wrong]) for engine in engines))
+    assert answers == [set(leases)] * 3
     assert [await _moves(engines[0], run_id) for run_id in ids] == [["create", "claim", "start"]] * 20
 
 
 @_case
 async def a_revision_is_journaled_once(stores: Stores) -> None:
-    """The journal's key: a batch with a second entry for a revision happens not at all, whatever its own guards let through."""
+    """The journal's key: a batch with a second entry for a revision is refused as a whole, whatever its own guards admit."""
     engine = await stores.engine()
     (run_id,) = await _made(engine, 1)
     (run,) = await engine.claim(MANY)
@@ -448,12 +449,12 @@ async def progress_travels_with_a_beat(stores: Stores) -> None:
     engine, other = await stores.engine(), await stores.engine()
     await _made(engine, 2)
     runs = await engine.claim(MANY, count=2)
-    told, silent = (Held(run.seq, _token(run)) for run in runs)
-    await engine.beat([told, silent], progress={told: '{"done": 1}'})
-    await engine.beat([told, silent])
+    reporting, silent = (Held(run.seq, _token(run)) for run in runs)
+    await engine.beat([reporting, silent], progress={reporting: '{"done": 1}'})
+    await engine.beat([reporting, silent])
     assert [(await other.get(run.id)).progress for run in runs] == ['{"done": 1}', None]
     assert [(await other.get(run.id)).rev for run in runs] == [run.rev for run in runs]
-    await engine.report(runs[0].id, Fail(token=told.token, error=BOOM, delay=0))
+    await engine.report(runs[0].id, Fail(token=reporting.token, error=BOOM, delay=0))
     (again,) = await other.claim(MANY)
     assert (again.id, again.progress) == (runs[0].id, None)
 
@@ -496,23 +497,25 @@ async def the_same_claim_gets_the_same_runs(stores: Stores) -> None:
 @_case
 async def a_key_makes_one_run(stores: Stores) -> None:
     engines = [await stores.engine() for _ in range(4)]
-    for lasts in (Key("a"), Key("b", lasts="forever"), Key("c", lasts="time", period=1_000)):
-        answers = [made for call in await together(*(engine.create([NewRun("job", key=lasts)]) for engine in engines * 2)) for made in call]
-        assert [made.created for made in answers].count(True) == 1
-        assert len({made.id for made in answers}) == 1
+    for ttl in (Key("a"), Key("b", ttl="forever"), Key("c", ttl=1_000)):
+        answers = [
+            created for call in await together(*(engine.create([NewRun("job", key=ttl)]) for engine in engines * 2)) for created in call
+        ]
+        assert [created.created for created in answers].count(True) == 1
+        assert len({created.id for created in answers}) == 1
 
 
 @_case
 async def a_key_is_free_when_its_run_has_ended_or_its_time_is_over(stores: Stores) -> None:
     engine, other = await stores.engine(), await stores.engine()
-    keys = Key("a"), Key("b", lasts="forever"), Key("c", lasts="time", period=1_000)
+    keys = Key("a"), Key("b", ttl="forever"), Key("c", ttl=1_000)
     news = [NewRun("job", key=key) for key in keys]
     first = await engine.create(news)
     await engine.report_many(_outcomes(await engine.claim(MANY, count=3)))
-    assert [made.created for made in await other.create(news)] == [True, False, False]
+    assert [created.created for created in await other.create(news)] == [True, False, False]
     stores.clock.advance(1_000)
     second = await other.create(news)
-    assert [made.created for made in second] == [False, False, True]
+    assert [created.created for created in second] == [False, False, True]
     assert second[1] == Created(first[1].id, created=False)
 
 
@@ -522,8 +525,8 @@ async def keys_in_any_order_do_not_deadlock(stores: Stores) -> None:
     for turn in range(10):
         news = [NewRun("job", key=Key(f"{turn} {n}")) for n in range(20)]
         calls = await together(engines[0].create(news), engines[1].create(news[::-1]))
-        assert sorted(made.id for made in calls[0]) == sorted(made.id for made in calls[1])
-        assert sum(made.created for call in calls for made in call) == 20
+        assert sorted(created.id for created in calls[0]) == sorted(created.id for created in calls[1])
+        assert sum(created.created for call in calls for created in call) == 20
 
 
 @_case
@@ -532,28 +535,28 @@ async def sets_in_any_order_do_not_deadlock(stores: Stores) -> None:
     for _ in range(5):
         await _made(engines[0], 40)
         runs = await engines[0].claim(MANY, count=40)
-        held = [Held(run.seq, _token(run)) for run in runs]
-        one, other = await together(engines[0].beat(held), engines[1].beat(held[::-1]))
-        answers = {frozenset(told) for told in zip(one, other[::-1], strict=True)}
-        assert answers <= {frozenset({"ok"}), frozenset({"ok", "unknown"})}  # unknown: while the other is writing it
+        leases = [Held(run.seq, _token(run)) for run in runs]
+        one, other = await together(engines[0].beat(leases), engines[1].beat(leases[::-1]))
+        answers = {frozenset(pair) for pair in zip(one, other[::-1], strict=True)}
+        assert answers <= {frozenset({"ok"}), frozenset({"ok", "unknown"})}  # unknown: while the other transaction writes it
         await together(engines[0].report_many(_outcomes(runs)), engines[1].report_many(_outcomes(runs[::-1])))
         await _ended(engines[0], [run.id for run in runs])
 
 
 @_case
-async def a_follower_is_released_by_the_end_it_waited_for(stores: Stores) -> None:
+async def a_dependent_is_released_by_the_end_it_waited_for(stores: Stores) -> None:
     engine = await stores.engine()
     before = await _made(engine, 2)
     (after,) = await _made(engine, 1, after=tuple(before))
     for run in await engine.claim(MANY, count=2):
         assert (await engine.get(after)).state is State.WAITING
         await engine.report(run.id, Succeed(token=run.token))
-    assert (await engine.get(after)).state is State.QUEUED  # nobody swept: it was in the batch of the last report
+    assert (await engine.get(after)).state is State.QUEUED  # without a sweep: it was in the batch of the last report
     assert await _moves(engine, after) == ["create", "release"]
 
 
 @_case
-async def a_follower_of_a_failure_is_cancelled(stores: Stores) -> None:
+async def a_dependent_of_a_failure_is_cancelled(stores: Stores) -> None:
     engine = await stores.engine(max_attempts=1)
     (before,) = await _made(engine, 1)
     (after,) = await _made(engine, 1, after=(before,))
@@ -566,7 +569,7 @@ async def a_follower_of_a_failure_is_cancelled(stores: Stores) -> None:
 
 
 @_case
-async def the_last_two_ends_release_a_follower_once(stores: Stores) -> None:
+async def the_last_two_ends_release_a_dependent_once(stores: Stores) -> None:
     engines = [await stores.engine() for _ in range(2)]
     for _ in range(15):
         before = await _made(engines[0], 2)
@@ -617,10 +620,10 @@ async def a_lane_made_by_one_is_served_by_all(stores: Stores) -> None:
 @_case
 async def a_changed_definition_counts_from_its_commit_on(stores: Stores) -> None:
     one, other = await stores.engine(), await stores.engine()
-    await other.create([NewRun("job")])  # so that it remembers the definition
+    await other.create([NewRun("job")])  # so that it has the definition in its cache
     await one.define("job", payload={"edition": 2})
-    (made,) = await other.create([NewRun("job")])
-    assert (await one.get(made.id)).payload == '{"edition":2}'
+    (created,) = await other.create([NewRun("job")])
+    assert (await one.get(created.id)).payload == '{"edition":2}'
 
 
 @_case
@@ -677,10 +680,10 @@ async def what_is_old_is_removed_with_all_that_belongs_to_it(stores: Stores) -> 
     await engine.report_many(_outcomes(await engine.claim(MANY, count=2)))
     stores.clock.advance(engine.limits.keep_succeeded + 1)
     assert sum(await together(engine.prune(), (await stores.engine()).prune())) >= 1
-    assert (await engine.records.seqs([first, second])).keys() == {first}  # which one that waited for it may still read
+    assert (await engine.records.runs.seqs([first, second])).keys() == {first}  # which a dependent may still read
     assert [result.id for result in await engine.results(waiting)] == [first]
     await engine.report_many(_outcomes(await engine.claim(MANY)))
     assert sum(await together(engine.prune(), (await stores.engine()).prune())) >= 1
     assert (await engine.get(waiting)).state is State.SUCCEEDED
     assert {entry.run for entry in (await engine.tail()).entries} == {waiting}
-    assert (await engine.records.seqs([first, second])) == {}
+    assert (await engine.records.runs.seqs([first, second])) == {}

@@ -1,4 +1,4 @@
-"""The process in which functions run: `python -m windlass.worker.child`, started by `processes.py` and no one else."""
+"""The process in which functions run: `python -m windlass.worker.child`, started by `process_pool.py` only."""
 
 from __future__ import annotations
 
@@ -24,68 +24,83 @@ from windlass.errors import StoreUnreachable
 from windlass.machine import Fail, Report
 from windlass.model import Result
 from windlass.worker.context import LOGGERS, Context, capture_logs
+from windlass.worker.executors import attempt
 from windlass.worker.handlers import Handler, Place
 from windlass.worker.launch import bind
+from windlass.worker.messages import (
+    BeatRequest,
+    BeginRequest,
+    BegunEvent,
+    EndedEvent,
+    FromProcess,
+    LogEvent,
+    ProgressEvent,
+    ResultsReply,
+    ResultsRequest,
+    StopRequest,
+    ToProcess,
+    encode,
+    send,
+)
 from windlass.worker.outcomes import Stopped, failure_of
-from windlass.worker.processes import CHUNK, Ask, Beat, Begin, Begun, Ended, Line, Lines, Order, Progress, Stop, Told, Word, encode, send
+from windlass.worker.processes import CHUNK, Lines
 from windlass.worker.shortage import STATUS, Shortage, needed
-from windlass.worker.works import attempt
 
 
-class Child:
-    """Works on what it is told, one after the other, until nobody talks to it any more."""
+class HandlerProcess:
+    """Executes attempts, one after the other, until its worker closes the socket."""
 
     def __init__(self, parent: socket.socket) -> None:
         self._parent, self._sending = parent, threading.Lock()
-        self._orders: SimpleQueue[tuple[Begin, Context]] = SimpleQueue()
-        self._asked: SimpleQueue[Future[list[Result]]] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[BeginRequest, Context]] = SimpleQueue()
+        self._replies: SimpleQueue[Future[list[Result]]] = SimpleQueue()
         self._context: Context | None = None
         self._interruptible = False
 
-    # As the sink of what a handler says
+    # As the sink of a handler's output
 
     def line(self, text: str) -> None:
-        self._say(Line(text))
+        self._send(LogEvent(text))
 
     def progress(self, text: str) -> None:
-        self._say(Progress(text))
+        self._send(ProgressEvent(text))
 
     def beat(self) -> None:
-        self._say(Beat())
+        self._send(BeatRequest())
 
     def results(self, after: str | None, count: int) -> Future[list[Result]]:
-        answer: Future[list[Result]] = Future()
-        with self._sending:  # they are answered in the order in which they are asked
-            self._asked.put(answer)
-            send(self._parent, Ask(after, count))
-        return answer
+        reply: Future[list[Result]] = Future()
+        with self._sending:  # replies come in the order of the requests
+            self._replies.put(reply)
+            send(self._parent, ResultsRequest(after, count))
+        return reply
 
-    def _say(self, word: Word) -> None:
+    def _send(self, message: FromProcess) -> None:
         with self._sending:
-            send(self._parent, word)
+            send(self._parent, message)
 
     def serve(self) -> None:
         signal.signal(signal.SIGTERM, self._interrupt)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which then asks
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which then sends a request to stop
         try:
             with needed("thread"):
                 threading.Thread(target=self._listen, daemon=True).start()
         except Shortage:
             os._exit(STATUS)
         while True:
-            order, context = self._orders.get()
-            self._say(Begun())
-            report = self._attempt(order, context)
-            context.close()  # a thread it has left running must not speak for the next
+            request, context = self._requests.get()
+            self._send(BegunEvent())
+            report = self._attempt(request, context)
+            context.close()  # a thread that it has left running must not write into the log of the next
             for stream in (sys.stdout, sys.stderr):
                 with suppress(ValueError, OSError):  # the handler may have closed it
                     stream.flush()
-            self._say(Ended(report.name, msgspec.Raw(encode(report))))
+            self._send(EndedEvent(report.name, msgspec.Raw(encode(report))))
 
-    def _attempt(self, order: Begin, context: Context) -> Report:
+    def _attempt(self, request: BeginRequest, context: Context) -> Report:
         try:
-            sys.path[:] = order.path
-            handler = _find(order.place)
+            sys.path[:] = request.path
+            handler = _find(request.place)
         except BaseException as error:
             return Fail(error=failure_of(error))
         try:
@@ -99,26 +114,26 @@ class Child:
 
     def _listen(self) -> None:
         try:
-            with suppress(OSError):  # the worker was killed with words of ours unread
-                self._hear()
+            with suppress(OSError):  # the worker was killed before it had read all messages
+                self._receive()
         finally:
-            os.killpg(0, signal.SIGKILL)  # the worker is gone, and with it the right to work; what was started here goes too
+            os.killpg(0, signal.SIGKILL)  # without its worker it must not go on, nor may what it has started
 
-    def _hear(self) -> None:
-        lines, orders = Lines(), msgspec.json.Decoder(Order)
+    def _receive(self) -> None:
+        lines, decoder = Lines(), msgspec.json.Decoder(ToProcess)
         while data := self._parent.recv(CHUNK):
             for line in lines.feed(data):
-                match orders.decode(line):
-                    case Begin() as order:
-                        self._context = Context(order.call, self)
-                        if order.stop is not None:
-                            self._context.ask_to_stop(order.stop)
-                        self._orders.put((order, self._context))
-                    case Told(results, None):
-                        self._asked.get().set_result(results)
-                    case Told(_, problem):
-                        self._asked.get().set_exception(StoreUnreachable(str(problem), hint="The run is tried again."))
-                    case Stop(why):
+                match decoder.decode(line):
+                    case BeginRequest() as request:
+                        self._context = Context(request.call, self)
+                        if request.stop is not None:
+                            self._context.ask_to_stop(request.stop)
+                        self._requests.put((request, self._context))
+                    case ResultsReply(results, None):
+                        self._replies.get().set_result(results)
+                    case ResultsReply(_, problem):
+                        self._replies.get().set_exception(StoreUnreachable(str(problem), hint="The run is tried again."))
+                    case StopRequest(why):
                         if self._context is not None:
                             self._context.ask_to_stop(why)
                             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
@@ -135,12 +150,12 @@ class Child:
 @cache
 def _find(place: Place) -> Handler:
     """The handler of the job that is defined there."""
-    found: Any = (
+    target: Any = (
         importlib.import_module(place.module) if place.path is None else _Names(runpy.run_path(place.path, run_name="__windlass__"))
     )
     for name in place.name.split("."):
-        found = getattr(found, name)
-    handler: Handler = found.handler
+        target = getattr(target, name)
+    handler: Handler = target.handler
     return handler
 
 
@@ -155,7 +170,7 @@ def main() -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a file of its own kind only in tests
     capture_logs()
     logging.getLogger(LOGGERS).propagate = False  # what this process prints goes to the same log
-    Child(socket.socket(fileno=int(sys.argv[1]))).serve()
+    HandlerProcess(socket.socket(fileno=int(sys.argv[1]))).serve()
 
 
 if __name__ == "__main__":

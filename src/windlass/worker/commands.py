@@ -27,49 +27,52 @@ from windlass.worker.outcomes import Stopped, failure_of, returned
 from windlass.worker.processes import CHUNK, LONGEST_LINE, Lines, Memory, death, kill_group, rest_of, text_of, wait_for
 from windlass.worker.shortage import needed
 
-_LAUNCH, _GUARD = (str(Path(__file__).with_name(name)) for name in ("launch.py", "guard.py"))
+_LAUNCH, _WATCHDOG = (str(Path(__file__).with_name(name)) for name in ("launch.py", "watchdog.py"))
 _TAIL = 20  # lines of standard error kept with a failure
 _OUTPUT = Limits().output
 PAYLOAD = "{payload}"
 TOKEN = "WINDLASS_TOKEN"
-SETTINGS, PASSWORD = "WINDLASS_", "PGPASSWORD"  # not inherited: the hub's token, the store's address and its password are among them
+SETTINGS, PASSWORD = (
+    "WINDLASS_",
+    "PGPASSWORD",
+)  # not inherited: they include the token of the hub, the address of the store and its password
 
 
-class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProgressLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A line of progress."""
 
     progress: float | None
     message: str | None = None
 
 
-_said = msgspec.json.Decoder(Said)
+_progress_line = msgspec.json.Decoder(ProgressLine)
 
 
-class Guard:
-    """A process that outlives its worker for a moment, and then kills what commands have started. There from the first command on."""
+class Watchdog:
+    """A process that kills what commands have started when its worker has died. Started with the first command."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def stand(self) -> None:
-        """Be there, before anything is started."""
+    def start(self) -> None:
+        """Start it unless it runs; called before a command is started."""
         with self._lock:
             if self._process is None:
-                command = [sys.executable, "-I", "-S", _GUARD]
+                command = [sys.executable, "-I", "-S", _WATCHDOG]
                 self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def watch(self, group: int) -> None:
         with self._lock:
-            self._tell(f"+{group}\n")
+            self._send(f"+{group}\n")
 
     def forget(self, group: int) -> None:
         with self._lock:
-            self._tell(f"-{group}\n")
+            self._send(f"-{group}\n")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:
-            with suppress(OSError, ValueError):  # somebody has killed it
+            with suppress(OSError, ValueError):  # it was killed
                 self._process.stdin.write(line.encode())
                 self._process.stdin.flush()
 
@@ -81,18 +84,25 @@ class Guard:
             process.wait()
 
 
-class AsCommand:
+class CommandExecutor:
     """A program, in a process group of its own."""
 
     def __init__(
-        self, handler: Handler, context: Context, call: Call, sink: Sink, guard: Guard | None = None, *, descriptors: tuple[int, ...] = ()
+        self,
+        handler: Handler,
+        context: Context,
+        call: Call,
+        sink: Sink,
+        watchdog: Watchdog | None = None,
+        *,
+        descriptors: tuple[int, ...] = (),
     ) -> None:
-        self.handler, self.context, self.call, self.sink, self.guard = handler, context, call, sink, guard
+        self.handler, self.context, self.call, self.sink, self.watchdog = handler, context, call, sink, watchdog
         self._descriptors = descriptors  # that it inherits
-        self._confined = "-"  # processes and the size of files, for a program that others have brought
+        self._confined = "-"  # limits of processes and file size, for the program of a run
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._signal: int | None = None  # asked for before there was a process
+        self._signal: int | None = None  # requested before there was a process
         self._output: list[bytes] = []
         self._size = 0
         self._tail: deque[str] = deque(maxlen=_TAIL)
@@ -102,20 +112,20 @@ class AsCommand:
         memory = Memory()
         try:
             with needed("process"):
-                if self.guard is not None:
-                    self.guard.stand()
+                if self.watchdog is not None:
+                    self.watchdog.start()
                 process = self._start()
         except OSError as error:
             return Fail(error=Failure(code="not_started", message=f"Cannot start {self.handler.argv[0]}: {error.strerror}."))
         try:
-            if self.guard is not None:
-                self.guard.watch(process.pid)
-            self._converse(process)
+            if self.watchdog is not None:
+                self.watchdog.watch(process.pid)
+            self._communicate(process)
             wait_for(process)
         finally:
-            kill_group(process, signal.SIGKILL)  # what it has left behind
-            if self.guard is not None:
-                self.guard.forget(process.pid)  # before its number can belong to another
+            kill_group(process, signal.SIGKILL)  # the processes that it has started and not ended
+            if self.watchdog is not None:
+                self.watchdog.forget(process.pid)  # before its number can be reused
             process.wait()
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
@@ -144,11 +154,11 @@ class AsCommand:
         return any(PAYLOAD in part for part in self.handler.argv)
 
     def _environment(self) -> dict[str, str]:
-        """The worker's own without what is for windlass alone, then what the job gives it, then what it is told about the run."""
+        """The worker's own without the settings of windlass, then the job's, then the variables of the run."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS) and name != PASSWORD}
-        return {**inherited, **dict(self.handler.environment), **self._of_the_run()}
+        return {**inherited, **dict(self.handler.environment), **self._run_variables()}
 
-    def _of_the_run(self) -> dict[str, str]:
+    def _run_variables(self) -> dict[str, str]:
         return {
             "WINDLASS_RUN_ID": self.call.run,
             "WINDLASS_JOB": self.call.job,
@@ -157,8 +167,8 @@ class AsCommand:
             "WINDLASS_SCHEDULED_FOR": self.context.scheduled_for.isoformat(timespec="milliseconds"),
         }
 
-    def _converse(self, process: subprocess.Popen[bytes]) -> None:
-        """Feed it and hear it until it has closed its pipes or has ended."""
+    def _communicate(self, process: subprocess.Popen[bytes]) -> None:
+        """Write its input and read its output until it has closed its pipes or has ended."""
         payload = memoryview(self.call.payload.encode())
         with selectors.DefaultSelector() as ready:
             for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
@@ -175,7 +185,7 @@ class AsCommand:
                             ready.unregister(key.fileobj)
                             _close(key.fileobj)
                     elif data := os.read(key.fd, CHUNK):
-                        self._hear(key.data, self._readers[key.data].feed(data))
+                        self._read(key.data, self._readers[key.data].feed(data))
                     else:
                         ready.unregister(key.fileobj)
                 if wait_for(process, 0):  # something it started may keep the pipes open for ever
@@ -184,9 +194,9 @@ class AsCommand:
         for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
             assert pipe is not None
             reader = self._readers[name]
-            self._hear(name, [*reader.feed(rest_of(pipe.fileno())), *reader.end()])
+            self._read(name, [*reader.feed(rest_of(pipe.fileno())), *reader.end()])
 
-    def _hear(self, name: str, lines: list[bytes]) -> None:
+    def _read(self, name: str, lines: list[bytes]) -> None:
         for line in lines:
             if name == "stderr":
                 text = text_of(line)
@@ -199,10 +209,10 @@ class AsCommand:
         if not line.lstrip().startswith(b'{"progress"'):
             return False
         try:
-            said = _said.decode(line)
+            progress = _progress_line.decode(line)
         except msgspec.MsgspecError:
             return False
-        self.sink.progress(progress_text(said.progress, said.message))
+        self.sink.progress(progress_text(progress.progress, progress.message))
         return True
 
     def _keep(self, line: bytes) -> None:
@@ -210,14 +220,14 @@ class AsCommand:
         if self._size <= _OUTPUT + 1:
             self._output.append(line)
         elif self._process is not None and self._signal != signal.SIGKILL:
-            self.kill()  # it would fill the memory
+            self.kill()  # its output would fill the memory
 
     def _report(self, returncode: int, memory: Memory) -> Report:
         if self._size > _OUTPUT + 1:
             message = f"The command wrote more than {_OUTPUT:,} bytes to standard output."
             return Fail(error=Failure(code="bad_output", message=message))
         if returncode == 0 and self.context.cancelled:
-            # Many programs exit well when they are told to stop, so that says nothing about the work.
+            # Many programs exit with 0 when they are asked to stop: that does not mean that they were done.
             return Fail(error=failure_of(Stopped("The command was asked to stop, and did.")))
         if returncode != 0:
             return Fail(error=death(returncode, memory, "\n".join(self._tail) or None))
@@ -239,7 +249,7 @@ class AsCommand:
 
 
 def _write(fd: int, data: memoryview) -> int:
-    """How much could be written; all of it when nobody reads."""
+    """How many bytes were written; all when the other end is closed."""
     try:
         return os.write(fd, data[:CHUNK])
     except BlockingIOError:
@@ -249,12 +259,12 @@ def _write(fd: int, data: memoryview) -> int:
 
 
 def _close(pipe: Any) -> None:
-    with suppress(OSError):  # nobody reads
+    with suppress(OSError):  # the other end is closed
         pipe.close()
 
 
 def _result(output: bytes) -> Any:
-    """What a command wrote: JSON if it is JSON, nothing if it is empty, else text."""
+    """The output of a command: JSON if it is JSON, nothing if it is empty, else text."""
     if not output.strip():
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a handler can see and say while it runs."""
+"""The context of a handler: its run, why it should stop, and where its output goes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from windlass.worker.outcomes import Stopped
 _current: ContextVar[Context] = ContextVar("windlass_context")
 LOGGERS = "windlass.job"
 MARKS = ("run", "job", "attempt", "queue", "worker")
-"""What every record that is logged below a handler has as attributes."""
-MOST = Limits().progress
-RESULTS = 100  # are asked for at once
+"""Attributes of every record that is logged below a handler."""
+LIMIT = Limits().progress
+RESULTS = 100  # per page
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """What a handler is told about the run it works on."""
+    """The run of a handler, as it is passed to other processes too."""
 
     run: str
     job: str
@@ -35,14 +35,14 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     token: str
     payload: str  # JSON text
     max_attempts: int
-    burnt: int
+    failures: int
     scheduled_for: int
     queue: str = ""
     worker: str = ""
 
 
 class Sink(Protocol):
-    """Where a handler's words go."""
+    """Where the log, progress and requests of a handler go."""
 
     def line(self, text: str) -> None: ...
 
@@ -51,11 +51,11 @@ class Sink(Protocol):
     def beat(self) -> None: ...
 
     def results(self, after: str | None, count: int) -> Future[list[Result]]:
-        """A page of what became of the runs before this one, behind one of them."""
+        """A page of the results of the runs before this one, behind one of them."""
 
 
 class Nowhere:
-    """Where the words of a handler go whose run is over."""
+    """Discards the output of a handler whose attempt is over."""
 
     def line(self, text: str) -> None: ...
 
@@ -73,14 +73,14 @@ NOWHERE = Nowhere()
 
 
 class Results:
-    """What became of the runs before this one, in the order in which they were given; read page by page as far as it is asked for."""
+    """The results of the runs before this one, in the order of its `after`; read page by page, as far as they are iterated."""
 
     def __init__(self, ask: Callable[[str | None, int], Future[list[Result]]]) -> None:
         self._ask = ask
 
     def __iter__(self) -> Iterator[Result]:
-        if _in_a_loop():
-            raise BadInput("The results would be waited for in the event loop that brings them.", hint="Write `async for` in a coroutine.")
+        if _in_event_loop():
+            raise BadInput("The results cannot be waited for in the event loop that reads them.", hint="Write `async for` in a coroutine.")
         after: str | None = None
         while page := self._ask(after, RESULTS).result():
             yield from page
@@ -94,7 +94,7 @@ class Results:
             after = page[-1].id
 
 
-def _in_a_loop() -> bool:
+def _in_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -103,14 +103,14 @@ def _in_a_loop() -> bool:
 
 
 class Context:
-    """One attempt, as its handler sees it. `windlass.current()` finds it from anywhere below the handler."""
+    """One attempt, for its handler. `windlass.current()` returns it anywhere below the handler."""
 
     def __init__(self, call: Call, sink: Sink) -> None:
         self.call, self._sink = call, sink
         self._stop: str | None = None
         self._stopping: threading.Event | None = None
-        self.saw_stop = False  # whether the handler has looked since, and so may have left its work undone
-        self.failed_with: tuple[Failure, BaseException] | None = None  # how the attempt is kept, and what the handler raised
+        self.saw_stop = False  # whether the handler has read that, and so may have stopped before it was done
+        self.failed_with: tuple[Failure, BaseException] | None = None  # the failure as it is stored, and the exception of the handler
 
     @property
     def run(self) -> str:
@@ -128,22 +128,22 @@ class Context:
 
     @property
     def token(self) -> str:
-        """Names the claim that this attempt works under. Whoever keeps it with the run's id can refuse a worker that has lost its lease."""
+        """Identifies the claim of this attempt. A system that stores it with the run's id can refuse a worker that has lost its lease."""
         return self.call.token
 
     @property
     def scheduled_for(self) -> datetime:
-        """The instant of its schedule, the same for all attempts. For a run that no schedule has made: when this attempt was due."""
+        """The instant of its schedule, the same for all attempts. For a run without a schedule: when this attempt was due."""
         return datetime.fromtimestamp(self.call.scheduled_for / 1000, UTC)
 
     @property
     def tries_left(self) -> int:
         """How many further attempts there can be after this one fails."""
-        return max(0, self.call.max_attempts - self.call.burnt - 1)
+        return max(0, self.call.max_attempts - self.call.failures - 1)
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should stop, whatever the reason. One that has seen this and returns has stopped, not succeeded."""
+        """Whether the handler should stop, whatever the reason. A handler that has read True and returns has stopped, not succeeded."""
         self.saw_stop = self._stop is not None
         return self.saw_stop
 
@@ -159,7 +159,7 @@ class Context:
 
     def pause(self, seconds: float) -> None:
         """Wait in a plain function; raise Stopped as soon as it should stop."""
-        # Made here and not for every run. It is in place before the reason is read, and the reason before the event: one sees the other.
+        # Created here and not for every run: before the reason is read. `ask_to_stop` sets the reason first, so that no stop is missed.
         self._stopping = self._stopping or threading.Event()
         if self._stop is None:
             self._stopping.wait(seconds)
@@ -167,11 +167,11 @@ class Context:
 
     @property
     def logger(self) -> logging.Logger:
-        """What is logged here becomes the run's log."""
+        """A logger that writes into the run's log."""
         return logging.getLogger(f"{LOGGERS}.{self.call.job}")
 
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
-        """Say how far it is, from 0 to 1, and what it does; cheap, the latest word counts."""
+        """Report progress, from 0 to 1, and a message; cheap, only the latest is kept."""
         self._sink.progress(progress_text(fraction, message))
 
     def beat(self) -> None:
@@ -179,16 +179,16 @@ class Context:
         self._sink.beat()
 
     def results(self) -> Results:
-        """What became of the runs that this one has waited for, or of the group at whose end it is called.
+        """The results of the runs that this one has waited for, or of the group whose end has started it.
 
         `for result in context.results()` in a plain function, `async for` in a coroutine.
         """
         return Results(lambda after, count: self._sink.results(after, count))
 
     def close(self) -> None:
-        """Called by the worker when the attempt is over: whoever still has the context talks to nobody."""
+        """Called by the worker when the attempt is over: output that comes later is discarded."""
         self._sink = NOWHERE
-        self.failed_with = None  # whose traceback holds everything that the handler had
+        self.failed_with = None  # its traceback refers to all local variables of the handler
 
     def ask_to_stop(self, why: str) -> None:
         """Called by the worker, from any thread."""
@@ -203,8 +203,8 @@ def progress_text(fraction: float | None, message: str | None) -> str:
         fraction = min(1.0, max(0.0, float(fraction))) if fraction == fraction else None  # NaN is not equal to itself
     clean = None if message is None else str(message)[:1_000].encode("utf-8", "replace").decode()
     text = msgspec.json.encode(Progress(fraction, clean))
-    if clean is not None and len(text) > MOST:  # what JSON must write out takes up to six times the room
-        text = msgspec.json.encode(Progress(fraction, clean[: MOST // 8] + "..."))
+    if clean is not None and len(text) > LIMIT:  # escapes in JSON take up to six times the room
+        text = msgspec.json.encode(Progress(fraction, clean[: LIMIT // 8] + "..."))
     return text.decode().replace("\\u0000", "\\ufffd")
 
 
@@ -214,12 +214,12 @@ def current() -> Context:
 
 
 def enter(context: Context) -> None:
-    """From here on, `current()` and the run's logger know the context; in this task or thread only."""
+    """Set the context for `current()` and the run's logger, in this task or thread only."""
     _current.set(context)
 
 
 class RunLog(logging.Handler):
-    """Takes what is logged below a handler into its run's log. Attach it to other loggers to have their lines there too."""
+    """Writes records that are logged below a handler into its run's log. Attach it to other loggers to have their records there too."""
 
     def emit(self, record: logging.LogRecord) -> None:
         context = _current.get(None)
@@ -231,7 +231,7 @@ class RunLog(logging.Handler):
 
 
 def capture_logs() -> None:
-    """Have the runs' loggers write into the runs' logs, and every record name the run it belongs to; once per process."""
+    """Have the loggers of runs write into the logs of runs, and add the run to every record; once per process."""
     _mark_records()
     logger = logging.getLogger(LOGGERS)
     if not any(isinstance(handler, RunLog) for handler in logger.handlers):
@@ -244,7 +244,7 @@ def capture_logs() -> None:
 
 @cache
 def _mark_records() -> None:
-    """Have all loggers give what is logged below a handler the run's own words as attributes.
+    """Have all loggers add the attributes of the run to records that are logged below a handler.
 
     Not by a record factory: a program may set its own, and attributes that are there before `extra` would make `extra` raise.
     """

@@ -1,4 +1,4 @@
-"""What a worker can run: a name, the code behind it, and how it is to be treated."""
+"""What a worker can run: a name, its code, and the options of its execution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["async", "thread", "process", "command"]
 
 
 class Place(Struct, frozen=True):
-    """Where another process finds a function."""
+    """Where another process can import a function."""
 
     module: str
     name: str  # qualified
@@ -28,7 +28,7 @@ class Handler(Struct, frozen=True):
     name: str
     kind: Kind
     call: Callable[[Context], Any] | None = None  # decodes the payload itself; a coroutine function for "async"
-    encode: Callable[[Any], Any] | None = None  # what the function returned, as JSON values; raises what it refuses
+    encode: Callable[[Any], Any] | None = None  # of what the function returned, to JSON values; raises for what it refuses
     place: Place | None = None  # for "process"
     argv: tuple[str, ...] = ()  # for "command"; "{payload}" stands for the payload, which else comes on standard input
     cwd: str | None = None
@@ -44,7 +44,7 @@ class Unfit(BadInput):
 
 
 class BadPayload(Unfit):
-    """The payload does not fit the handler. With the fingerprint of what it accepts, workers with other code are asked too."""
+    """The payload does not fit the handler. With a fingerprint of the schema, workers with other code may still execute it."""
 
     code = "bad_payload"
 
@@ -54,7 +54,7 @@ class BadPayload(Unfit):
 
 
 class UnknownHandler(Unfit):
-    """A worker that was told to end what it does not know has met such a run."""
+    """A worker with `on_unknown="fail"` has claimed a run without a handler."""
 
     code = "unknown_job"
 

@@ -1,4 +1,4 @@
-"""What a worker tells of the machine it runs on."""
+"""Facts and metrics of the machine on which a worker runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def about(version: str) -> dict[str, Any]:
-    """What does not change while a process lives."""
+    """Facts that do not change while a process lives."""
     return {
         "host": socket.gethostname()[:128],
         "pid": os.getpid(),
@@ -20,7 +20,7 @@ def about(version: str) -> dict[str, Any]:
 
 
 def metrics(folder: str = "/") -> dict[str, float]:
-    """How the machine is doing: percent of its processors since the last call, bytes of memory and disk, and its load."""
+    """The load of the machine: percent of its processors since the last call, bytes of memory and disk, and its load."""
     import psutil  # comes with the extra for hubs
 
     memory, disk, load = psutil.virtual_memory(), psutil.disk_usage(folder), os.getloadavg()

@@ -1,7 +1,7 @@
-"""Started in front of a command, as a script: binds it to its worker's life and memory, confines what others have brought, then becomes it.
+"""Started in front of a command, as a script: binds it to its worker's life and memory, confines programs of runs, then executes it.
 
 A fork of a program with threads must not run Python between fork and exec, so this is a program of its own. It imports nothing of
-windlass and little else, because it is paid for at every start.
+windlass and little else, because it runs at every start.
 """
 
 import os
@@ -22,7 +22,7 @@ def bind(memory: int, parent: int) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, _SIGKILL)
-        if os.getppid() != parent:  # it died before that was said
+        if os.getppid() != parent:  # it died before the call
             os._exit(1)
 
 
@@ -33,11 +33,11 @@ def confine(processes: int, file_size: int) -> None:
     """
     import resource
 
-    for kind, most in ((resource.RLIMIT_NPROC, processes), (resource.RLIMIT_FSIZE, file_size << 20)):
+    for kind, limit in ((resource.RLIMIT_NPROC, processes), (resource.RLIMIT_FSIZE, file_size << 20)):
         hard = resource.getrlimit(kind)[1]
-        if most:
-            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(kind, (most, most))
+        if limit:
+            limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+            resource.setrlimit(kind, (limit, limit))
     if CONFINES:
         import ctypes
 
@@ -51,9 +51,9 @@ if __name__ == "__main__":
     if sys.argv[3] != "-":
         confine(*map(int, sys.argv[3].split(":")))
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and what is ignored is passed on
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and the program would inherit that
     try:
-        os.execvp(sys.argv[4], sys.argv[4:])  # noqa: S606 - no shell is what is wanted
+        os.execvp(sys.argv[4], sys.argv[4:])  # noqa: S606 - without a shell on purpose
     except OSError as error:
         sys.stderr.write(f"windlass: cannot start {sys.argv[4]}: {error.strerror}\n")
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)

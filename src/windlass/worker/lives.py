@@ -1,4 +1,4 @@
-"""Whether a process that once worked is gone: what it tells of itself at its start, and what its host knows of it later."""
+"""Whether an earlier process of a worker is gone: its identity, stored at its start, compared with what the host reports later."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ import re
 from contextlib import suppress
 from typing import NamedTuple
 
-_TOLD = re.compile(r"(?P<place>\S+ \S+ \S+ )(?P<pid>[1-9][0-9]{0,8}) (?P<began>[0-9]+)")
+_IDENTITY = re.compile(r"(?P<place>\S+ \S+ \S+ )(?P<pid>[1-9][0-9]{0,8}) (?P<began>[0-9]+)")
 
 
 class Stat(NamedTuple):
-    """What the system tells of a process: when it began, in ticks since the host did, and whether nothing of it runs any more."""
+    """The state of a process: when it began, in ticks since the host did, and whether nothing of it runs any more."""
 
     began: str
     is_dead: bool
 
 
 def own_process() -> str | None:
-    """What tells this process from all others, wherever they are: host and namespaces, id, and begin. None where that is not known."""
+    """The identity of this process, unique everywhere: host and namespaces, id, and begin. None where that is not available."""
     try:
         pid = os.getpid()
-        if os.readlink("/proc/self") != str(pid):  # what is mounted there tells of another namespace
+        if os.readlink("/proc/self") != str(pid):  # /proc belongs to another namespace
             return None
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
-        # Begins are told by the clock of the reader's time namespace.
+        # The begin depends on the time namespace of the reader.
         return " ".join((boot, _namespace("pid"), _namespace("time"), str(pid), _stat(pid).began))
     except (OSError, ValueError):
         return None
 
 
 def is_gone(process: str) -> bool:
-    """Whether that process, as it told of itself, is proven to have ended. Whatever cannot be known here, or at all, is no proof."""
-    own, told = own_process(), _TOLD.fullmatch(process)
-    if own is None or told is None or not own.startswith(told["place"]):
+    """Whether the process with this identity is proven to have ended. False where this host cannot prove it."""
+    own, identity = own_process(), _IDENTITY.fullmatch(process)
+    if own is None or identity is None or not own.startswith(identity["place"]):
         return False
-    pid = int(told["pid"])
+    pid = int(identity["pid"])
     try:
         stat = _stat(pid)
     except FileNotFoundError:
         return not _exists(pid)
     except (OSError, ValueError):
         return False
-    return stat.is_dead or stat.began != told["began"]
+    return stat.is_dead or stat.began != identity["began"]
 
 
 def _namespace(kind: str) -> str:
@@ -65,7 +65,7 @@ def _stat(pid: int) -> Stat:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is such a process, although nothing is told of it: those of others may be hidden."""
+    """Whether there is such a process, although /proc does not show it: processes of other users may be hidden."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""How an attempt ends: a handler returns, raises, or says `Snooze` or `Fail`; each becomes one report."""
+"""How an attempt ends: a handler returns, or raises, also `Snooze` or `Fail`; each becomes one report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Backoff = Callable[[int, BaseException], float]
 
 
 class Snooze(Exception):
-    """Raise or return it to be called again after so many seconds. No try is burnt."""
+    """Raise or return it to be called again after so many seconds. It does not count as a failure."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"Snoozed for {seconds} s.")
@@ -46,7 +46,7 @@ class Stopped(BaseException):
 
 
 class BadOutput(Exception):
-    """What the handler returned is not what its job promises, or cannot be stored."""
+    """The handler returned something that does not fit its job, or cannot be stored."""
 
 
 class OutOfMemory(Exception):
@@ -59,18 +59,18 @@ def milliseconds(seconds: Any) -> int | None:
 
 
 def returned(value: Any, encode: Encode | None = None) -> Report:
-    """The report for what a handler returned."""
+    """The report for the value that a handler returned."""
     if isinstance(value, Snooze | Fail):
         return raised(value)
     try:
-        kept = value if encode is None else encode(value)
-        return Succeed() if kept is None else Succeed(output=json.encode(kept, most=_OUTPUT, what="The result"))
+        output = value if encode is None else encode(value)
+        return Succeed() if output is None else Succeed(output=json.encode(output, limit=_OUTPUT, what="The result"))
     except (WindlassError, msgspec.ValidationError, TypeError, ValueError) as error:
         return raised(BadOutput(f"The handler's result cannot be kept: {error}"))
 
 
 def raised(error: BaseException, *, attempt: int = 1, backoff: Backoff | None = None) -> Report:
-    """The report for what a handler raised."""
+    """The report for the exception that a handler raised."""
     match error:
         case Snooze():
             return _snoozed(error)
@@ -81,18 +81,18 @@ def raised(error: BaseException, *, attempt: int = 1, backoff: Backoff | None = 
             return FailReport(error=failure_of(error), delay=_delay(None, error, attempt, backoff))
 
 
-def _delay(said: float | None, error: BaseException, attempt: int, backoff: Backoff | None) -> int | None:
-    """Milliseconds; None: the formula decides, also where the wish cannot be kept, because the error itself must not be hidden."""
-    if said is None and backoff is not None:
+def _delay(seconds: float | None, error: BaseException, attempt: int, backoff: Backoff | None) -> int | None:
+    """Milliseconds; None: the formula decides, also where the backoff fails, because that must not hide the error itself."""
+    if seconds is None and backoff is not None:
         with suppress(Exception):
-            said = backoff(attempt, error)
-    return milliseconds(said)
+            seconds = backoff(attempt, error)
+    return milliseconds(seconds)
 
 
-def _snoozed(wish: Snooze) -> Report:
-    delay = milliseconds(wish.seconds)
+def _snoozed(snooze: Snooze) -> Report:
+    delay = milliseconds(snooze.seconds)
     if delay is None:
-        return FailReport(error=Failure(code="bad_delay", message=f"Snooze({wish.seconds!r:.40}) is not a number of seconds."))
+        return FailReport(error=Failure(code="bad_delay", message=f"Snooze({snooze.seconds!r:.40}) is not a number of seconds."))
     return SnoozeReport(delay=delay)
 
 
@@ -100,7 +100,7 @@ _CODES: dict[type[BaseException], str] = {MemoryError: "out_of_memory", OutOfMem
 
 
 def paced(report: Report, attempt: int, backoff: Backoff | None) -> Report:
-    """The report of a process that died or a command that failed, with the delay that the job's own backoff asks for."""
+    """The report of a process that died or a command that failed, with the delay of the job's own backoff."""
     if backoff is None or not isinstance(report, FailReport) or report.delay is not None:
         return report
     error = Fail(report.error.message, code=report.error.code)
@@ -108,14 +108,14 @@ def paced(report: Report, attempt: int, backoff: Backoff | None) -> Report:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """An exception as it is kept: its class, its text, and where it came from."""
+    """An exception as it is stored: its class, its text and its traceback."""
     code = _CODES.get(type(error)) or type(error).__qualname__[:128]
     return Failure(code=code, message=_text(error) or code, detail=_detail(error))
 
 
-def _code(said: Any) -> str:
-    """A code as it can be kept."""
-    return said if isinstance(said, str) and 0 < len(said) <= 128 and said.isprintable() else "failed"
+def _code(code: Any) -> str:
+    """A code that can be stored."""
+    return code if isinstance(code, str) and 0 < len(code) <= 128 and code.isprintable() else "failed"
 
 
 def _text(error: BaseException) -> str:
@@ -131,6 +131,6 @@ def _detail(error: BaseException) -> str | None:
     try:
         text = "".join(traceback.format_exception(error))
     except Exception:
-        return None  # whatever it is made of, it must not keep the attempt from ending
-    # The end says where it broke; the beginning is the way there.
+        return None  # an exception that cannot be formatted must not prevent the report
+    # The end of a traceback is where the error was raised.
     return text if len(text) <= _DETAIL else "...\n" + text[-_DETAIL:]

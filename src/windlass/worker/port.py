@@ -1,11 +1,12 @@
-"""What a worker needs of the world. The engine has it, and so has a client over HTTP."""
+"""The interfaces that a worker depends on. The engine implements them, and so does a client over HTTP."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from windlass.engine import Left, Outcome, Swept, Watch
+from windlass.answers import Left, Outcome, Swept
+from windlass.engine import Watch
 from windlass.errors import WindlassError
 from windlass.model import BeatAnswer, Life, Receipt, Result, Run, WorkerInfo
 from windlass.store.records import Held
@@ -43,8 +44,8 @@ class Port(Protocol):
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]: ...
 
 
-class House(Protocol):
-    """What somebody must do now and then; where there is a hub, it does."""
+class Maintenance(Protocol):
+    """The engine's verbs for maintenance. Where there is a hub, it calls them."""
 
     async def sweep(self, watch: Watch | None = None) -> Swept: ...
 
@@ -56,7 +57,7 @@ class House(Protocol):
 
 
 class Spool(Protocol):
-    """Where reports outlive the worker while its port does not take them."""
+    """Keeps reports on disk while the port does not accept them."""
 
     def keep(self, outcomes: Iterable[Outcome]) -> None: ...
 

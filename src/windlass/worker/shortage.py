@@ -1,7 +1,8 @@
-"""A worker that cannot execute: the system has no thread or no process for it."""
+"""Shortage of threads or processes: the system refuses them, and the worker cannot execute."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import subprocess
@@ -16,7 +17,7 @@ _LOG = logging.getLogger("windlass.worker")
 
 FIRST, LONGEST = 1.0, 30.0  # seconds without a claim after a try that failed; doubled with each
 STATUS = 75
-"""With which a process of ours ends that could not begin for the same reason."""
+"""Exit status of a child process that could not begin for want of a thread."""
 
 _SHORT = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
@@ -24,7 +25,7 @@ Need = Literal["thread", "process"]
 
 
 class Shortage(Exception):
-    """The system has no thread or process for a run, of which nothing has begun."""
+    """The system has no thread or process for a run; nothing of the run has begun."""
 
     def __init__(self, need: Need, why: str) -> None:
         super().__init__(f"the system has no {need} for it ({why})")
@@ -33,7 +34,7 @@ class Shortage(Exception):
 
 @contextmanager
 def needed(need: Need) -> Iterator[None]:
-    """Raise Shortage where the system refuses for want of something; what else goes wrong is the run's own."""
+    """Raise Shortage where the system refuses for want of something; other errors belong to the run."""
     try:
         yield
     except OSError as error:
@@ -57,37 +58,40 @@ def try_process() -> None:
         subprocess.run([sys.executable, "-I", "-S", "-c", ""], stdin=subprocess.DEVNULL, check=False)
 
 
-class Ability:
-    """What a worker was short of when it last tried, since when, and when it tries again."""
+class ShortageState:
+    """What the system last refused to a worker, since when, and when the worker tries again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._pauses, self._since = clock, dict[Need, float](), 0
-        self.short: set[Need] = set()
-        self.again_at = 0.0  # in the seconds of the caller
+        self.needs: set[Need] = set()
+        self.retry_at = 0.0  # in the seconds of the caller
+        self.changed = asyncio.Event()
 
-    def lacks(self, shortage: Shortage, at: float) -> None:
-        """A try has failed. The next is later each time, until one has succeeded, and not in step with those of others."""
-        need, first = shortage.need, not self.short
-        self.short.add(need)
+    def record(self, shortage: Shortage, at: float) -> None:
+        """A try has failed. The next is later each time, until one has succeeded, and not in step with those of other workers."""
+        need, first = shortage.need, not self.needs
+        self.needs.add(need)
+        self.changed.set()
         if first:
             self._since = self._clock.monotonic()
             _LOG.error("The worker claims nothing: %s. What it holds runs on; it tries again until it can execute.", shortage)
-        elif at < self.again_at:
+        elif at < self.retry_at:
             return  # what was claimed together is one try
         pause = self._pauses.get(need, FIRST)
         self._pauses[need] = min(pause * 2, LONGEST)
-        self.again_at = at + pause * (0.5 + self._clock.chance() / 2)
+        self.retry_at = at + pause * (0.5 + self._clock.chance() / 2)
 
-    def regained(self) -> None:
+    def end(self) -> None:
         """All that was lacking can be had again."""
-        _LOG.warning("The worker can execute again, after %.1f s.", self.for_ms / 1000)
-        self.short.clear()
+        _LOG.warning("The worker can execute again, after %.1f s.", self.duration / 1000)
+        self.needs.clear()
+        self.changed.set()
 
-    def proven(self, need: Need) -> None:
-        """A run had what it needed."""
+    def had(self, need: Need) -> None:
+        """A run had what it needed: the next pause is short again."""
         self._pauses.pop(need, None)
 
     @property
-    def for_ms(self) -> int:
-        """For how long it has not been able to execute; 0: it is."""
-        return max(1, self._clock.monotonic() - self._since) if self.short else 0
+    def duration(self) -> int:
+        """Milliseconds for which the worker has not been able to execute; 0: it is able."""
+        return max(1, self._clock.monotonic() - self._since) if self.needs else 0

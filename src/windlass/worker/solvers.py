@@ -1,4 +1,4 @@
-"""Programs that runs bring along: fetched, verified, cached, and executed as `FILE --params JSON`.
+"""Programs that belong to runs: fetched, verified, cached, and executed as `FILE --params JSON`.
 
 What is executed is what was hashed: the bytes go into a file in memory as they are hashed, which is then sealed, and that file is executed,
 whatever becomes of the cache meanwhile.
@@ -24,7 +24,7 @@ from windlass.egress import Egress
 from windlass.errors import BadInput, EgressFailed, EgressRefused, EgressTooLarge, WindlassError
 from windlass.machine import Fail, Report
 from windlass.model import Failure, Solver
-from windlass.worker.commands import PAYLOAD, TOKEN, AsCommand, Guard
+from windlass.worker.commands import PAYLOAD, TOKEN, CommandExecutor, Watchdog
 from windlass.worker.context import Call, Context, Sink
 from windlass.worker.handlers import Handler
 from windlass.worker.launch import CONFINES
@@ -35,22 +35,22 @@ from windlass.worker.shortage import needed
 _LOG = logging.getLogger("windlass.worker")
 
 MEMORY = 1_024  # MiB
-PROCESSES = 16_384  # of the worker's user, of whom the kernel counts all: stops a fork bomb and nothing usual
+PROCESSES = 16_384  # of the worker's user, all of which the kernel counts: high enough for ordinary programs, and stops a fork bomb
 FILE_SIZE = 8_192  # MiB of one file
 LARGEST = 256 * 2**20  # bytes of a program
 ROOM = 4 * 2**30  # bytes of the cache
 PATIENCE = 300.0  # seconds for a download
 _IN_ARGUMENTS = 100_000  # bytes; the kernel takes 128 KiB in one argument or variable
-_HEAD = 500  # characters of standard error that the failure tells
+_HEAD = 500  # characters of standard error in the failure
 _PATH = "/usr/local/bin:/usr/bin:/bin"
-_LOOK_EVERY = 0.05  # seconds
+_CHECK_EVERY = 0.05  # seconds
 _MFD_EXEC = 0x10  # asked for since Linux 6.3, unknown before
 _is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
 PART = ".part"  # behind the checksum of a program that is being fetched
 
 
 class Mismatch(Exception):
-    """What was fetched is not what the run has named."""
+    """The program does not have the checksum that the run names."""
 
 
 class Image:
@@ -85,17 +85,17 @@ class Image:
             yield os.pread(self.fd, CHUNK, place)
 
     def seal(self) -> tuple[int, ...]:
-        """Let nobody change it any more, this process included; the descriptors that its execution needs."""
+        """Prevent every further change, also by this process; the descriptors that its execution needs."""
         if self._sealable:
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
-        again = hashlib.sha256()  # until now another process of the same user could write to it, by /proc
+        again = hashlib.sha256()  # until it was sealed, another process of the same user could write to it, by /proc
         for chunk in self.chunks():
             again.update(chunk)
         if again.digest() != self._hash.digest() or os.fstat(self.fd).st_size != self.size:
             raise Mismatch("The program was changed while it was written.")
         if self._sealable:
             return (self.fd,)
-        self.close()  # what is open for writing cannot be executed
+        self.close()  # a file that is open for writing cannot be executed
         return ()
 
     def close(self) -> None:
@@ -108,14 +108,14 @@ def _in_memory() -> int | None:
     """A file in memory that can be sealed and executed; None where the system has none."""
     if not hasattr(os, "memfd_create"):
         return None
-    for wanted in (os.MFD_ALLOW_SEALING | _MFD_EXEC, os.MFD_ALLOW_SEALING):
+    for flags in (os.MFD_ALLOW_SEALING | _MFD_EXEC, os.MFD_ALLOW_SEALING):
         with suppress(OSError):
-            return os.memfd_create("solver", wanted | os.MFD_CLOEXEC)
+            return os.memfd_create("solver", flags | os.MFD_CLOEXEC)
     return None
 
 
 class Solvers:
-    """Has programs ready that are what their checksum says. Any number of workers may share its cache."""
+    """Provides programs that are verified by their checksum. Any number of workers may share its cache."""
 
     def __init__(
         self,
@@ -135,20 +135,20 @@ class Solvers:
         self._largest, self._room, self._patience = largest, room, patience
         if not CONFINES:
             _warn_once()
-        with self._folder() as folder:  # one that cannot be used is told of at the start
+        with self._folder() as folder:  # so that a folder that cannot be used is an error at the start
             self._make_room(folder)
 
     def fill(self, image: Image, solver: Solver, stop: threading.Event) -> None:
-        """Write the program into an image, from the cache or from where it is; Mismatch when it is not what was named."""
+        """Write the program into an image, from the cache or from where it is; Mismatch when its checksum is not the run's."""
         checksum = solver.checksum.lower()
         if not _is_checksum(checksum):
             raise Mismatch("The run names no SHA-256.")
-        self._egress.check(solver.url)  # which hosts may be used is no matter of what was fetched before
+        self._egress.check(solver.url)  # also for a program in the cache: the allowed hosts may have changed
         with self._folder() as folder:
             if self._cached(folder, checksum, image):
                 return
             with _locked(folder, checksum, stop):
-                if self._cached(folder, checksum, image):  # by the one who had the lock
+                if self._cached(folder, checksum, image):  # by the process that had the lock
                     return
                 self._download(solver.url, image, stop)
                 if image.checksum != checksum:
@@ -160,7 +160,7 @@ class Solvers:
 
     @contextmanager
     def _folder(self) -> Iterator[int]:
-        """The cache's folder, opened; nobody else may have a hand in it."""
+        """The cache's folder, opened; it must belong to the worker's user alone."""
         try:
             self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder = os.open(self._cache, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -178,12 +178,12 @@ class Solvers:
             os.close(folder)
 
     def _cached(self, folder: int, checksum: str, image: Image) -> bool:
-        """Copy what the cache has; whether it is the program. What is not is forgotten."""
+        """Copy the program from the cache; whether it was there. A file with another checksum is removed."""
         with suppress(OSError), _opened(folder, checksum) as fd:
             while image.size <= self._largest and (data := os.read(fd, CHUNK)):
                 image.write(data)
             if image.checksum == checksum:
-                os.utime(fd)  # used: the last to go
+                os.utime(fd)  # the least recently used are removed first
                 return True
             os.unlink(checksum, dir_fd=folder)
         image.clear()
@@ -191,20 +191,20 @@ class Solvers:
 
     def _download(self, url: str, image: Image, stop: threading.Event) -> None:
         async def fetch() -> None:
-            asked = asyncio.create_task(self._egress.fetch(url, timeout=self._patience, most=self._largest, sink=image.write))
-            while not (await asyncio.wait({asked}, timeout=_LOOK_EVERY))[0]:
+            download = asyncio.create_task(self._egress.fetch(url, timeout=self._patience, limit=self._largest, sink=image.write))
+            while not (await asyncio.wait({download}, timeout=_CHECK_EVERY))[0]:
                 if stop.is_set():
-                    asked.cancel()
-                    await asyncio.wait({asked})
+                    download.cancel()
+                    await asyncio.wait({download})
                     raise Stopped("The download was stopped.")
-            if (answer := asked.result()).status != 200:
+            if (answer := download.result()).status != 200:
                 raise EgressFailed(f"HTTP {answer.status}", hint="Try again later.")
 
         asyncio.run(fetch())
 
     def _keep(self, folder: int, checksum: str, image: Image) -> None:
         """Put a verified program into the cache, whole or not at all."""
-        part = checksum + PART  # one process writes it: the one with the lock
+        part = checksum + PART  # only the holder of the lock writes it
         with suppress(FileNotFoundError):
             os.unlink(part, dir_fd=folder)
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder), "wb") as file:
@@ -213,14 +213,14 @@ class Solvers:
         self._make_room(folder)
 
     def _make_room(self, folder: int) -> None:
-        """Remove what was not used for longest, and what workers that were killed have begun. What runs has its own copy."""
+        """Remove the least recently used programs, and unfinished downloads of killed workers. A program that runs has its own copy."""
         with os.scandir(folder) as entries:
-            found = list(entries)
-        for entry in found:
+            files = list(entries)
+        for entry in files:
             if entry.name.endswith(PART) and _is_checksum(checksum := entry.name.removesuffix(PART)):
-                with suppress(OSError, Stopped), _locked(folder, checksum, None):  # else somebody is at it
+                with suppress(OSError, Stopped), _locked(folder, checksum, None):  # else it is being fetched
                     os.unlink(entry.name, dir_fd=folder)
-        kept = [(about.st_mtime, entry.name, about.st_size) for entry in found if (about := _about(entry)) is not None]
+        kept = [(about.st_mtime, entry.name, about.st_size) for entry in files if (about := _about(entry)) is not None]
         left = self._room
         for _, name, size in sorted(kept, reverse=True):
             left -= size
@@ -231,7 +231,7 @@ class Solvers:
 
 @cache
 def _warn_once() -> None:
-    _LOG.warning("This system has no no_new_privs: a program that a run brings along can gain rights by setuid programs.")
+    _LOG.warning("This system has no no_new_privs: the program of a run can gain rights by setuid programs.")
 
 
 def _about(entry: os.DirEntry[str]) -> os.stat_result | None:
@@ -258,14 +258,14 @@ def _opened(folder: int, name: str) -> Iterator[int]:
 
 @contextmanager
 def _locked(folder: int, checksum: str, stop: threading.Event | None) -> Iterator[None]:
-    """Hold the lock of one program that all processes on the same cache know, or be Stopped; the system frees it when its holder dies."""
+    """Hold the lock of one program in the cache, for all processes, or raise Stopped; the system frees it when its holder dies."""
     name = f"{checksum}.lock"
     fd = _held(folder, name, stop)
     try:
         yield
     finally:
         with suppress(OSError):
-            os.unlink(name, dir_fd=folder)  # while it is held: whoever waits for it sees that it is gone, and takes another
+            os.unlink(name, dir_fd=folder)  # while it is held: a process that waits for it finds it unlinked, and opens a new one
         os.close(fd)
 
 
@@ -274,7 +274,7 @@ def _held(folder: int, name: str, stop: threading.Event | None) -> int:
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
         try:
             while not _lock(fd):
-                if stop is None or stop.wait(_LOOK_EVERY):
+                if stop is None or stop.wait(_CHECK_EVERY):
                     raise Stopped("The download was stopped.")
             if os.fstat(fd).st_nlink:
                 return fd
@@ -291,11 +291,11 @@ def _lock(fd: int) -> bool:
     return False
 
 
-class AsSolver:
+class SolverExecutor:
     """A run's own program: fetched and verified, then executed as a command in an empty folder of its own."""
 
-    def __init__(self, solvers: Solvers, solver: Solver, context: Context, call: Call, sink: Sink, guard: Guard) -> None:
-        self.solvers, self.solver, self.context, self.call, self.sink, self.guard = solvers, solver, context, call, sink, guard
+    def __init__(self, solvers: Solvers, solver: Solver, context: Context, call: Call, sink: Sink, watchdog: Watchdog) -> None:
+        self.solvers, self.solver, self.context, self.call, self.sink, self.watchdog = solvers, solver, context, call, sink, watchdog
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._program: _Program | None = None
 
@@ -349,35 +349,35 @@ def _not_run(error: BaseException) -> Report:
             return Fail(error=failure_of(error))
 
 
-class _Program(AsCommand):
-    """The command that a verified program is."""
+class _Program(CommandExecutor):
+    """A verified program, executed as a command."""
 
-    def __init__(self, work: AsSolver, image: Image, folder: str) -> None:
-        long = len(work.call.payload.encode()) > _IN_ARGUMENTS
+    def __init__(self, executor: SolverExecutor, image: Image, folder: str) -> None:
+        long = len(executor.call.payload.encode()) > _IN_ARGUMENTS
         argv = (image.path, "--params", "-" if long else PAYLOAD)
-        handler = Handler(work.call.job, "command", argv=argv, cwd=folder, memory=work.solvers.memory)
-        super().__init__(handler, work.context, work.call, work.sink, work.guard, descriptors=image.seal())
-        self._confined = f"{work.solvers.processes}:{work.solvers.file_size}"
-        self._variables = {} if long else {"JOB_PARAMS": work.call.payload}
+        handler = Handler(executor.call.job, "command", argv=argv, cwd=folder, memory=executor.solvers.memory)
+        super().__init__(handler, executor.context, executor.call, executor.sink, executor.watchdog, descriptors=image.seal())
+        self._confined = f"{executor.solvers.processes}:{executor.solvers.file_size}"
+        self._variables = {} if long else {"JOB_PARAMS": executor.call.payload}
         self._head = ""
 
     def _in_arguments(self) -> bool:
         return False  # always on standard input as well
 
     def _environment(self) -> dict[str, str]:
-        """Nothing of the worker's own, and not the token: who has it can write in the worker's stead."""
+        """Nothing of the worker's own, and not the token: it would allow the program to write as the worker."""
         home = {"PATH": _PATH, "HOME": self.handler.cwd or "", "TMPDIR": self.handler.cwd or "", "LANG": "C.UTF-8"}
-        run = {name: value for name, value in self._of_the_run().items() if name != TOKEN}
+        run = {name: value for name, value in self._run_variables().items() if name != TOKEN}
         return home | run | {"JOB_ID": self.call.run, "JOB_TYPE": self.call.job} | self._variables
 
-    def _hear(self, name: str, lines: list[bytes]) -> None:
+    def _read(self, name: str, lines: list[bytes]) -> None:
         if name == "stderr" and len(self._head) < _HEAD:
             self._head += "".join(f"{line.decode('utf-8', 'replace')}\n" for line in lines)
-        super()._hear(name, lines)
+        super()._read(name, lines)
 
     def _report(self, returncode: int, memory: Memory) -> Report:
         report = super()._report(returncode, memory)
         if not isinstance(report, Fail) or report.error.code != "exited":
             return report
-        said = self._head[:_HEAD].strip()
-        return Fail(error=Failure(code="solver_failed", message=f"exit code {returncode}: {said}", detail=report.error.detail))
+        head = self._head[:_HEAD].strip()
+        return Fail(error=Failure(code="solver_failed", message=f"exit code {returncode}: {head}", detail=report.error.detail))

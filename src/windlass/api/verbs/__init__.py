@@ -1,4 +1,4 @@
-"""The native API: every verb is a row. `Verbs` are those that the engine and both clients have; the tables have all that a hub answers."""
+"""The native API: every verb is a row. The engine and both clients have `Verbs`; the tables have all routes of a hub."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ EVENT_STREAM = "text/event-stream"
 class Verbs(
     JobVerbs, RunVerbs, GroupVerbs, ScheduleVerbs, ControlVerbs, SlotVerbs, WorkerVerbs, AccessVerbs, WebhookVerbs, Protocol
 ):  # fmt: skip
-    """Everything that people ask of a store, directly or through a hub."""
+    """All public verbs, on a store or through a hub."""
 
     clock: Clock
     limits: Limits
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
 
 
 _STREAM = Gives(None, media_type=EVENT_STREAM)
 _SEEN = Param("Last-Event-ID", header=True, description="The id of the last event that was received; later ones are sent.")
 _SEEN_IN_QUERY = Param("last_event_id", word="seen", description="The same, for clients that cannot send the header.")
 _LINES_FROM = Param(
-    "cursor", Annotated[int, Meta(ge=0, le=2**53)] | None, description="Begin with the log lines behind this one; 0 is all."
+    "cursor", Annotated[int, Meta(ge=0, le=2**53)] | None, description="Start after the log line with this cursor; 0 is all."
 )
 
 EVENTS = (
     Verb(
-        "follow_events", GET, "/events", "What happens, as it happens", _STREAM,
+        "follow_events", GET, "/events", "All changes, as they happen", _STREAM,
         scope="read", ticket=True, query=(Param("job"), Param("queue"), STATE, _SEEN, _SEEN_IN_QUERY),
     ),
     Verb(
-        "watch_run", GET, "/runs/{run_id}/events", "One run, as it goes on", _STREAM,
+        "watch_run", GET, "/runs/{run_id}/events", "The changes of one run, as they happen", _STREAM,
         scope="read", ticket=True, query=(_LINES_FROM, _SEEN, _SEEN_IN_QUERY),
     ),
 )  # fmt: skip
@@ -65,7 +65,7 @@ NATIVE = (
     *SESSIONS,
     *rows_of(WebhookVerbs, WorkerVerbs),
 )
-"""What is below /api/v1."""
+"""The routes below /api/v1."""
 
 OUTSIDE = (
     Verb("healthz", GET, "/healthz", "Whether the process lives", DONE, scope=None),

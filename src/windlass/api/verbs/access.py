@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from windlass.answers import AuditPage
 from windlass.api.answers import MadeToken, Me, SignedOut, TicketView
 from windlass.api.gives import Gives, one, page_of, paged
 from windlass.api.requests import CreateToken, RotateToken, SignIn
 from windlass.api.rows import AFTER_NAME, ANY, COUNT, CURSOR, DELETE, GET, POST, ByRow, Verb, verb
 from windlass.api.views import AUDITED, TOKEN
-from windlass.engine import AuditPage
-from windlass.engine.access import OVERLAP
+from windlass.defaults import TOKEN_OVERLAP
 from windlass.model import Token
 
 _PAGE = paged("Tokens", "Some tokens, and after which id the next page begins.", lambda token: token.id, tokens=TOKEN)
 _MADE = Gives(
     MadeToken,
-    lambda made, _: MadeToken(TOKEN.show(made[0]), made[1]),
+    lambda pair, _: MadeToken(TOKEN.show(pair[0]), pair[1]),
     lambda answer, _: (TOKEN.read(answer.token), answer.secret),
 )
 _AUDIT = page_of(AuditPage, "Audit", "What was done, newest first, and the cursor of the next page.", entries=AUDITED)
@@ -26,13 +26,13 @@ _AUDIT = page_of(AuditPage, "Audit", "What was done, newest first, and the curso
 class AccessVerbs(Protocol):
     """Tokens and the audit."""
 
-    @verb(GET, "/tokens", "Tokens, oldest first; never a secret", _PAGE, scope="admin", query=(AFTER_NAME, COUNT), repeatable=True)
+    @verb(GET, "/tokens", "Tokens, oldest first, without their secrets", _PAGE, scope="admin", query=(AFTER_NAME, COUNT), repeatable=True)
     async def tokens(self, *, after: str = "", count: int = 100) -> list[Token]:
-        """Tokens in the order in which they were made."""
+        """Tokens in the order of their creation."""
         raise ByRow
 
     @verb(
-        POST, "/tokens", "Make a token; its secret is told once", _MADE,
+        POST, "/tokens", "Create a token; its secret is shown once", _MADE,
         scope="admin", takes=CreateToken, status=201, audit="create token {name:.100}",
     )  # fmt: skip
     async def create_token(
@@ -44,38 +44,38 @@ class AccessVerbs(Protocol):
         principal: str | None = None,
         expires_in: int | None = None,
     ) -> tuple[Token, str]:
-        """Make a token; the second value is its secret, which is not stored."""
+        """Create a token; the second value is its secret, which is not stored."""
         raise ByRow
 
     @verb(GET, "/tokens/{token_id}", "One token", one(TOKEN), scope="admin", repeatable=True)
     async def get_token(self, token_id: str) -> Token:
-        """The token with this id, whether it is good or not."""
+        """The token with this id, whether it is valid or not."""
         raise ByRow
 
     @verb(DELETE, "/tokens/{token_id}", "End a token now", one(TOKEN), scope="admin", audit="revoke token {token_id:.100}", repeatable=True)
     async def revoke_token(self, token_id: str) -> Token:
-        """End a token now; one that has ended stays as it is."""
+        """End a token now; one that has ended does not change."""
         raise ByRow
 
     @verb(
-        POST, "/tokens/{token_id}/rotate", "Make its successor; the old one stays good for a while", _MADE,
+        POST, "/tokens/{token_id}/rotate", "Create its successor; the old one stays valid for a while", _MADE,
         scope="admin", takes=RotateToken | None, status=201, audit="rotate token {token_id:.100}",
     )  # fmt: skip
-    async def rotate_token(self, token_id: str, *, overlap: int = OVERLAP) -> tuple[Token, str]:
-        """Make a token that may do the same under the same name; the old one stays good until the overlap is over."""
+    async def rotate_token(self, token_id: str, *, overlap: int = TOKEN_OVERLAP) -> tuple[Token, str]:
+        """Create a token with the same name and rights; the old one stays valid until the overlap is over."""
         raise ByRow
 
-    @verb(GET, "/audit", "What people did, newest first", _AUDIT, scope="admin", query=(CURSOR, COUNT), repeatable=True)
+    @verb(GET, "/audit", "Audited actions, newest first", _AUDIT, scope="admin", query=(CURSOR, COUNT), repeatable=True)
     async def audit(self, *, cursor: str | None = None, count: int = 100) -> AuditPage:
-        """What was done, newest first."""
+        """Audited actions, newest first."""
         raise ByRow
 
 
 SESSIONS = (
-    Verb("get_me", GET, "/me", "Who I am, and what I may do", Gives(Me), scope=ANY, repeatable=True),
+    Verb("get_me", GET, "/me", "The name and scopes of this token", Gives(Me), scope=ANY, repeatable=True),
     Verb(
         "create_ticket", POST, "/tickets", "A short-lived text that opens a stream of events", Gives(TicketView), scope="read", status=201
     ),
     Verb("sign_in", POST, "/session", "Sign in with the ticket of a link, once", Gives(MadeToken), scope=None, takes=SignIn, status=201),
-    Verb("sign_out", DELETE, "/session", "Sign out: end the session that this is asked with", Gives(SignedOut), scope=ANY),
+    Verb("sign_out", DELETE, "/session", "Sign out: end the session of this request", Gives(SignedOut), scope=ANY),
 )

@@ -1,4 +1,4 @@
-"""Groups of runs, and what a run may read of others."""
+"""Groups of runs, and the results of predecessors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from windlass.api.views import GROUP, RESULT, RUN
 from windlass.model import Group, GroupStatus, NewGroup, Result, Run
 
 _GROUP = one(GROUP)
-_PAGE = paged("GroupPage", "Some groups, and behind which the next page begins.", lambda group: group.id, groups=GROUP)
+_PAGE = paged("GroupPage", "Some groups, and after which the next page begins.", lambda group: group.id, groups=GROUP)
 _MEMBERS = paged("RunPage", "Some runs, and the cursor of the next page.", lambda run: run.id, runs=RUN)
-_RESULTS = paged("Results", "Ends of runs, and behind which the next page begins.", lambda result: result.id, results=RESULT)
+_RESULTS = paged("Results", "Results of runs, and after which the next page begins.", lambda result: result.id, results=RESULT)
 _BEHIND = Param("cursor", word="after")
 _STATUS = Param("status", GroupStatus | None)
 
@@ -22,7 +22,7 @@ class GroupVerbs(Protocol):
     """Groups."""
 
     @verb(
-        POST, "/groups", "Ask for a group of runs, all or none", _GROUP,
+        POST, "/groups", "Create a group of runs, all or none", _GROUP,
         scope="submit", takes=CreateGroup, query=(IDEMPOTENCY_KEY,), status=202,
     )  # fmt: skip
     async def create_group(self, new: NewGroup, *, undefined: Literal["refuse", "wait"] = "refuse") -> Group:
@@ -31,7 +31,7 @@ class GroupVerbs(Protocol):
 
     @verb(GET, "/groups", "Groups, newest first", _PAGE, scope="read", query=(_STATUS, _BEHIND, COUNT), repeatable=True)
     async def groups(self, *, status: GroupStatus | None = None, after: str | None = None, count: int = 100) -> list[Group]:
-        """Groups, newest first, all or those of a status, from behind one of them on."""
+        """Groups, newest first, all or those of a status, after a given one."""
         raise ByRow
 
     @verb(GET, "/groups/{group_id}", "One group", _GROUP, scope="read", repeatable=True)
@@ -40,15 +40,15 @@ class GroupVerbs(Protocol):
         raise ByRow
 
     @verb(
-        GET, "/groups/{group_id}/runs", "The runs of a group, in the order in which they were given", _MEMBERS,
+        GET, "/groups/{group_id}/runs", "The runs of a group, in the order in which they were added", _MEMBERS,
         scope="read", query=(_BEHIND, COUNT), repeatable=True,
     )  # fmt: skip
     async def members(self, group_id: str, *, after: str | None = None, count: int = 100) -> list[Run]:
-        """The runs of a group in the order in which they were given, from behind one of them on."""
+        """The runs of a group in the order in which they were added, after a given one."""
         raise ByRow
 
     @verb(
-        POST, "/groups/{group_id}/cancel", "Cancel what has not ended of a group", _GROUP,
+        POST, "/groups/{group_id}/cancel", "Cancel the unfinished runs of a group", _GROUP,
         scope="submit", takes=CancelRun | None, audit="cancel group {group_id}",
     )  # fmt: skip
     async def cancel_group(self, group_id: str, *, reason: str | None = None, by: str | None = None) -> Group:
@@ -56,17 +56,17 @@ class GroupVerbs(Protocol):
         raise ByRow
 
     @verb(
-        POST, "/groups/{group_id}/rerun", "Run it again, as a new group", _GROUP,
+        POST, "/groups/{group_id}/rerun", "Rerun it as a new group", _GROUP,
         scope="submit", query=(IDEMPOTENCY_KEY,), status=202, audit="rerun group {group_id}",
     )  # fmt: skip
     async def rerun_group(self, group_id: str) -> Group:
-        """Make a new group from one that has ended: the same runs with fresh limits, waiting for each other in the same way."""
+        """Create a new group from an ended one: the same runs and dependencies, with fresh limits of attempts."""
         raise ByRow
 
     @verb(
-        GET, "/runs/{run_id}/results", "What became of the runs it waited for", _RESULTS,
+        GET, "/runs/{run_id}/results", "The results of its predecessors", _RESULTS,
         scope=("read", "work"), query=(_BEHIND, COUNT), repeatable=True,
     )  # fmt: skip
     async def results(self, run_id: str, *, after: str | None = None, count: int = 100) -> list[Result]:
-        """What became of the runs that a run has waited for, or of the members of the group at whose end it is called."""
+        """The results of a run's predecessors, or, for the callback of a group, of all members."""
         raise ByRow

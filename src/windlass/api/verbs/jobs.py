@@ -1,4 +1,4 @@
-"""Jobs: what runs are made from."""
+"""Jobs: the definitions from which runs are created."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windlass.api.gives import DONE, one, paged
 from windlass.api.requests import DefineJob
 from windlass.api.rows import AFTER_NAME, COUNT, DELETE, GET, PUT, ByRow, verb
 from windlass.api.views import JOB
-from windlass.model import Job, Options
+from windlass.model import JobRecord, Options
 
 _PAGE = paged("Jobs", "Definitions by name, and after which the next page begins.", lambda job: job.name, jobs=JOB)
 
@@ -18,12 +18,12 @@ class JobVerbs(Protocol):
     """Definitions."""
 
     @verb(GET, "/jobs", "Definitions by name", _PAGE, scope="read", query=(AFTER_NAME, COUNT), repeatable=True)
-    async def jobs(self, *, after: str = "", count: int = 100) -> list[Job]:
+    async def jobs(self, *, after: str = "", count: int = 100) -> list[JobRecord]:
         """Definitions by name."""
         raise ByRow
 
     @verb(GET, "/jobs/{name}", "One definition", one(JOB), scope="read", repeatable=True)
-    async def get_job(self, name: str) -> Job:
+    async def get_job(self, name: str) -> JobRecord:
         """One definition."""
         raise ByRow
 
@@ -36,11 +36,11 @@ class JobVerbs(Protocol):
         payload: Mapping[str, Any] | None = None,
         options: Options | None = None,
         schema: Mapping[str, Any] | None = None,
-    ) -> Job:
+    ) -> JobRecord:
         """Store a definition; the same one again changes nothing."""
         raise ByRow
 
-    @verb(DELETE, "/jobs/{name}", "Forget a job that nobody has defined", DONE, scope="admin", audit="remove job {name}")
+    @verb(DELETE, "/jobs/{name}", "Remove the placeholder of an undefined job", DONE, scope="admin", audit="remove job {name}")
     async def drop_job(self, name: str) -> None:
-        """Forget a job that nobody has defined, and that has no runs."""
+        """Remove the placeholder of an undefined job that has no runs."""
         raise ByRow

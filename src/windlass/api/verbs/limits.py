@@ -1,74 +1,72 @@
-"""What operators set for all: pauses, queues, resources, retention, lanes; and direct calls at resources."""
+"""Settings of operators: pauses, queues, resources, retention, lanes; and direct calls."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from windlass.answers import Occupants, ResourceState, Retention
 from windlass.api.answers import QueueView
 from windlass.api.gives import DONE, Gives, field, listed, one, paged
 from windlass.api.requests import PauseAsked, PutQueue, PutResource, PutRetention, ReleaseSlot, RenewSlot, ReserveSlot, ResumeAsked
 from windlass.api.rows import AFTER_NUMBER, COUNT, DELETE, GET, POST, PUT, ByRow, Param, verb
 from windlass.api.views import LANE, OCCUPANTS, PAUSE, RESOURCE, RETENTION, SLOT
-from windlass.engine.controls import Occupants, ResourceState
-from windlass.engine.core import MAX_WAIT
-from windlass.engine.limiting import SLOT_LEASE
-from windlass.engine.retention import Retention
+from windlass.defaults import MAX_WAIT, SLOT_LEASE
 from windlass.model import Keep, Lane, Pause, PauseScope, Queue, Rate, Resource, Slot
 
-_PAUSES = listed("Pauses", "Everything that is paused.", pauses=PAUSE)
-_QUEUES = listed("Queues", "The queues for which something is set.", queues=Queue)
+_PAUSES = listed("Pauses", "All pauses.", pauses=PAUSE)
+_QUEUES = listed("Queues", "The queues that have settings.", queues=Queue)
 _QUEUE = Gives(
     QueueView,
-    lambda _, asked: QueueView(asked["name"], asked["ageing"]),
-    lambda view, _: None if view.ageing is None else Queue(view.name, view.ageing),
+    lambda _, asked: QueueView(asked["name"], asked["aging"]),
+    lambda view, _: None if view.aging is None else Queue(view.name, view.aging),
 )
 _RESOURCES = listed("Resources", "Every resource.", resources=RESOURCE)
 _SET_RESOURCE = Gives(RESOURCE.form, read=lambda view, _: RESOURCE.read(view).resource)
 _LANES = paged("LanesView", "Some lanes, and after which number the next page begins.", lambda lane: lane.id, int, lanes=LANE)
-_SLOTS = paged("Slots", "Direct calls, and behind which number the next page begins.", lambda slot: slot.seq, int, slots=SLOT)
+_SLOTS = paged("Slots", "Direct calls, and after which number the next page begins.", lambda slot: slot.seq, int, slots=SLOT)
 
 
 class ControlVerbs(Protocol):
-    """What operators set for all."""
+    """Settings of operators."""
 
     @verb(
-        POST, "/pause", "Hand nothing out of a queue, of a job, or at all", one(PAUSE),
+        POST, "/pause", "Pause a queue, a job, or everything", one(PAUSE),
         scope="admin", takes=PauseAsked, audit="pause {scope} {name}", repeatable=True,
     )  # fmt: skip
     async def pause(self, scope: PauseScope, name: str = "", *, reason: str | None = None, by: str | None = None) -> Pause:
-        """Hand nothing out of a queue, of a job, or of the whole system."""
+        """Pause a queue, a job, or the whole system: none of its runs are claimed until it is resumed."""
         raise ByRow
 
     @verb(
-        POST, "/resume", "Hand out again", field("Resumed", "Whether it was paused.", resumed=bool),
+        POST, "/resume", "Resume what was paused", field("Resumed", "Whether it was paused.", resumed=bool),
         scope="admin", takes=ResumeAsked, audit="resume {scope} {name}",
     )  # fmt: skip
     async def resume(self, scope: PauseScope, name: str = "") -> bool:
-        """Hand out again; False when it was not paused."""
+        """Resume what was paused; False when it was not paused."""
         raise ByRow
 
-    @verb(GET, "/pauses", "What is paused", _PAUSES, scope="read", repeatable=True)
+    @verb(GET, "/pauses", "All pauses", _PAUSES, scope="read", repeatable=True)
     async def pauses(self) -> list[Pause]:
-        """What is paused now."""
+        """All current pauses."""
         raise ByRow
 
-    @verb(GET, "/queues", "Queues for which something is set", _QUEUES, scope="read", repeatable=True)
+    @verb(GET, "/queues", "Queues that have settings", _QUEUES, scope="read", repeatable=True)
     async def queues(self) -> list[Queue]:
-        """The queues for which something is set."""
+        """The queues that have settings."""
         raise ByRow
 
     @verb(
         PUT,
         "/queues/{name}",
-        "Let waiting count in a queue",
+        "Set the aging of a queue",
         _QUEUE,
         scope="admin",
         takes=PutQueue,
         audit="set queue {name}",
         repeatable=True,
     )
-    async def set_queue(self, name: str, *, ageing: int | None) -> Queue | None:
-        """Let waiting count: `ageing` milliseconds are worth one step of priority. None: priorities alone."""
+    async def set_queue(self, name: str, *, aging: int | None) -> Queue | None:
+        """Set aging: `aging` milliseconds of waiting are worth one step of priority. None: priorities alone."""
         raise ByRow
 
     @verb(GET, "/resources", "Resources, and how much of each is occupied", _RESOURCES, scope="read", repeatable=True)
@@ -82,31 +80,31 @@ class ControlVerbs(Protocol):
         raise ByRow
 
     @verb(
-        PUT, "/resources/{name}", "Say how much there is of a resource", _SET_RESOURCE,
+        PUT, "/resources/{name}", "Set a resource", _SET_RESOURCE,
         scope=("work", "admin"), takes=PutResource, repeatable=True,
     )  # fmt: skip
     async def set_resource(
         self, name: str, *, capacity: int | None = None, rates: tuple[Rate, ...] = (), max_wait: int = MAX_WAIT
     ) -> Resource:
-        """Say how much there is of a resource, and how often it may be used; None: any number. In effect at once."""
+        """Set the capacity and the rates of a resource; None: unlimited. In effect at once."""
         raise ByRow
 
     async def add_resource(
         self, name: str, *, capacity: int | None = None, rates: tuple[Rate, ...] = (), max_wait: int = MAX_WAIT
     ) -> Resource:
-        """Say how much there is of a resource that is not there yet; one that is stays as it was set."""
+        """Set a resource that does not exist yet; an existing one stays as it is."""
 
-    @verb(DELETE, "/resources/{name}", "Forget a resource that nobody uses", DONE, scope="admin", audit="remove resource {name}")
+    @verb(DELETE, "/resources/{name}", "Remove an unused resource", DONE, scope="admin", audit="remove resource {name}")
     async def drop_resource(self, name: str) -> None:
-        """Forget a resource that no lane, run or direct call uses."""
+        """Remove a resource that no lane, run or direct call uses."""
         raise ByRow
 
     @verb(
-        GET, "/resources/{name}/occupants", "Who occupies a resource, or one key of it", one(OCCUPANTS),
+        GET, "/resources/{name}/occupants", "The occupants of a resource, or of one key of it", one(OCCUPANTS),
         scope="read", query=(Param("key"), COUNT), repeatable=True,
     )  # fmt: skip
     async def occupants(self, key: str, *, count: int = 100) -> Occupants:
-        """Who occupies a gate: a resource, or a resource under a key."""
+        """The occupants of a resource, or of a resource under a key."""
         raise ByRow
 
     @verb(GET, "/retention", "How long ended runs are kept", one(RETENTION), scope="read", repeatable=True)
@@ -115,26 +113,26 @@ class ControlVerbs(Protocol):
         raise ByRow
 
     @verb(
-        PUT, "/retention", "Say how long ended runs are kept", one(RETENTION),
+        PUT, "/retention", "Set how long ended runs are kept", one(RETENTION),
         scope="admin", takes=PutRetention, audit="set retention", repeatable=True,
     )  # fmt: skip
     async def set_retention(
         self, *, keep_succeeded: Keep | None = None, keep_others: Keep | None = None, by: str | None = None
     ) -> Retention:
-        """Say how long ended runs are kept; None stays as it is."""
+        """Set how long ended runs are kept; None does not change it."""
         raise ByRow
 
     @verb(
-        GET, "/lanes", "Lanes by number, when each was last used, and whose token made it", _LANES,
+        GET, "/lanes", "Lanes by number, when each was last used, and which principal created it", _LANES,
         scope="read", query=(Param("after", int, 0), COUNT), repeatable=True,
     )  # fmt: skip
     async def all_lanes(self, *, after: int = 0, count: int = 100) -> list[Lane]:
-        """Lanes by number: what of a queue the same workers may take, when it was last used, and which small token has made it."""
+        """Lanes by number: the runs that the same workers may take, when each was last used, and which principal created it."""
         raise ByRow
 
     @verb(DELETE, "/lanes/{lane:int}", "Remove a lane that has no unfinished runs", DONE, scope="admin", audit="remove lane {lane}")
     async def drop_lane(self, lane: int) -> None:
-        """Remove a lane that has no unfinished runs; one that is needed again is made again."""
+        """Remove a lane that has no unfinished runs; it is created again when needed."""
         raise ByRow
 
 
@@ -142,7 +140,7 @@ class SlotVerbs(Protocol):
     """Direct calls."""
 
     @verb(
-        POST, "/slots", "Ask for the next slot of a resource, or wait for it", one(SLOT),
+        POST, "/slots", "Request the next slot of a resource, or wait for it", one(SLOT),
         scope="submit", takes=ReserveSlot, repeatable=True,
     )  # fmt: skip
     async def reserve(
@@ -154,36 +152,36 @@ class SlotVerbs(Protocol):
         lease: int = SLOT_LEASE,
         slot_id: str | None = None,
         token: str | None = None,
-        who: str | None = None,
+        actor: str | None = None,
     ) -> Slot:
-        """Ask for the next slot of a resource, ahead of every queue."""
+        """Request the next slot of a resource, ahead of every queue."""
         raise ByRow
 
-    @verb(POST, "/slots/{slot_id}/renew", "Keep a slot, or wait for its turn", one(SLOT), scope="submit", takes=RenewSlot, repeatable=True)
+    @verb(POST, "/slots/{slot_id}/renew", "Renew a slot, or wait for it", one(SLOT), scope="submit", takes=RenewSlot, repeatable=True)
     async def renew(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE) -> Slot:
-        """Keep a slot, and have it if its turn has come. Raises LeaseLost when it is gone."""
+        """Renew a slot, and take it if it is free now. Raises LeaseLost when it is gone."""
         raise ByRow
 
     async def turn(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE, wait: float | None = None) -> Slot:
-        """Keep a slot that waits until its turn has come, for so many seconds at most."""
+        """Renew a waiting slot until it is held, for at most this many seconds."""
 
     @verb(
-        POST, "/slots/{slot_id}/release", "Give a slot back, or leave the line",
-        field("Released", "Whether it was still held, or in line.", released=bool), scope="submit", takes=ReleaseSlot,
+        POST, "/slots/{slot_id}/release", "Release a slot, or stop waiting for it",
+        field("Released", "Whether it was still held or waiting.", released=bool), scope="submit", takes=ReleaseSlot,
     )  # fmt: skip
     async def release(self, slot_id: str, token: str) -> bool:
-        """Give a slot back, or leave the line; False when it was gone already."""
+        """Release a slot, or stop waiting for it; False when it was already gone."""
         raise ByRow
 
     @verb(
         GET,
         "/slots",
-        "Direct calls that hold something or wait, in their order",
+        "Direct calls that hold a slot or wait, in their order",
         _SLOTS,
         scope="read",
         query=(AFTER_NUMBER, COUNT),
         repeatable=True,
     )
     async def slots(self, *, after: int = 0, count: int = 100) -> list[Slot]:
-        """Direct calls that hold something or wait, in their order."""
+        """Direct calls that hold a slot or wait, in their order."""
         raise ByRow

@@ -1,17 +1,17 @@
-"""Runs: made, read, changed."""
+"""Runs: creation, reading, changes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
+from windlass.answers import Page, Reason, Status
 from windlass.api.answers import CreatedRun, CreatedRuns
 from windlass.api.codec import Form
 from windlass.api.gives import Gives, listed, one, page_of
 from windlass.api.requests import CancelRun, CreateRun, CreateRuns, MoveRun, PatchRun
 from windlass.api.rows import AFTER_NUMBER, COUNT, CURSOR, GET, IDEMPOTENCY_KEY, PATCH, POST, ByRow, Param, Verb, verb
 from windlass.api.views import ATTEMPT, ENTRY, LINE, REASON, RUN, line_cursor, line_place
-from windlass.engine import Page, Reason, Status
 from windlass.model import Attempt, Created, Entry, LogLine, NewRun, Run, State
 
 CREATED = Gives(
@@ -28,11 +28,11 @@ _AFTER_LINE = Param("after", AFTER_NUMBER.kind, 0, form=Form(int, lambda place: 
 _ATTEMPTS = listed("Attempts", "All attempts of a run, oldest first.", attempts=ATTEMPT)
 _HISTORY = listed("History", "Changes of state, oldest first.", events=ENTRY)
 _LINES = listed("Lines", "Log lines, oldest first.", lines=LINE)
-_WHY = listed("Why", "Everything that holds a run back.", reasons=REASON)
+_WHY = listed("Why", "Everything that blocks a run.", reasons=REASON)
 _MANY = Param("count", COUNT.kind, 1_000, description=COUNT.description)
 
 CREATE_RUN = Verb(
-    "create_run", POST, "/runs", "Ask for a run", CREATED, scope="submit", takes=CreateRun, query=(IDEMPOTENCY_KEY,), status=202
+    "create_run", POST, "/runs", "Create a run", CREATED, scope="submit", takes=CreateRun, query=(IDEMPOTENCY_KEY,), status=202
 )  # fmt: skip
 
 
@@ -40,11 +40,11 @@ class RunVerbs(Protocol):
     """Runs."""
 
     @verb(
-        POST, "/runs/batch", "Ask for many runs, all or none", Gives(CreatedRuns),
+        POST, "/runs/batch", "Create many runs, all or none", Gives(CreatedRuns),
         scope="submit", takes=CreateRuns, query=(IDEMPOTENCY_KEY,), status=202,
     )  # fmt: skip
     async def create(self, news: Sequence[NewRun], *, undefined: Literal["refuse", "wait"] = "refuse") -> list[Created]:
-        """Store these runs, all or none; the answers are in the same order."""
+        """Store these runs, all or none; the results are in the same order."""
         raise ByRow
 
     @verb(GET, "/runs", "A page of runs", _PAGE, scope="read", query=_FILTERS, repeatable=True)
@@ -65,22 +65,22 @@ class RunVerbs(Protocol):
         """The run with this id, or with an attempt of this id."""
         raise ByRow
 
-    @verb(PATCH, "/runs/{run_id}", "Change a run that waits", _RUN, scope="submit", takes=PatchRun, audit="patch run {run_id}")
+    @verb(PATCH, "/runs/{run_id}", "Change a waiting run", _RUN, scope="submit", takes=PatchRun, audit="patch run {run_id}")
     async def patch(self, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
         """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""
         raise ByRow
 
     @verb(POST, "/runs/{run_id}/cancel", "Cancel a run", _RUN, scope="submit", takes=CancelRun | None, audit="cancel run {run_id}")
     async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> Run:
-        """Cancel at once what waits; ask what runs to stop."""
+        """Cancel a waiting run at once; stop a running one."""
         raise ByRow
 
     @verb(
-        POST, "/runs/{run_id}/rerun", "Run it again, as a new run", CREATED,
+        POST, "/runs/{run_id}/rerun", "Rerun it as a new run", CREATED,
         scope="submit", query=(IDEMPOTENCY_KEY,), status=202, audit="rerun run {run_id}",
     )  # fmt: skip
     async def rerun(self, run_id: str) -> Created:
-        """Make a new run from an ended one: the same payload and rules, a fresh limit, no key."""
+        """Create a new run from an ended one: the same payload and rules, a fresh limit of attempts, no key."""
         raise ByRow
 
     @verb(GET, "/runs/{run_id}/attempts", "All attempts of a run", _ATTEMPTS, scope="read", repeatable=True)
@@ -93,21 +93,21 @@ class RunVerbs(Protocol):
         scope="read", query=(AFTER_NUMBER, _MANY), repeatable=True,
     )  # fmt: skip
     async def history(self, run_id: str, *, after: int = 0, count: int = 1_000) -> list[Entry]:
-        """Every change of state of a run, from the beginning or behind a revision."""
+        """Every change of state of a run, from the beginning or after a revision."""
         raise ByRow
 
-    @verb(GET, "/runs/{run_id}/logs", "What its handler wrote", _LINES, scope="read", query=(_AFTER_LINE, COUNT), repeatable=True)
+    @verb(GET, "/runs/{run_id}/logs", "Its log lines", _LINES, scope="read", query=(_AFTER_LINE, COUNT), repeatable=True)
     async def lines(self, run_id: str, *, after: tuple[int, int] = (0, 0), count: int = 100) -> list[LogLine]:
-        """The log of a run in the order it was written, behind (attempt, number)."""
+        """The log of a run in its order, after (attempt, number)."""
         raise ByRow
 
-    @verb(GET, "/runs/{run_id}/why", "What holds a run back", _WHY, scope="read", repeatable=True)
+    @verb(GET, "/runs/{run_id}/why", "What blocks a run", _WHY, scope="read", repeatable=True)
     async def why(self, run_id: str) -> list[Reason]:
-        """Everything that holds a run back now; empty for one that a worker could take at once."""
+        """Everything that blocks a run now; empty if a worker could claim it at once."""
         raise ByRow
 
     @verb(
-        POST, "/runs/{run_id}/move", "Give a run that waits another place in its queue", _RUN,
+        POST, "/runs/{run_id}/move", "Give a waiting run another place in its queue", _RUN,
         scope="submit", takes=MoveRun, audit="move run {run_id}",
     )  # fmt: skip
     async def move(
@@ -120,8 +120,8 @@ class RunVerbs(Protocol):
         after: str | None = None,
         by: str | None = None,
     ) -> Run:
-        """Give a run that waits another place in its queue: the n-th from 0, the "top" or "bottom", or next to another run."""
+        """Give a waiting run another place in its queue: the n-th from 0, the "top" or "bottom", or next to another run."""
         raise ByRow
 
     async def status(self, run_id: str) -> Status:
-        """How a run is doing, for those who have only its id."""
+        """The status of a run by its id alone."""

@@ -1,9 +1,10 @@
-"""Schedules: rules that make runs."""
+"""Schedules: rules that create runs."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
+from windlass.answers import Preview
 from windlass.api.answers import Previews
 from windlass.api.codec import instant
 from windlass.api.gives import DONE, Gives, listed, one, paged
@@ -11,12 +12,12 @@ from windlass.api.requests import PatchSchedule, PutSchedule
 from windlass.api.rows import AFTER_NAME, COUNT, DELETE, GET, IDEMPOTENCY_KEY, PATCH, POST, PUT, ByRow, Param, verb
 from windlass.api.verbs.runs import CREATED
 from windlass.api.views import PREVIEW, SCHEDULE, SKIPPED
-from windlass.engine.schedules import MOST, Preview
+from windlass.defaults import MAX_MISSED
 from windlass.firing import Fire
 from windlass.model import Created, Missed, Options, Overlap, Schedule, Skipped
 
 _SCHEDULE = one(SCHEDULE)
-_PAGE = paged("Schedules", "Some schedules, and after which key the next page begins.", lambda found: found.key, schedules=SCHEDULE)
+_PAGE = paged("Schedules", "Some schedules, and after which key the next page begins.", lambda schedule: schedule.key, schedules=SCHEDULE)
 _PREVIEWS = Gives(Previews, read=lambda answer, _: [PREVIEW.read(view) for view in answer.next])
 _SKIPS = listed("Skips", "Skipped instants, latest first.", skips=SKIPPED)
 _START = Param("start", form=instant("start"))
@@ -37,7 +38,7 @@ class ScheduleVerbs(Protocol):
         raise ByRow
 
     @verb(
-        PUT, "/schedules/{key}", "Store a rule under a key; again: update it", _SCHEDULE,
+        PUT, "/schedules/{key}", "Store a rule under a key, or update it", _SCHEDULE,
         scope=("work", "admin"), takes=PutSchedule, audit="schedule schedule {key}", repeatable=True,
     )  # fmt: skip
     async def schedule(
@@ -52,7 +53,7 @@ class ScheduleVerbs(Protocol):
         payload: dict[str, Any] | None = None,
         options: Options | None = None,
         missed: Missed = "latest",
-        most: int = MOST,
+        max_missed: int = MAX_MISSED,
         max_age: int | None = None,
         overlap: Overlap = "allow",
         jitter: int = 0,
@@ -61,7 +62,7 @@ class ScheduleVerbs(Protocol):
         new: bool = False,
         checked: bool = False,
     ) -> Schedule:
-        """Store a rule under a key; the same key again updates it. Runs already made stay as they are."""
+        """Store a rule under a key; the same key again updates it. Existing runs do not change."""
         raise ByRow
 
     @verb(PATCH, "/schedules/{key}", "Edit a schedule", _SCHEDULE, scope="admin", takes=PatchSchedule, audit="edit schedule {key}")
@@ -69,17 +70,17 @@ class ScheduleVerbs(Protocol):
         """Edit a schedule."""
         raise ByRow
 
-    @verb(DELETE, "/schedules/{key}", "Forget a schedule; its runs stay", DONE, scope="admin", audit="remove schedule {key}")
+    @verb(DELETE, "/schedules/{key}", "Remove a schedule; its runs stay", DONE, scope="admin", audit="remove schedule {key}")
     async def remove_schedule(self, key: str) -> None:
-        """Forget a schedule. Its runs stay."""
+        """Remove a schedule. Its runs stay."""
         raise ByRow
 
     @verb(
-        POST, "/schedules/{key}/trigger", "Make a run of it now", CREATED,
+        POST, "/schedules/{key}/trigger", "Create a run of it now", CREATED,
         scope="submit", query=(IDEMPOTENCY_KEY,), status=202, audit="trigger schedule {key}",
     )  # fmt: skip
     async def trigger(self, key: str) -> Created:
-        """Make a run of a schedule now; its instants are not touched."""
+        """Create a run of a schedule now; its instants do not change."""
         raise ByRow
 
     @verb(GET, "/schedules/{key}/preview", "Its coming instants", _PREVIEWS, scope="read", query=(_START, _SOME), repeatable=True)
@@ -87,9 +88,9 @@ class ScheduleVerbs(Protocol):
         """The coming instants of a schedule, from now or from a time."""
         raise ByRow
 
-    @verb(GET, "/schedules/{key}/skips", "What was due and did not become a run", _SKIPS, scope="read", query=(COUNT,), repeatable=True)
+    @verb(GET, "/schedules/{key}/skips", "Its skipped instants", _SKIPS, scope="read", query=(COUNT,), repeatable=True)
     async def skips(self, key: str, *, count: int = 100) -> list[Skipped]:
-        """What was due and did not become a run, latest first."""
+        """The skipped instants of a schedule, latest first."""
         raise ByRow
 
     async def outage(self, key: str, start: int, end: int) -> Fire:

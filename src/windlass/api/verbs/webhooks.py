@@ -1,15 +1,16 @@
-"""Webhooks: endpoints that changes are sent to, and what was sent."""
+"""Webhooks: endpoints that changes are sent to, and their deliveries."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
+from windlass.answers import Deliveries
 from windlass.api.answers import MadeWebhook
 from windlass.api.gives import DONE, Gives, listed, one, page_of
 from windlass.api.requests import AddWebhook, PatchWebhook, RotateWebhook
 from windlass.api.rows import COUNT, CURSOR, DELETE, GET, PATCH, POST, ByRow, Param, verb
 from windlass.api.views import DELIVERY, WEBHOOK, made_webhook
-from windlass.engine.webhooks import DELAYS, SECRET_OVERLAP, Deliveries
+from windlass.defaults import DELIVERY_DELAYS, SECRET_OVERLAP
 from windlass.machine import ENDED
 from windlass.model import Delivery, DeliveryStatus, State, Webhook
 
@@ -26,13 +27,13 @@ _STATUS = Param("status", DeliveryStatus | None)
 class WebhookVerbs(Protocol):
     """Endpoints and deliveries."""
 
-    @verb(GET, "/webhooks", "Endpoints, oldest first; never a secret", _WEBHOOKS, scope="admin", repeatable=True)
+    @verb(GET, "/webhooks", "Endpoints, oldest first, without their secrets", _WEBHOOKS, scope="admin", repeatable=True)
     async def webhooks(self) -> list[Webhook]:
         """Every endpoint, oldest first."""
         raise ByRow
 
     @verb(
-        POST, "/webhooks", "Tell an endpoint of changes; its secret is told once", _MADE,
+        POST, "/webhooks", "Add an endpoint for changes; its secret is shown once", _MADE,
         scope="admin", takes=AddWebhook, status=201, audit="add webhook {url:.100}",
     )  # fmt: skip
     async def add_webhook(
@@ -43,7 +44,7 @@ class WebhookVerbs(Protocol):
         jobs: tuple[str, ...] | None = None,
         queues: tuple[str, ...] | None = None,
         states: tuple[State | str, ...] = ENDED,
-        delays: tuple[int, ...] = DELAYS,
+        delays: tuple[int, ...] = DELIVERY_DELAYS,
         secret: str | None = None,
         enabled: bool = True,
     ) -> Webhook:
@@ -64,27 +65,27 @@ class WebhookVerbs(Protocol):
         raise ByRow
 
     @verb(
-        DELETE, "/webhooks/{webhook_id}", "Forget an endpoint and what it was told", DONE,
+        DELETE, "/webhooks/{webhook_id}", "Remove an endpoint and its deliveries", DONE,
         scope="admin", audit="remove webhook {webhook_id:.100}",
     )  # fmt: skip
     async def remove_webhook(self, webhook_id: str) -> None:
-        """Forget an endpoint and its deliveries."""
+        """Remove an endpoint and its deliveries."""
         raise ByRow
 
     @verb(
-        POST, "/webhooks/{webhook_id}/rotate", "Sign with a new secret; the old one signs too for a while", _MADE,
+        POST, "/webhooks/{webhook_id}/rotate", "Sign with a new secret; the old one also signs for a while", _MADE,
         scope="admin", takes=RotateWebhook | None, status=201, audit="rotate webhook {webhook_id:.100}",
     )  # fmt: skip
     async def rotate_webhook(self, webhook_id: str, *, overlap: int = SECRET_OVERLAP, secret: str | None = None) -> Webhook:
-        """Sign with a new secret; those before it sign too until the overlap is over."""
+        """Sign with a new secret; earlier ones also sign until the overlap is over."""
         raise ByRow
 
     @verb(
-        GET, "/webhooks/{webhook_id}/deliveries", "What it was told, latest first", _DELIVERIES,
+        GET, "/webhooks/{webhook_id}/deliveries", "Its deliveries, latest first", _DELIVERIES,
         scope="admin", query=(_STATUS, CURSOR, COUNT), repeatable=True,
     )  # fmt: skip
     async def deliveries(self, webhook_id: str, *, status: str | None = None, cursor: str | None = None, count: int = 100) -> Deliveries:
-        """What was sent to an endpoint, latest first."""
+        """The deliveries of an endpoint, latest first."""
         raise ByRow
 
     @verb(GET, "/deliveries/{delivery_id}", "One delivery", one(DELIVERY), scope="admin", repeatable=True)
@@ -93,9 +94,9 @@ class WebhookVerbs(Protocol):
         raise ByRow
 
     @verb(
-        POST, "/deliveries/{delivery_id}/resend", "Have it tried again from now on", one(DELIVERY),
+        POST, "/deliveries/{delivery_id}/resend", "Send it again", one(DELIVERY),
         scope="admin", status=202, audit="resend delivery {delivery_id:.100}",
     )  # fmt: skip
     async def resend(self, delivery_id: str) -> Delivery:
-        """Have a delivery tried again from now on."""
+        """Send a delivery again."""
         raise ByRow

@@ -1,4 +1,4 @@
-"""What is written to streams: server-sent events, and the ids by which a client comes back to where it was."""
+"""The bytes of streams: server-sent events, and the ids with which a client resumes."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ import msgspec
 from windlass.api.values import to_rfc3339
 from windlass.api.views import ENTRY, LINE
 from windlass.engine.checks import FAR_FUTURE
-from windlass.engine.reading import check_tail
+from windlass.engine.cursors import check_tail
 from windlass.errors import BadInput
 from windlass.machine import ENDED
 from windlass.model import Entry, LogLine, Run
 
 RETRY = b"retry: 2000\n\n"
-"""After how many milliseconds a client comes back."""
+"""Milliseconds after which a client reconnects."""
 SILENCE = b":\n\n"
 
 _LARGEST = 2**53
 _encode = msgspec.json.Encoder().encode
 
-Wanted = tuple[str | None, str | None, str | None]
-"""A job, a queue, a state: what is told of the journal. None is any."""
+EventFilter = tuple[str | None, str | None, str | None]
+"""A filter of the journal by job, queue and state. None is any."""
 
 
-def passed_by(entry: Entry) -> Iterator[Wanted]:
-    """Everything that can be wanted and that an entry fits."""
+def passed_by(entry: Entry) -> Iterator[EventFilter]:
+    """All filters that an entry matches."""
     return product((None, entry.job), (None, entry.queue), (None, entry.state.value))
 
 
 def frame(event: str, data: Any, identity: object) -> bytes:
-    """One event. What is encoded has no line breaks."""
+    """One event. The encoded data has no line breaks."""
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (str(identity).encode(), event.encode(), _encode(data))
 
 
 def mark(identity: object) -> bytes:
-    """Nothing but an id: the client remembers it, and is told of no event."""
+    """An id without an event: the client stores it."""
     return b":\nid: %b\n\n" % str(identity).encode()
 
 
-class Place(NamedTuple):
-    """How far the journal was read: the cursor, and when what is behind it had not happened yet."""
+class JournalOffset(NamedTuple):
+    """An offset in the journal: the cursor, and a time before which everything behind it had not happened yet."""
 
     at: int
     cursor: str
@@ -52,14 +52,14 @@ class Place(NamedTuple):
         return f"{self.at}-{self.cursor}"
 
     @classmethod
-    def read(cls, text: str) -> Place:
+    def read(cls, text: str) -> JournalOffset:
         at, _, cursor = text.partition("-")
         check_tail(cursor)
         return cls(_number(at, FAR_FUTURE), cursor)
 
 
-class RunPlace(NamedTuple):
-    """How far a run was watched: its revision, and the cursor of its last line."""
+class RunOffset(NamedTuple):
+    """An offset in the stream of a run: its revision, and the cursor of its last line."""
 
     rev: int
     line: int
@@ -68,7 +68,7 @@ class RunPlace(NamedTuple):
         return f"{self.rev}-{self.line}"
 
     @classmethod
-    def read(cls, text: str) -> RunPlace:
+    def read(cls, text: str) -> RunOffset:
         rev, _, line = text.partition("-")
         return cls(_number(rev), _number(line))
 
@@ -81,17 +81,17 @@ def _number(text: str, largest: int = _LARGEST) -> int:
 
 
 def entry_frame(entry: Entry, cursor: str) -> bytes:
-    """An entry of the journal, for all who want it."""
-    return frame("run", ENTRY.show(entry), Place(entry.at, cursor))
+    """A journal entry as bytes, for all subscribers."""
+    return frame("run", ENTRY.show(entry), JournalOffset(entry.at, cursor))
 
 
-def gap_frame(place: Place, reason: str, identity: Place) -> bytes:
-    """Said when entries behind a place may be missing."""
+def gap_frame(place: JournalOffset, reason: str, identity: JournalOffset) -> bytes:
+    """Sent when entries behind an offset may be missing."""
     return frame("gap", {"since": to_rfc3339(place.at), "reason": reason}, identity)
 
 
-def status_frame(run: Run, entry: Entry, place: RunPlace) -> bytes:
-    """A change of state of a run that is watched; the last one has its end."""
+def status_frame(run: Run, entry: Entry, place: RunOffset) -> bytes:
+    """A change of state of the run of a stream; the last one has its end."""
     event = msgspec.to_builtins(ENTRY.show(msgspec.structs.replace(entry, job=run.job, queue=run.queue)))
     if entry.state in ENDED:
         event |= {"output": _opened(run.output), "error": run.error, "reason": run.reason}
@@ -99,13 +99,13 @@ def status_frame(run: Run, entry: Entry, place: RunPlace) -> bytes:
 
 
 def _opened(text: str | None) -> Any:
-    """What a JSON text says. It is never passed on as it is: a line break in it would end the event."""
+    """The value of a JSON text. The text is never passed on as it is: a line break in it would end the event."""
     return None if text is None else msgspec.json.decode(text)
 
 
-def line_frame(line: LogLine, place: RunPlace) -> bytes:
+def line_frame(line: LogLine, place: RunOffset) -> bytes:
     return frame("log", LINE.show(line), place)
 
 
-def progress_frame(run: Run, text: str, place: RunPlace) -> bytes:
+def progress_frame(run: Run, text: str, place: RunOffset) -> bytes:
     return frame("progress", {"attempt": run.attempt, "progress": _opened(text)}, place)

@@ -1,4 +1,4 @@
-"""One answer that stays open, written by hand: a client that leaves is noticed at once, and one that stops reading is cut off."""
+"""A response that stays open: a disconnected client is noticed at once, and one that does not read is disconnected."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from windlass.api.verbs import EVENT_STREAM
 from windlass.errors import WindlassError
 
 PORTION = 16 * 1024
-"""Bytes written at once. What a client does not read costs the hub this much, and the buffers of its connection."""
+"""Bytes written at once. A client that does not read costs the hub this much, and the buffers of its connection."""
 STALLED = 20.0
-"""Seconds that a client may take to make room for one portion."""
+"""Seconds in which a client must make room for one portion."""
 PARTING = 1.0
 
 ABORT = "windlass.abort"
-"""Where the server leaves a way to drop a connection with all that is still unsent. Without it, an ordinary close must do."""
+"""The scope key under which the server provides a function that drops a connection with all unsent data. Without it, it is closed."""
 AT_SHUTDOWN = "windlass.at_shutdown"
-"""Where the server leaves its `AtShutdown`."""
+"""The scope key under which the server provides its `AtShutdown`."""
 IS_WHOLE = "windlass.is_whole"
-"""Where the server leaves a way to ask whether the body of a request has come to its end."""
+"""The scope key under which the server provides a function that tells whether the body of a request is complete."""
 
 _HEADERS = [(b"content-type", EVENT_STREAM.encode()), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 class AtShutdown:
-    """What is to be called when the server is told to stop; at once where it has been told already."""
+    """Callbacks for the stop of the server; called at once if it is already stopping."""
 
     def __init__(self) -> None:
         self._ends, self._told = set[Callable[[], object]](), False
@@ -47,7 +47,7 @@ class AtShutdown:
 
 
 class Pipe:
-    """What is written to one client. Nothing is sent before the first write, so that an error until then is an answer of its own."""
+    """The output to one client. Nothing is sent before the first write, so that an earlier error is an answer of its own."""
 
     def __init__(
         self, scope: Any, receive: Callable[[], Coroutine[Any, Any, Any]], send: Callable[[Any], Coroutine[Any, Any, None]]
@@ -57,12 +57,12 @@ class Pipe:
         self._begun = False
 
     def end(self) -> None:
-        """Let the client go; it will come back, here or elsewhere."""
+        """Disconnect the client; it will reconnect, here or elsewhere."""
         if not self._over.done():
             self._over.set_result(None)
 
     async def carry(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work that writes here, until it is done, the client has left, or the pipe is ended."""
+        """Run the task that writes here, until it is done, the client has left, or the pipe is ended."""
         working, gone = asyncio.ensure_future(work), asyncio.ensure_future(self._gone())
         at_shutdown: AtShutdown = self._extension(AT_SHUTDOWN, None) or AtShutdown()
         at_shutdown.add(self.end)
@@ -85,12 +85,12 @@ class Pipe:
             await self._say({"type": "http.response.body", "body": data[begin : begin + PORTION], "more_body": True})
 
     async def answer_nothing(self) -> None:
-        """There is nothing to say, now or ever: browsers do not come back after this answer."""
+        """Answer that there is nothing to send, now or later: browsers do not reconnect after this."""
         self._begun = True
         await self._say({"type": "http.response.start", "status": 204, "headers": []})
 
     async def _part(self, working: asyncio.Future[None], gone: asyncio.Future[None]) -> None:
-        """The work is over before the client has left."""
+        """The task ended before the client left."""
         try:
             if working.done():
                 working.result()
@@ -99,7 +99,7 @@ class Pipe:
         except WindlassError:
             if not self._begun:
                 raise
-            await self._finish(gone)  # the client comes back, and hears of it then
+            await self._finish(gone)  # the client reconnects, and gets the error then
         else:
             working.cancel()
             await asyncio.wait({working})
@@ -115,7 +115,7 @@ class Pipe:
 
     async def _cut(self, gone: asyncio.Future[None]) -> None:
         self._extension(ABORT, lambda: None)()
-        await asyncio.wait({gone}, timeout=PARTING)  # so that the server knows that no more is to come
+        await asyncio.wait({gone}, timeout=PARTING)  # signals to the server that nothing follows
 
     def _extension(self, name: str, otherwise: Any) -> Any:
         return (self._scope.get("extensions") or {}).get(name, otherwise)

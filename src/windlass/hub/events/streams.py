@@ -9,10 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 from windlass.api.views import line_cursor, line_place
-from windlass.engine.reading import Moment, ahead
+from windlass.engine.cursors import ahead
+from windlass.engine.runs import Moment
 from windlass.hub.auth import Caller
-from windlass.hub.events import Events, Follower, frames
-from windlass.hub.events.frames import Place, RunPlace, Wanted
+from windlass.hub.events import Events, Subscriber, frames
+from windlass.hub.events.frames import EventFilter, JournalOffset, RunOffset
 from windlass.hub.events.pipes import Pipe
 from windlass.machine import ENDED, LIVE
 from windlass.model import Entry, Run
@@ -20,10 +21,10 @@ from windlass.model import Entry, Run
 KEEP_ALIVE = 15.0
 PAGE = 500
 LINES = 50
-"""Entries and lines of a run that are read at once; a line may have 8 KiB, and whoever stops reading keeps them all in memory."""
+"""Entries and lines of a run that are read at once; a line may have 8 KiB, and a client that stops reading keeps them all in memory."""
 LOOK_EVERY, LOOK_RARELY = 0.25, 5.0
 EACH = 0.005
-"""Seconds by which every stream of a run lets the others look less often."""
+"""Seconds that each stream of a run adds to the interval between reads."""
 MARGIN = 60_000
 """Milliseconds by which clocks and commits may lag."""
 
@@ -40,71 +41,71 @@ class Stream:
             await pipe.carry(self.write(pipe))
 
     async def write(self, pipe: Pipe) -> None:
-        """Write until there is nothing more to come."""
+        """Write until the stream is complete."""
         raise NotImplementedError
 
 
 class JournalStream(Stream):
-    """What happens, from a place on or from now on."""
+    """Changes, from an offset on or from now on."""
 
-    def __init__(self, events: Events, caller: Caller, wanted: Wanted, place: Place | None) -> None:
+    def __init__(self, events: Events, caller: Caller, filter: EventFilter, place: JournalOffset | None) -> None:
         super().__init__(events, caller)
-        self._wanted, self._place = wanted, place
+        self._filter, self._place = filter, place
 
     async def write(self, pipe: Pipe) -> None:
         await pipe.write(frames.RETRY)
-        follower = Follower(self._wanted)
+        subscriber = Subscriber(self._filter)
         try:
-            await self._meet(pipe, follower)
-            while follower.overrun:  # more has happened meanwhile than was kept for it: read that too
-                self.events.leave(follower)
-                follower = Follower(self._wanted)
-                await self._meet(pipe, follower)
-            await self._follow(pipe, follower)
+            await self._meet(pipe, subscriber)
+            while subscriber.overrun:  # more entries came than were buffered for it: read those too
+                self.events.leave(subscriber)
+                subscriber = Subscriber(self._filter)
+                await self._meet(pipe, subscriber)
+            await self._follow(pipe, subscriber)
         finally:
-            self.events.leave(follower)
+            self.events.leave(subscriber)
 
-    async def _meet(self, pipe: Pipe, follower: Follower) -> None:
-        """Have the follower told what happens from some place on, and read from the store what is before that place."""
-        self.events.join(follower)
-        while not (await asyncio.wait({follower.joined}, timeout=KEEP_ALIVE))[0]:
+    async def _meet(self, pipe: Pipe, subscriber: Subscriber) -> None:
+        """Subscribe from some offset on, and read the entries before that offset from the store."""
+        self.events.join(subscriber)
+        while not (await asyncio.wait({subscriber.joined}, timeout=KEEP_ALIVE))[0]:
             await pipe.write(frames.SILENCE)
-        end = follower.joined.result()
+        end = subscriber.joined.result()
         if self._place is None or ahead(self._place.cursor, end.cursor):
             await pipe.write(frames.mark(end) if self._place is None else frames.gap_frame(self._place, "ahead", end))
         else:
             await self._catch_up(pipe, self._place, end)
         self._place = end
 
-    async def _catch_up(self, pipe: Pipe, place: Place, end: Place) -> None:
+    async def _catch_up(self, pipe: Pipe, place: JournalOffset, end: JournalOffset) -> None:
         if self.events.clock.now() - place.at > await self.events.engine.shortest_retention() - MARGIN:
             await pipe.write(frames.gap_frame(place, "pruned", place))
         ended = False
         while not ended:
             async with self.events.reads:
                 tail = await self.events.engine.tail(place.cursor, count=PAGE, until=end.cursor)
-            found = [
+            entries = [
                 frames.entry_frame(entry, tail.cursor_at(index))
                 for index, entry in enumerate(tail.entries)
-                if self._wanted in frames.passed_by(entry)
+                if self._filter in frames.passed_by(entry)
             ]
-            place = end if tail.ended else Place(tail.entries[-1].at, tail.cursor)
-            await pipe.write(b"".join(found) or frames.mark(place))
+            place = end if tail.ended else JournalOffset(tail.entries[-1].at, tail.cursor)
+            await pipe.write(b"".join(entries) or frames.mark(place))
             ended = tail.ended
 
-    async def _follow(self, pipe: Pipe, follower: Follower) -> None:
-        """Whoever cannot keep up is let go, and comes back to read the rest from the store."""
-        while not follower.overrun:
-            if taken := await follower.take(KEEP_ALIVE):
-                await pipe.write(taken)
-            elif not follower.overrun:  # nothing is on its way to this client, so it stands where the reader does
+    async def _follow(self, pipe: Pipe, subscriber: Subscriber) -> None:
+        """A subscriber that cannot keep up is disconnected, and reconnects to read the rest from the store."""
+        while not subscriber.overrun:
+            if content := await subscriber.take(KEEP_ALIVE):
+                await pipe.write(content)
+            elif not subscriber.overrun:  # nothing is in flight to this client, so its offset is the reader's
                 await pipe.write(frames.mark(self.events.place))
 
 
 class RunStream(Stream):
     """One run, to its end."""
 
-    def __init__(self, events: Events, caller: Caller, run: Run, place: RunPlace) -> None:
+    def __init__(self, events: Events, caller: Caller, run: Run, place: RunOffset) -> None:
         super().__init__(events, caller)
         self._run, self._place = run, place
         self._progress = run.progress if run.state in ENDED else None
@@ -131,7 +132,7 @@ class RunStream(Stream):
 
     @property
     def _over(self) -> bool:
-        """Whether its end was told."""
+        """Whether its end was sent."""
         return self._run.state in ENDED and self._place.rev >= self._run.rev
 
     async def _look(self) -> Moment:
@@ -141,7 +142,7 @@ class RunStream(Stream):
         return moment
 
     def _news(self, moment: Moment) -> Iterator[bytes]:
-        """What the client has not seen yet, in the order of its time; the end comes last."""
+        """Entries and lines that the client does not have yet, in the order of their time; the end comes last."""
         entries = deque(moment.entries)
         for line in moment.lines:
             while entries and entries[0].at <= line.at and entries[0].state not in ENDED:
@@ -149,7 +150,7 @@ class RunStream(Stream):
             self._place = self._place._replace(line=line_cursor(line.attempt, line.n))
             yield frames.line_frame(line, self._place)
         if len(moment.lines) == LINES:
-            return  # there may be more that is older than the entries left
+            return  # there may be more that is older than the remaining entries
         if moment.run.progress != self._progress:
             self._progress = moment.run.progress
             if self._progress is not None:
@@ -161,7 +162,7 @@ class RunStream(Stream):
         return frames.status_frame(self._run, entry, self._place)
 
     async def _rest(self) -> None:
-        """Until it is worth looking again. Only a run that is held has lines and progress; the reader knows of all else."""
+        """Wait until there may be news. Only a held run has lines and progress; the reader notices everything else."""
         pause = max(LOOK_EVERY, EACH * self.events.watched) if self._run.state in LIVE else LOOK_RARELY
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):

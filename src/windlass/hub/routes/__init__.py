@@ -1,1 +1,1 @@
-"""Handlers of the verbs that a row alone cannot say, by the name of their row."""
+"""Handlers of verbs that a row alone cannot express, by the name of their row."""

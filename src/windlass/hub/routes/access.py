@@ -32,21 +32,21 @@ async def rotate_token(request: HubRequest, token_id: str, data: RotateToken | N
 
 
 async def get_me(request: HubRequest) -> Me:
-    who, may, token = request.caller
+    actor, may, token = request.caller
     scopes = [scope for scope in SCOPES if scope in may]
-    return Me(who, scopes, None if token is None else token.id, None if token is None else token.worker)
+    return Me(actor, scopes, None if token is None else token.id, None if token is None else token.worker)
 
 
 async def create_ticket(request: HubRequest) -> TicketView:
     hub, token = request.hub, request.caller.token
-    if token is None:  # nobody has one, so nobody needs one
+    if token is None:  # there are no tokens, so no ticket is needed
         return TicketView("open", to_rfc3339(hub.clock.now() + hub.settings.ticket))
     ticket, expires_at = hub.engine.ticket(token, expires_in=hub.settings.ticket)
     return TicketView(ticket, to_rfc3339(expires_at))
 
 
 async def sign_in(request: HubRequest, data: SignIn) -> MadeToken:
-    token, secret = await request.hub.gate.sign_in(data.ticket, request.scope)
+    token, secret = await request.hub.authenticator.sign_in(data.ticket, request.scope)
     return MadeToken(TOKEN.show(token), secret)
 
 

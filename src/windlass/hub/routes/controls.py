@@ -6,8 +6,8 @@ from typing import Any
 
 from windlass.api.requests import PutResource
 from windlass.api.views import OCCUPANTS, RESOURCE
-from windlass.gates import gate_key
 from windlass.hub.requests import HubRequest
+from windlass.limiters import limiter_key
 
 
 async def set_resource(request: HubRequest, name: str, data: PutResource) -> Any:
@@ -15,13 +15,13 @@ async def set_resource(request: HubRequest, name: str, data: PutResource) -> Any
     if words.pop("new"):
         await request.act("add", f"resource {name}").add_resource(name, **words)
     else:
-        request.caller.check_scope("admin")  # a worker names what its own code needs, and changes nothing that is set
+        request.caller.check_scope("admin")  # a worker adds what its own code needs, and changes no existing settings
         await request.act("set", f"resource {name}").set_resource(name, **words)
     return RESOURCE.show(await request.hub.engine.get_resource(name))
 
 
 async def occupants(request: HubRequest, name: str, key: str | None, count: int) -> Any:
-    return OCCUPANTS.show(await request.hub.engine.occupants(gate_key(name, key), count=count))
+    return OCCUPANTS.show(await request.hub.engine.occupants(limiter_key(name, key), count=count))
 
 
 HANDLERS = {"set_resource": set_resource, "occupants": occupants}

@@ -1,4 +1,4 @@
-"""Groups: runs that start and finish together."""
+"""Groups: runs with rules for their order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from windlass.api.requests import CreateGroup
 from windlass.api.views import GROUP, RESULT
 from windlass.hub.requests import HubRequest
 from windlass.hub.routes.runs import request_key
-from windlass.store.groups import RESULTS
+from windlass.store.records.groups import RESULTS
 
 
 async def create_group(request: HubRequest, data: CreateGroup, idempotency_key: str | None) -> Any:

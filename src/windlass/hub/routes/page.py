@@ -1,4 +1,4 @@
-"""The page: files of our own, and nothing else."""
+"""The files of the page."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from windlass.hub.requests import HubRequest
 
 @cache
 def _pages() -> dict[str, tuple[bytes, str, str]]:
-    """Every file of the page by its name: content, media type, tag. What is not here cannot be asked for."""
-    found = {}
+    """Every file of the page by its name: content, media type, tag. No other file is served."""
+    pages = {}
     for entry in files("windlass.page").iterdir():
         kind = mimetypes.guess_type(entry.name)[0]
         if entry.is_file() and kind is not None and not entry.name.endswith(".py"):
             content = entry.read_bytes()
-            found[entry.name] = (content, kind, f'"{blake2b(content, digest_size=12).hexdigest()}"')
-    return found
+            pages[entry.name] = (content, kind, f'"{blake2b(content, digest_size=12).hexdigest()}"')
+    return pages
 
 
 def _file(request: HubRequest, name: str) -> Response:

@@ -1,4 +1,4 @@
-"""Creations of runs: what is asked for twice under one key is made once."""
+"""Creations of runs: a request repeated under one key creates its runs once."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 async def answer_of(request: HubRequest, created: Created) -> CreatedRun:
-    """What was made, with the run where it can be read: it is made in any case, and must not be asked for again.
+    """The created run, read if possible: it exists in any case, and must not be requested again.
 
-    A run that another call made is for those who may read.
+    A run that another call created is shown only to callers with the scope read.
     """
-    run, shown = None, created.created or (request.caller.may("read") and not created.pruned)
+    run, visible = None, created.created or (request.caller.may("read") and not created.pruned)
     with suppress(WindlassError):
-        run = RUN.show(await request.hub.engine.get(created.id)) if shown else None
+        run = RUN.show(await request.hub.engine.get(created.id)) if visible else None
     return CreatedRun(created.id, created.created, created.pruned, run)
 
 
-def request_key(request: HubRequest, name: str | None, asked: Any) -> Key | None:
-    """The key of a request, if it has one: the same key and content again is the same run."""
+def request_key(request: HubRequest, name: str | None, body: Any) -> Key | None:
+    """The key of a request, if it has one: the same key and content again return the same run."""
     if name is None:
         return None
-    content = blake2b(_canonical(asked), digest_size=16).hexdigest()
+    content = blake2b(_canonical(body), digest_size=16).hexdigest()
     period, scope = request.hub.settings.idempotency, fitting(f"http:{request.caller.principal.name}")
-    return Key(name, lasts="time", period=period, scope=scope, on_duplicate="compare", content=content)
+    return Key(name, ttl=period, scope=scope, on_duplicate="compare", content=content)
 
 
-def _keyed(request: HubRequest, new: NewRun, asked: CreateRun, name: str | None) -> NewRun:
+def _keyed(request: HubRequest, new: NewRun, body: CreateRun, name: str | None) -> NewRun:
     if new.key is None:
-        return replace(new, key=request_key(request, name, asked))
+        return replace(new, key=request_key(request, name, body))
     if name is not None:
         raise BadInput("Both a key and the header Idempotency-Key are given.", hint="The run's own key is enough; leave the header out.")
     return replace(new, key=request.own(new.key))
@@ -55,9 +55,9 @@ async def create_run(request: HubRequest, data: CreateRun, idempotency_key: str 
 
 async def create(request: HubRequest, data: CreateRuns, idempotency_key: str | None) -> CreatedRuns:
     now = request.hub.clock.now()
-    keys = [None if idempotency_key is None or asked.key else f"{idempotency_key}/{index}" for index, asked in enumerate(data.runs)]
-    news = [_keyed(request, asked.new_run(now), asked, key) for asked, key in zip(data.runs, keys, strict=True)]
-    waits = {asked.undefined for asked in data.runs}
+    keys = [None if idempotency_key is None or body.key else f"{idempotency_key}/{index}" for index, body in enumerate(data.runs)]
+    news = [_keyed(request, body.new_run(now), body, key) for body, key in zip(data.runs, keys, strict=True)]
+    waits = {body.undefined for body in data.runs}
     if len(waits) > 1:
         raise BadInput("Some runs may wait for an undefined job and some may not.", hint="Send them in two calls.")
     created = await request.engine.create(news, undefined=waits.pop() if waits else "refuse")

@@ -16,7 +16,7 @@ from windlass.model import Slot
 
 
 async def reserve(request: HubRequest, data: ReserveSlot) -> Any:
-    how: dict[str, Any] = {"slot_id": data.id, "token": data.token, "who": request.caller.who}
+    how: dict[str, Any] = {"slot_id": data.id, "token": data.token, "actor": request.caller.actor}
     with _waiting(request, data.wait) as wait:
         slot = await request.hub.engine.reserve(data.resource, key=data.key, weight=data.weight, lease=data.lease, **how)
         return _own(await _turn(request, slot, data.lease, wait))
@@ -30,7 +30,7 @@ async def renew(request: HubRequest, slot_id: str, data: RenewSlot) -> Any:
 
 @contextmanager
 def _waiting(request: HubRequest, wait: int) -> Iterator[float]:
-    """The seconds for which a request may wait, once there is room for one more that does."""
+    """The seconds for which a request may wait, once there is room for one more waiting request."""
     hub = request.hub
     seconds = min(checks.integer(wait, "wait", 0, hub.engine.limits.duration), hub.settings.longest_wait) / 1000
     with hub.waits.for_one(request.caller) if seconds else nullcontext():
@@ -38,7 +38,7 @@ def _waiting(request: HubRequest, wait: int) -> Iterator[float]:
 
 
 async def _turn(request: HubRequest, slot: Slot, lease: int, wait: float) -> Slot:
-    """The slot when its turn has come, or so many seconds have passed. It is not kept for one who is gone."""
+    """The slot once it is held, or after this many seconds. It is not kept for a client that has gone."""
     if slot.state == "held" or not wait:
         return slot
     turn = request.hub.engine.turn(slot.id, slot.token, lease=lease, wait=wait, may=request.admit_again)
@@ -46,7 +46,7 @@ async def _turn(request: HubRequest, slot: Slot, lease: int, wait: float) -> Slo
 
 
 def _own(slot: Slot) -> Any:
-    """A slot as its owner is shown it."""
+    """A slot as its owner gets it."""
     return replace(SLOT.show(slot), token=slot.token)
 
 

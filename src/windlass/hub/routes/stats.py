@@ -1,4 +1,4 @@
-"""How the hub itself is doing."""
+"""Health and metrics of the hub itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windlass.hub.core import Hub
 from windlass.hub.requests import HubRequest
 
 PATIENCE = 2.0
-"""Seconds in which a store must answer to be called ready."""
+"""Seconds in which a store must answer to count as ready."""
 
 
 async def healthz(request: HubRequest) -> Done:
@@ -28,7 +28,7 @@ async def readyz(request: HubRequest) -> Response:
 
 
 async def _missing(hub: Hub) -> tuple[str, ...]:
-    """The names of what is not ready; the reasons are in the log, for not everybody may read them."""
+    """The names of parts that are not ready; the reasons are in the log, because not every caller may read them."""
     missing = set(hub.problems())
     try:
         await asyncio.wait_for(hub.engine.tail_end(), PATIENCE)

@@ -1,4 +1,4 @@
-"""Webhooks: the sender is told of what changes, and a view has what is so now."""
+"""Webhooks: changes wake the sender, and a view shows the state at the current time."""
 
 from __future__ import annotations
 

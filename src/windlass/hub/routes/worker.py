@@ -1,14 +1,15 @@
-"""The port of workers: claim, beat, report. Their names and tokens are checked by the engine as everywhere."""
+"""The port of workers: claim, heartbeat, report. Their names and tokens are checked by the engine as everywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from windlass import payload
+from windlass.answers import Outcome
 from windlass.api import port
 from windlass.api.gives import Done
 from windlass.api.problems import problem_of
-from windlass.engine import Ask, Engine, Outcome, checks
+from windlass.engine import ClaimRequest, Engine, checks
 from windlass.errors import Forbidden, WindlassError
 from windlass.hub.requests import HubRequest
 from windlass.model import Receipt, WorkerInfo
@@ -24,11 +25,11 @@ async def register(request: HubRequest, data: port.RegisterWorker) -> Done:
     return Done()
 
 
-async def begin_life(request: HubRequest, data: port.BeginLife) -> port.Lives:
+async def begin_life(request: HubRequest, data: port.BeginLife) -> port.LivesView:
     request.caller.check_worker(data.worker)
     if not request.caller.stands_for_worker:
-        return port.Lives([])
-    return port.Lives(await request.hub.engine.begin_life(data.worker, data.life))
+        return port.LivesView([])
+    return port.LivesView(await request.hub.engine.begin_life(data.worker, data.life))
 
 
 async def end_lives(request: HubRequest, data: port.EndLives) -> port.Lapsed:
@@ -53,18 +54,18 @@ async def claim(request: HubRequest, data: port.ClaimRuns) -> port.Claimed:
     ends = hub.clock.monotonic() + min(checks.integer(data.wait, "wait", 0, hub.engine.limits.duration), hub.settings.longest_wait)
     while not (runs := await hub.joining.claim(_ask(hub.engine, data))) and (left := ends - hub.clock.monotonic()) > 0:
         with hub.waits.for_one(request.caller):
-            heard = await request.unless_gone(hub.engine.wait(_topics(data.worker), left / 1000))
-        if heard is None:
-            break  # whoever asked is gone: what would be claimed now would be lost until its lease ends
+            topics = await request.unless_gone(hub.engine.wait(_topics(data.worker), left / 1000))
+        if topics is None:
+            break  # the client has gone: runs claimed now would be lost until their lease expires
     return port.Claimed(runs)
 
 
-def _ask(engine: Engine, data: port.ClaimRuns) -> Ask:
+def _ask(engine: Engine, data: port.ClaimRuns) -> ClaimRequest:
     return engine.asking(data.worker, count=data.count, lease=data.lease, nonce=data.token)
 
 
 def _topics(worker: WorkerInfo) -> frozenset[str]:
-    """What tells of something to take: its queues, and its own name where it has cores or memory free again."""
+    """The topics that signal claimable runs: its queues, and its own name for cores or memory that become free."""
     return frozenset({worker_topic(worker.name), *([ALL_QUEUES] if worker.queues is None else map(queue_topic, worker.queues))})
 
 
@@ -75,19 +76,19 @@ async def recover(request: HubRequest, data: port.RecoverRuns) -> port.Claimed:
 
 async def start(request: HubRequest, data: port.StartRuns) -> port.Started:
     started = await request.hub.engine.start_many([Held(hold.seq, hold.token) for hold in data.held])
-    return port.Started([port.Hold(*held) for held in sorted(started)])
+    return port.Started([port.Hold(*lease) for lease in sorted(started)])
 
 
-async def beat(request: HubRequest, data: port.BeatRuns) -> port.Beaten:
-    held = [Held(hold.seq, hold.token) for hold in data.held]
-    progress = {held[index]: text for index, text in data.progress.items() if 0 <= index < len(held)}
+async def beat(request: HubRequest, data: port.BeatRuns) -> port.RenewedLeases:
+    leases = [Held(hold.seq, hold.token) for hold in data.held]
+    progress = {leases[index]: text for index, text in data.progress.items() if 0 <= index < len(leases)}
     await request.read(_check_progress, progress.values(), request.hub.engine.limits.progress)
-    return port.Beaten(await request.hub.engine.beat(held, lease=data.lease, progress=progress))
+    return port.RenewedLeases(await request.hub.engine.beat(leases, lease=data.lease, progress=progress))
 
 
-def _check_progress(texts: Iterable[str], most: int) -> None:
+def _check_progress(texts: Iterable[str], limit: int) -> None:
     for text in texts:
-        payload.parse(text, most=most, what="The progress")
+        payload.parse(text, limit=limit, what="The progress")
 
 
 async def log(request: HubRequest, data: port.AddLines) -> Done:
@@ -102,15 +103,15 @@ async def report(request: HubRequest, data: port.ReportRuns) -> port.Receipts:
     return port.Receipts([_receipt(view.run, answer) for view, answer in zip(data.outcomes, settled, strict=True)])
 
 
-def _read_all(views: Sequence[port.ReportView], most: int) -> list[Outcome | WindlassError]:
-    return [_read(view, most) for view in views]
+def _read_all(views: Sequence[port.ReportView], limit: int) -> list[Outcome | WindlassError]:
+    return [_read(view, limit) for view in views]
 
 
-def _read(view: port.ReportView, most: int) -> Outcome | WindlassError:
-    """A report in the engine's words, or what is wrong with it: one that cannot be read does not stop the others."""
+def _read(view: port.ReportView, limit: int) -> Outcome | WindlassError:
+    """A report as the engine takes it, or what is wrong with it: an invalid one does not stop the others."""
     try:
         if view.output is not None:
-            payload.parse(view.output, most=most, what="The output")
+            payload.parse(view.output, limit=limit, what="The output")
         return port.report_of(view)
     except WindlassError as error:
         return error
@@ -122,15 +123,15 @@ def _receipt(run: str, answer: Receipt | WindlassError) -> port.ReceiptView:
     return port.ReceiptView(run, answer.state, answer.repeated)
 
 
-async def wait(request: HubRequest, data: port.WaitFor) -> port.Heard:
+async def wait(request: HubRequest, data: port.WaitFor) -> port.WokenTopics:
     hub = request.hub
     checks.count(data.topics, "topics", TOPICS)
     for topic in data.topics:
         checks.name(topic, "A topic")
     timeout = min(checks.integer(data.timeout, "timeout", 0, hub.engine.limits.duration), hub.settings.longest_wait) / 1000
     with hub.waits.for_one(request.caller):
-        heard = await request.unless_gone(hub.engine.wait(frozenset(data.topics), timeout))
-    return port.Heard(sorted(heard or ()))
+        topics = await request.unless_gone(hub.engine.wait(frozenset(data.topics), timeout))
+    return port.WokenTopics(sorted(topics or ()))
 
 
 async def worker_metrics(request: HubRequest, data: port.TellMetrics) -> Done:

@@ -1,6 +1,6 @@
 """The store in PostgreSQL: any number of processes on any number of machines.
 
-`AsyncPostgres` and `BlockingPostgres` are the permitted pair of twins.
+`AsyncPostgres` is for event loops, `BlockingPostgres` for the caller's thread.
 """
 
 from windlass.store.postgres.borrowed import BorrowedPostgres

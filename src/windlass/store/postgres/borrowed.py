@@ -1,4 +1,4 @@
-"""A connection of the caller's own as a store."""
+"""The caller's own connection as a store."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from windlass.store.postgres.wire import (
     AnyConnection,
     AnySession,
     AsyncSession,
-    Batch,
     BlockingSession,
+    PipelinedBatch,
     Queries,
     Results,
     Step,
     compiled,
     run_batch,
     step_by_step,
-    told,
+    translated,
 )
 
 
 class BorrowedPostgres:
-    """A connection of the caller's own, blocking or async: what is asked becomes part of the caller's transaction."""
+    """The caller's own connection, blocking or async: the statements become part of the caller's transaction."""
 
     def __init__(self, connection: AnyConnection, *, queries: Queries | None = None) -> None:
         self._queries = compiled(queries)
@@ -49,19 +49,19 @@ class BorrowedPostgres:
             self._session = AsyncSession(connection, pooled=True)
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
-        batch = Batch(self._queries, verb, statements)
+        batch = PipelinedBatch(self._queries, verb, statements)
         self._check()
         try:
             rows = await (self._by_itself(batch) if self._alone() else self._within(batch))
         except psycopg.Error as error:
-            raise told(error) from error
+            raise translated(error) from error
         return batch.answers(rows)
 
     async def close(self) -> None:
         """Does nothing: the connection is the caller's."""
 
     async def notify(self, topics: Collection[str]) -> None:
-        """Tell those who wait for one of these topics: when the caller commits, or at once where there is nothing to commit."""
+        """Wake the waiters for these topics: when the caller commits, or at once if there is nothing to commit."""
         others = [topic for topic in topics if topic != JOURNAL]
         with suppress(psycopg.Error, BadInput):
             self._check()
@@ -87,16 +87,16 @@ class BorrowedPostgres:
         if self._connection.info.encoding != "utf-8":
             raise BadInput(f"The connection speaks {self._connection.info.encoding}.", hint="Connect with client_encoding=utf8.")
 
-    async def _by_itself(self, batch: Batch) -> Results:
+    async def _by_itself(self, batch: PipelinedBatch) -> Results:
         try:
             return await run_batch(self._session, batch)
         finally:
             if self._session.state in IN_TRANSACTION:
                 await self._session.say(ROLLBACK)
 
-    async def _within(self, batch: Batch) -> Results:
+    async def _within(self, batch: PipelinedBatch) -> Results:
         """Between a savepoint and its release, so that an error leaves the caller's transaction as it was."""
-        await self._session.execute(b"SAVEPOINT windlass")  # psycopg begins the caller's transaction if need be
+        await self._session.execute(b"SAVEPOINT windlass")  # psycopg begins the caller's transaction if necessary
         try:
             rows = await (step_by_step(self._session, batch) if FAULTS.on else self._session.say(*batch.steps))
         except BaseException:

@@ -1,4 +1,4 @@
-"""The two stores. What is done about connections, errors and the schema is written once, in `_Postgres`."""
+"""The two stores. Handling of connections, errors and the schema is shared, in `_Postgres`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from windlass.store.postgres.hints import (
     NOBODY,
     NOTIFY,
     NOTIFY_JOURNAL,
-    Hearing,
+    HintPoller,
+    HintReceiver,
     JournalListener,
     Listener,
-    Looker,
     payloads,
 )
 from windlass.store.postgres.wire import (
@@ -51,8 +51,8 @@ from windlass.store.postgres.wire import (
     AnySession,
     AsyncSession,
     Backend,
-    Batch,
     BlockingSession,
+    PipelinedBatch,
     Queries,
     Results,
     Step,
@@ -60,18 +60,18 @@ from windlass.store.postgres.wire import (
     compiled,
     configure,
     run_batch,
-    told,
+    translated,
 )
 
 T = TypeVar("T")
 
 OLDEST_SERVER = 14
-PATIENCE = 30.0  # seconds of waiting for a server that is away
+PATIENCE = 30.0  # seconds of waiting for an unreachable server
 SIZE = 10  # connections at once
-ALIGN_EVERY = 60_000  # milliseconds between two looks at the server's clock
+ALIGN_EVERY = 60_000  # milliseconds between two reads of the server's clock
 SET = 1_000  # milliseconds by which the wall clock moves against the monotonic one when it was set
 
-# Hot plans must hold right after a bulk load and before any ANALYZE, so the planner is left no choice that statistics decide.
+# Hot plans must hold right after a bulk load and before any ANALYZE, so the planner gets no choice that statistics decide.
 _SETTINGS = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -84,7 +84,7 @@ _SETTINGS = {
     "statement_timeout": "30s",
     "idle_in_transaction_session_timeout": "60s",
 }
-# A server that is gone without a word is noticed within half a minute.
+# A server that is gone without notice is detected within half a minute.
 _CONNECTION = {
     "application_name": "windlass",
     "connect_timeout": "5",
@@ -96,7 +96,7 @@ _CONNECTION = {
 
 
 class _Postgres:
-    """What both stores do: connections kept for use, trying again, the schema, the server's clock."""
+    """Shared by both stores: a pool of connections, retries, the schema, the server's clock."""
 
     def __init__(
         self,
@@ -114,20 +114,20 @@ class _Postgres:
         if size < 1:
             raise BadInput(f"A store with {size} connections can do nothing.", hint="Give it one at least.")
         self._parameters = _parameters(url)
-        # Through a pooler that shares connections by transaction, nothing is heard.
+        # Through a pooler that shares connections by transaction, there are no notifications.
         self._listening = _parameters(listen, "to listen at") if listen else None if pooled else self._parameters
         self._clock, self._patience, self._size, self._pid = clock, patience, size, os.getpid()
         self._queries = compiled(queries)
         self._schema = sql.migrations("postgres") if steps is None else list(steps)
         self._pooled = pooled
-        # Through it, a session's settings would reach other programs.
-        chosen = _SETTINGS | dict(settings or {})
-        self._opening = (configure(chosen, local=True),) if pooled else ()
-        self._configuring = () if pooled else (configure(chosen, local=False),)
-        self._unlimited = () if pooled else (configure(chosen | {"statement_timeout": "0"}, local=False),)
+        # Through a pooler, a session's settings would reach other programs.
+        parameters = _SETTINGS | dict(settings or {})
+        self._opening = (configure(parameters, local=True),) if pooled else ()
+        self._configuring = () if pooled else (configure(parameters, local=False),)
+        self._unlimited = () if pooled else (configure(parameters | {"statement_timeout": "0"}, local=False),)
         self._idle: list[AnySession] = []
         self._checked = self._closed = False
-        self.behind_pooler = False  # although nobody has said so
+        self.behind_pooler = False  # although `pooled` is not set
         self._align_at, self._scale = clock.monotonic(), 0
         self._owed: set[str] = set()
         self._journaled = Paced(self._say_journal)
@@ -146,7 +146,7 @@ class _Postgres:
         raise NotImplementedError
 
     async def batch(self, verb: str, statements: Sequence[Statement]) -> Results:
-        batch = Batch(self._queries, verb, statements)
+        batch = PipelinedBatch(self._queries, verb, statements)
         if batch.alone:
             return batch.answers(await self._alone(batch))
         rows = await self._tried(lambda session: run_batch(session, batch, self._opening)) if batch.steps else []
@@ -154,8 +154,8 @@ class _Postgres:
             self._journaled()
         return batch.answers(rows)
 
-    async def _alone(self, batch: Batch) -> Results:
-        """Run what takes its time on a connection of its own, where no time limit ends it: it would begin anew each time, for ever."""
+    async def _alone(self, batch: PipelinedBatch) -> Results:
+        """Run a long statement on a separate connection without a time limit: with one, it would be cut off and restarted for ever."""
         self._check_open()
         try:
             session = await self._connect()
@@ -165,10 +165,10 @@ class _Postgres:
             finally:
                 await session.close()
         except psycopg.Error as error:
-            raise told(error) from error
+            raise translated(error) from error
 
     async def open(self) -> Self:
-        """Reach the server and check the schema now, not at the first batch."""
+        """Connect to the server and check the schema now, not at the first batch."""
         try:
             await self._tried(lambda session: session.say())
         except BaseException:
@@ -177,7 +177,7 @@ class _Postgres:
         return self
 
     def taken(self, runs: Runs) -> None:
-        """A notification names no runs, so all are told of it at once."""
+        """A notification names no runs, so all waiters are woken at once."""
 
     async def close(self) -> None:
         self._closed = True
@@ -186,7 +186,7 @@ class _Postgres:
                 await self._idle.pop().close()
 
     async def _tried(self, use: Callable[[AnySession], Awaitable[T]]) -> T:
-        """Use a session. When that failed and nothing can have been written, try again, within patience."""
+        """Use a session. If that failed and nothing can have been written, retry, within patience."""
         trial = Trial(self._clock, self._patience)
         while True:
             self._check_open()
@@ -222,7 +222,7 @@ class _Postgres:
             await self._give_back(session)
 
     async def _ended(self, backend: Backend | None) -> bool:
-        """Whether a process is known to be gone whose connection broke: what it has not committed by now, it never will."""
+        """Whether the server process of a broken connection is known to be gone: then what it has not committed never will be."""
         trial = Trial(self._clock, self._patience)
         with suppress(StoreError):  # patience is over
             while backend is not None:
@@ -244,7 +244,7 @@ class _Postgres:
         return backend.is_gone(*answer)
 
     async def _take(self) -> AnySession:
-        with suppress(IndexError):  # there was none, or another thread was faster
+        with suppress(IndexError):  # there was none, or another thread was first
             while (session := self._idle.pop()).stale():
                 await session.close()
             return session
@@ -259,7 +259,7 @@ class _Postgres:
         return session
 
     async def _meet(self, session: AnySession) -> None:
-        """Learn which process serves a connection; where this user may not, a broken one leaves its outcome unsettled."""
+        """Learn which server process serves a connection; if this user may not, a broken connection leaves its outcome unsettled."""
         with suppress(psycopg.errors.InsufficientPrivilege):
             [rows] = await session.say(WHO)
             for row in rows:
@@ -278,11 +278,11 @@ class _Postgres:
                 await session.close()
 
     async def _hint(self) -> None:
-        """Tell those who wait what is owed to them. A hint that gets lost costs only time."""
+        """Send pending hints. A lost hint costs only time."""
         topics, self._owed = self._owed, set()
         if not topics or self._closed:
             return
-        step = Step(NOTIFY, (payloads(frozenset(topics)),), (JSON,))  # as it is now: a thread that came late may still add to it
+        step = Step(NOTIFY, (payloads(frozenset(topics)),), (JSON,))  # the current one: a late thread may still add to it
         with suppress(psycopg.Error, StoreError):
             async with self._slot():
                 await self._once(lambda session: session.say(step))
@@ -291,7 +291,7 @@ class _Postgres:
         raise NotImplementedError
 
     async def _hint_journal(self) -> None:
-        """Tell those who read the journal that it has grown; where nobody does, not again for a while."""
+        """Notify readers of the journal that it has grown; if there are none, not again for a while."""
         if self._gone():
             return
         with suppress(psycopg.Error, StoreError):
@@ -301,7 +301,7 @@ class _Postgres:
                 self._journaled.rest(NOBODY)
 
     async def _measure_offset(self, session: AnySession) -> None:
-        """Now and then, let the clock follow the server's; at once where this machine's own was set, or slept."""
+        """Align the clock with the server's at intervals; at once if this machine's own was set, or slept."""
         align, wall = getattr(self._clock, "align", None), getattr(self._clock, "wall", self._clock.now)
         if align is None:
             return
@@ -311,23 +311,23 @@ class _Postgres:
         self._align_at, self._scale = ticks + ALIGN_EVERY, scale
         samples = []
         for _ in range(3):
-            asked = self._clock.monotonic()
+            begin = self._clock.monotonic()
             [[(server,)]] = await session.say(TIME)
             answered = self._clock.monotonic()
-            samples.append((answered - asked, server - (asked + answered) // 2))
-        align(min(samples)[1] + self._clock.monotonic())  # the shortest way there and back tells most
+            samples.append((answered - begin, server - (begin + answered) // 2))
+        align(min(samples)[1] + self._clock.monotonic())  # the shortest round trip is the most exact
 
     async def _check_in(self, session: AnySession) -> None:
-        """Give an empty database the whole schema; refuse a server or a schema that does not fit."""
+        """Create the whole schema in an empty database; refuse an unsuitable server or schema."""
         _check_server(session.connection.info.server_version)
         if await _version_of(session) == 0:
             await self._apply(session, 1, len(self._schema))
-        found, wanted = await _version_of(session), len(self._schema)
-        refuse_older(found, wanted, "The database")
-        refuse_newer(found, wanted, "The database")
+        version, newest = await _version_of(session), len(self._schema)
+        refuse_older(version, newest, "The database")
+        refuse_newer(version, newest, "The database")
 
     async def _apply(self, session: AnySession, first: int, last: int) -> None:
-        """Apply some steps in one transaction, unless another process was faster."""
+        """Apply some steps in one transaction, unless another process was first."""
         await session.say(BEGIN, *self._opening, *MIGRATE_ALONE)
         if await _version_of(session) == first - 1:
             for number in range(first, last + 1):
@@ -341,7 +341,7 @@ class _Postgres:
 def _parameters(url: str, purpose: str = "of the database") -> dict[str, Any]:
     try:
         return _CONNECTION | conninfo_to_dict(url) | {"client_encoding": "utf8"}
-    except psycopg.ProgrammingError:  # what it says may show a part of the password
+    except psycopg.ProgrammingError:  # its message may show a part of the password
         hint = "Write it as postgresql://user:password@host/database; in a password, write / : @ and % by their codes, such as %2F."
         raise BadInput(f"Cannot read the address {purpose}.", hint=hint) from None
 
@@ -364,7 +364,7 @@ class BlockingPostgres(_Postgres):
     """A store that works on the caller's thread and never suspends; each thread gets a connection."""
 
     def _start(self) -> None:
-        self._gate, self._closing = threading.Semaphore(self._size), threading.Event()
+        self._limiter, self._closing = threading.Semaphore(self._size), threading.Event()
         self._hint_at = self._clock.monotonic()
         run_sync(self.open())
 
@@ -373,14 +373,14 @@ class BlockingPostgres(_Postgres):
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        with self._gate:
+        with self._limiter:
             yield
 
     async def _pause(self, seconds: float) -> None:
         self._closing.wait(seconds)
 
     def wake(self, topics: Collection[str]) -> None:
-        """Tell those who wait for one of these topics. When there is too much to tell, some goes along with the next."""
+        """Wake the waiters for these topics. If there are too many hints, some are sent with the next ones."""
         if self._gone():
             return
         if JOURNAL in topics:
@@ -398,7 +398,7 @@ class BlockingPostgres(_Postgres):
         run_sync(self._hint_journal())
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
-        """Hears nothing and returns after 50 ms at most: to look again costs less than a connection for each thread that waits."""
+        """Gets no hints and returns after 50 ms at most: polling costs less than a connection for each waiting thread."""
         self._check_open()
         try:
             asyncio.get_running_loop()
@@ -417,19 +417,19 @@ class BlockingPostgres(_Postgres):
 
 
 class _Loop:
-    """What belongs to one event loop: its turns at connections, the task that sends its hints, and the one that hears others'."""
+    """The state of one event loop: its limit of connections, the task that sends its hints, and the one that receives others'."""
 
-    def __init__(self, size: int, hearing: Hearing, journal: Hearing) -> None:
-        self.gate, self.closing = asyncio.Semaphore(size), asyncio.Event()
+    def __init__(self, size: int, receiver: HintReceiver, journal: HintReceiver) -> None:
+        self.limiter, self.closing = asyncio.Semaphore(size), asyncio.Event()
         self.hinting: asyncio.Task[None] | None = None
-        self.saying: asyncio.Task[None] | None = None  # that the journal has grown
-        self.unsaid = False  # that it has once more since
-        self.hearing, self.journal = hearing, journal
+        self.saying: asyncio.Task[None] | None = None  # the journal has grown
+        self.unsaid = False  # it has grown again since
+        self.receiver, self.journal = receiver, journal
 
     async def close(self) -> None:
         self.closing.set()
-        for hearing in {self.hearing, self.journal}:
-            await hearing.close()
+        for receiver in {self.receiver, self.journal}:
+            await receiver.close()
         for task in (self.hinting, self.saying):
             if task is not None:
                 await task
@@ -447,16 +447,16 @@ class AsyncPostgres(_Postgres):
         return self._loops.get(loop) or self._enter(loop)
 
     def _enter(self, loop: asyncio.AbstractEventLoop) -> _Loop:
-        """A loop comes for the first time; those that were closed meanwhile are forgotten, with what waited in them."""
+        """A loop is used for the first time; closed loops are forgotten, with what waited in them."""
         here = _Loop(self._size, *self._hearings())
         with self._entering:
             self._loops = {one: its for one, its in self._loops.items() if not one.is_closed()} | {loop: here}
         return here
 
-    def _hearings(self) -> tuple[Hearing, Hearing]:
-        """How hints are heard, and those of the journal."""
+    def _hearings(self) -> tuple[HintReceiver, HintReceiver]:
+        """The receivers of hints, and of those of the journal."""
         if self._listening is None:
-            looker = Looker(self._look, self._pause)
+            looker = HintPoller(self._look, self._pause)
             return looker, looker
         apart = self._listening is not self._parameters
         return Listener(self._listening, self._pause, apart=apart), JournalListener(self._listening, self._pause)
@@ -466,7 +466,7 @@ class AsyncPostgres(_Postgres):
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        async with self._here().gate:
+        async with self._here().limiter:
             yield
 
     async def _pause(self, seconds: float) -> None:
@@ -474,7 +474,7 @@ class AsyncPostgres(_Postgres):
             await asyncio.wait_for(self._here().closing.wait(), seconds)
 
     def wake(self, topics: Collection[str]) -> None:
-        """Tell those who wait for one of these topics: at once, or along with others a little later."""
+        """Wake the waiters for these topics: at once, or together with others a little later."""
         if self._gone():
             return
         if JOURNAL in topics:
@@ -484,13 +484,13 @@ class AsyncPostgres(_Postgres):
             return
         self._owed.update(topics)
         here = self._here()
-        here.hearing.said(topics)
+        here.receiver.deliver(topics)
         if here.hinting is None or here.hinting.done():
             here.hinting = asyncio.get_running_loop().create_task(self._keep_hinting())
 
     def _say_journal(self) -> None:
         here = self._here()
-        here.hearing.said((JOURNAL,))
+        here.receiver.deliver((JOURNAL,))
         here.unsaid = here.saying is not None and not here.saying.done()
         if not here.unsaid:
             here.saying = asyncio.get_running_loop().create_task(self._hint_journal())
@@ -502,16 +502,16 @@ class AsyncPostgres(_Postgres):
             await self._pause(HINT_EVERY)
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
-        """The topics heard, as soon as there are any; none after so many seconds."""
+        """The topics with a hint, as soon as there are any; none after this many seconds."""
         self._check_open()
         here = self._here()
-        return await (here.journal if JOURNAL in topics else here.hearing).wait(topics, timeout)
+        return await (here.journal if JOURNAL in topics else here.receiver).wait(topics, timeout)
 
     async def _look(self, seen: str | None) -> tuple[str, set[str]]:
-        """See `Looker`. What a snapshot could not see is news."""
+        """See `HintPoller`. Entries that an earlier snapshot could not see are new."""
         news = () if seen is None else (Statement("news", {"seen": seen, "count": NEWS}),)
-        [[now], *found] = await self.batch("read", (Statement("snapshot"), *news))
-        rows = [row for rows in found for row in rows]
+        [[now], *answers] = await self.batch("read", (Statement("snapshot"), *news))
+        rows = [row for answer in answers for row in answer]
         if sum(count for _, count in rows) >= NEWS:
             return now[0], {ANYTHING}
         return now[0], {topic for topic, _ in rows if topic is not None} | ({JOURNAL} if rows else set())
@@ -523,7 +523,7 @@ class AsyncPostgres(_Postgres):
         for loop, its in self._loops.items():
             if loop is own:
                 await its.close()
-            elif loop.is_running():  # on another thread, which need not be waited for
+            elif loop.is_running():  # on another thread, which need not be awaited
                 asyncio.run_coroutine_threadsafe(its.close(), loop)
         await super().close()
 

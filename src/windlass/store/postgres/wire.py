@@ -1,4 +1,4 @@
-"""What is said to the server and what its answers mean. One generator speaks for both colours; it neither awaits nor blocks."""
+"""The messages to the server and the meaning of its answers. One generator serves both kinds of store; it neither awaits nor blocks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Queries = Mapping[str, Query]
 Results = list[list[Row]]
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
-TRIES = 8  # of a batch that _lost a deadlock
+TRIES = 8  # of a batch that lost a deadlock
 
 
 # Errors
@@ -55,7 +55,7 @@ _BUG = "This is a bug in windlass, or the tables were changed by hand; please re
 
 # By the whole code first, then by its class.
 _MEANING: dict[str, tuple[type[WindlassError], str]] = {
-    "23505": (Conflict, "Somebody else was first: read again, then decide."),
+    "23505": (Conflict, "Another process was first: read again, then decide."),
     "40001": (StoreBusy, _WAIT),
     "40P01": (StoreBusy, _WAIT),
     "55P03": (StoreBusy, _WAIT),
@@ -73,9 +73,9 @@ _MEANING: dict[str, tuple[type[WindlassError], str]] = {
     "XX": (StoreBroken, _DISK),
 }
 _AGAIN = ("40001", "40P01")
-# The server is going, coming, or out of connections, or has given this one up: another connection may do better.
+# The server is stopping, starting, out of connections, or has closed this one: another connection may work.
 _GONE = ("57P01", "57P02", "57P03", "57P05", "25P03", "53300")
-# What waiting does not mend. A connection that fails has no code, so this knows English only; elsewhere it costs the patience.
+# What waiting does not cure. A failed connection has no code, so this matches English messages only; others cost the patience.
 _HOPELESS = re.compile(
     r"authentication failed|does not exist|no password supplied|no pg_hba.conf entry|not permitted to log in|certificate"
     r"|no such database|no such user|statement pooling mode"  # as PgBouncer says it
@@ -88,8 +88,8 @@ def _lost(error: psycopg.Error) -> bool:
     return error.sqlstate in _GONE or error.sqlstate.startswith("08")
 
 
-def told(error: psycopg.Error) -> WindlassError:
-    """What an error of the server means to the caller; nothing was written."""
+def translated(error: psycopg.Error) -> WindlassError:
+    """The windlass error for an error of the server; nothing was written."""
     if _lost(error):
         return StoreUnreachable(
             f"There is no connection to PostgreSQL: {_one_line(error)}.", hint="Check that it runs and that its address is right."
@@ -105,21 +105,21 @@ def _one_line(error: psycopg.Error) -> str:
 
 
 class Trial:
-    """How often and how long a call has been tried, and whether to try again."""
+    """How often and how long a call has been tried, and whether to retry."""
 
     def __init__(self, clock: Clock, patience: float) -> None:
         self._clock, self._patience = clock, patience
         self._since, self._paused, self._tries = clock.monotonic(), 0.0, 0
 
     def pause_after(self, error: psycopg.Error) -> float:
-        """Seconds to wait before the next try; raises what the caller must be told when there is to be none."""
+        """Seconds to wait before the next attempt; raises the caller's error if there is to be none."""
         self._tries += 1
         if _lost(error):
             again, longest = self._waited() < self._patience and not _HOPELESS.search(str(error)), 1.0
         else:
             again, longest = error.sqlstate in _AGAIN and self._tries < TRIES, 0.2
         if not again:
-            raise told(error) from error
+            raise translated(error) from error
         pause: float = min(0.005 * 2 ** min(self._tries, 10), longest) * (0.5 + self._clock.chance() / 2)
         self._paused += pause
         return pause
@@ -129,11 +129,11 @@ class Trial:
         return max(self._paused, (self._clock.monotonic() - self._since) / 1000)
 
 
-# What is said
+# Messages
 
 
 class Step(NamedTuple):
-    """One statement with its values, as it goes over the wire."""
+    """One statement with its values, in wire format."""
 
     text: bytes
     values: Sequence[bytes | None] = ()
@@ -150,7 +150,7 @@ SAVEPOINT_OURS = Step(b"SAVEPOINT windlass")
 ROLLBACK_OURS = Step(b"ROLLBACK TO SAVEPOINT windlass")
 RELEASE_OURS = Step(b"RELEASE SAVEPOINT windlass")
 TIME = Step(b"select (extract(epoch from clock_timestamp()) * 1000)::bigint")
-# Not to_regclass: while waiting for the lock it would go on believing what it had found before.
+# Not to_regclass: while waiting for the lock it would keep returning its earlier result.
 HAS_SCHEMA = Step(b"select count(*) > 0 from pg_catalog.pg_class where relname = 'schema_version' and pg_table_is_visible(oid)")
 VERSION = Step(b"select coalesce(max(version), 0) from schema_version")
 MIGRATE_ALONE = (
@@ -161,7 +161,7 @@ _STARTED = b"(extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint"
 WHO = Step(
     b"select pid, (extract(epoch from backend_start) * 1000000)::bigint, %s from pg_stat_activity where pid = pg_backend_pid()" % _STARTED
 )
-# One that waits for a standby has committed: ended now, it would show what the standby may not have.
+# A process that waits for a standby has committed: terminated now, it would show what the standby may not have.
 _END = (
     b"select %s, count(pid), count(case when wait_event is distinct from 'SyncRep' then pg_terminate_backend(pid) end) "
     b"from pg_stat_activity where pid = $1 and (extract(epoch from backend_start) * 1000000)::bigint = $2" % _STARTED
@@ -173,7 +173,7 @@ _PLACEHOLDER = re.compile(r"%\((\w+)\)s|%%")
 
 def configure(settings: Mapping[str, str], *, local: bool) -> Step:
     """Set these for the session, or until the transaction ends."""
-    # No reply before the log is on disk: where the server would not wait for that, we ask it to.
+    # No reply before the log is on disk, even if the server's default is not to wait.
     waits = "case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', $1) end"
     calls = ", ".join((waits, *(f"set_config(${2 * place}, ${2 * place + 1}, $1)" for place in range(1, len(settings) + 1))))
     values = [text.encode() for setting in settings.items() for text in setting]
@@ -181,23 +181,23 @@ def configure(settings: Mapping[str, str], *, local: bool) -> Step:
 
 
 class Backend(NamedTuple):
-    """The process that serves a connection: its pid, when it began, and when its server did, in microseconds."""
+    """The server process of a connection: its pid, its start, and the start of its server, in microseconds."""
 
     pid: int
     began: int
     server: int
 
     def end(self) -> Step:
-        """End it, if it is still there; to be said on another connection."""
+        """Terminate it, if it is still there; to be sent on another connection."""
         return Step(_END, (b"%d" % self.pid, b"%d" % self.began), (_INT8, _INT8))
 
     def is_gone(self, server: int, left: int, _: int) -> bool:
-        """Whether that answer proves that it is no more. Another server that began before proves nothing."""
+        """Whether that answer proves that it is gone. Another server that started earlier proves nothing."""
         return server > self.server or (server == self.server and not left)
 
 
 class _Compiled(NamedTuple):
-    """A query in PostgreSQL's own form, and the names of its values in order; no text where it is for other databases only."""
+    """A query in PostgreSQL's form, and the names of its values in order; no text if it is for other databases only."""
 
     text: bytes
     names: tuple[str, ...]
@@ -229,8 +229,8 @@ def _encoded(value: Value) -> bytes | None:
 def compile_query(query: Query) -> _Compiled:
     names: dict[str, int] = {}
 
-    def numbered(found: re.Match[str]) -> str:
-        return f"${names.setdefault(found[1], len(names) + 1)}" if found[1] else "%"
+    def numbered(match: re.Match[str]) -> str:
+        return f"${names.setdefault(match[1], len(names) + 1)}" if match[1] else "%"
 
     text = _PLACEHOLDER.sub(numbered, query.text)
     return _Compiled(text.encode(), tuple(names), query.writes, query.alone, query.journals)
@@ -245,8 +245,8 @@ def _own_queries() -> Mapping[str, _Compiled]:
     return {name: compile_query(query) for name, query in sql.load("postgres").items()}
 
 
-class Batch:
-    """What one call asks for. A name that no database knows is a KeyError before anything happens."""
+class PipelinedBatch:
+    """The statements of one call. An unknown name is a KeyError before anything happens."""
 
     def __init__(self, queries: Mapping[str, _Compiled], verb: str, statements: Sequence[Statement]) -> None:
         self.verb = verb
@@ -257,9 +257,9 @@ class Batch:
         self.journals = self.writes and any(queries[name].journals for name, _ in statements)
 
     def answers(self, rows: Results) -> Results:
-        """The rows of each statement asked for; none for those of other databases."""
-        given = iter(rows)
-        return [next(given) if step.text else [] for step in self._asked]
+        """The rows of each requested statement; none for those of other databases."""
+        remaining = iter(rows)
+        return [next(remaining) if step.text else [] for step in self._asked]
 
 
 class _Whole(Loader):
@@ -282,12 +282,12 @@ _Key = tuple[bytes, tuple[int, ...]]
 
 @functools.cache
 def _named(key: _Key) -> bytes:
-    """The name under which a statement is prepared. It is the same on every connection: a pooler that shares them cannot confuse two."""
+    """The name under which a statement is prepared. It is the same on every connection, so a pooler that shares them cannot confuse two."""
     return b"windlass_" + hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest().encode()
 
 
 class _Expected(NamedTuple):
-    """An answer to come: to which step, and what it will have prepared."""
+    """A pending answer: to which step, and what it will have prepared."""
 
     place: int
     key: _Key | None = None
@@ -303,31 +303,31 @@ class _Session:
         self.connection: psycopg.BaseConnection[Any] = connection
         self.pgconn = connection.pgconn
         self.lost = False
-        self.backend: Backend | None = None  # of a pooler's connections nobody knows which it is
+        self.backend: Backend | None = None  # through a pooler it is not known which connection this is
         self._pooled = pooled
         self._prepared: dict[_Key, bytes] = {}
         self._loader = Transformer(self)
 
     def meet(self, pid: int, began: int, server: int) -> None:
-        """Know who serves this connection, by the answer to `WHO`. Where the connection itself names another, a pooler is between."""
+        """Record the server process of this connection, from the answer to `WHO`. If the connection names another, there is a pooler."""
         if pid == self.pgconn.backend_pid:
             self.backend = Backend(pid, began, server)
 
     @property
     def state(self) -> pq.TransactionStatus:
-        """Where it stands; unknown when it can no longer be used."""
+        """The status of its transaction; unknown when it can no longer be used."""
         if self.lost or self.pgconn.status != pq.ConnStatus.OK or self.pgconn.pipeline_status != pq.PipelineStatus.OFF:
             return pq.TransactionStatus.UNKNOWN
         return pq.TransactionStatus(self.pgconn.transaction_status)
 
     def stale(self) -> bool:
-        """Whether the server has said something although nobody asked: as a rule, goodbye. Costs no round trip."""
+        """Whether the server has sent something unasked: usually that it closes the connection. Costs no round trip."""
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
         return bool(poll.poll(0))
 
     def converse(self, steps: Sequence[Step], commit_at: int | None) -> PQGen[Results]:
-        """Send all steps at once, then take all answers; `commit_at` is the place of the step that commits.
+        """Send all steps at once, then receive all answers; `commit_at` is the index of the step that commits.
 
         psycopg's own pipeline waits once for each statement: four of them in a transaction take 0.9 ms on an event loop over
         a unix socket, 0.25 ms here.
@@ -378,13 +378,13 @@ class _Session:
         return self._loader.load_rows(0, result.ntuples, tuple)
 
     def _verdict(self, place: int, error: psycopg.Error, commit_at: int | None) -> Exception:
-        """The error itself when nothing can have been committed; else that it is unknown."""
+        """The error itself if nothing can have been committed; otherwise that the outcome is unknown."""
         if not (self.lost or _lost(error)):
             return error
         self.lost = True
-        # The server answers in order: what it refused before the commit, it refused before it committed. A line that
-        # broke without a word proves nothing, because answers are held back until the end; nor does what a pooler says
-        # instead of the answers that it has not passed on.
+        # The server answers in order: a refusal before the commit means that it did not commit. A connection that
+        # broke without an answer proves nothing, because answers are buffered until the end; nor does the message of a
+        # pooler instead of the answers that it has not passed on.
         if commit_at is None or (error.sqlstate is not None and place < commit_at and not self._pooled):
             return error
         unknown = OutcomeUnknown(f"The connection broke while committing: {_one_line(error)}.", hint="Ask by key whether it happened.")
@@ -400,8 +400,8 @@ def _next_answer(pgconn: PGconn) -> PQGen[PGresult]:
         result = pgconn.get_result()
         if result is not None:
             return result
-        if pgconn.status != pq.ConnStatus.OK:  # else it was the mark between two answers
-            raise psycopg.OperationalError("the connection is _lost")
+        if pgconn.status != pq.ConnStatus.OK:  # otherwise it was the mark between two answers
+            raise psycopg.OperationalError("the connection is lost")
 
 
 class AsyncSession(_Session):
@@ -435,8 +435,8 @@ class BlockingSession(_Session):
 AnySession = AsyncSession | BlockingSession
 
 
-async def run_batch(session: AnySession, batch: Batch, opening: Sequence[Step] = ()) -> Results:
-    """Run a batch in a transaction of its own; a single statement needs none said, unless something is to be said before it."""
+async def run_batch(session: AnySession, batch: PipelinedBatch, opening: Sequence[Step] = ()) -> Results:
+    """Run a batch in its own transaction; a single statement needs no explicit one, unless something is sent before it."""
     if batch.writes and FAULTS.on:
         return await _run_slowly(session, batch, opening)
     if len(batch.steps) == 1 and not opening:
@@ -447,7 +447,7 @@ async def run_batch(session: AnySession, batch: Batch, opening: Sequence[Step] =
     return rows[len(before) : commit_at]
 
 
-async def _run_slowly(session: AnySession, batch: Batch, opening: Sequence[Step]) -> Results:
+async def _run_slowly(session: AnySession, batch: PipelinedBatch, opening: Sequence[Step]) -> Results:
     FAULTS.hit(f"{batch.verb}.before_begin")
     await session.say(BEGIN, *opening)
     rows = await step_by_step(session, batch)
@@ -456,11 +456,11 @@ async def _run_slowly(session: AnySession, batch: Batch, opening: Sequence[Step]
     try:
         FAULTS.hit(f"{batch.verb}.after_commit")
     except StoreError as error:
-        raise OutcomeUnknown(error.message, hint=error.hint, settled=True) from error  # whatever was injected: it is committed
+        raise OutcomeUnknown(error.message, hint=error.hint, settled=True) from error  # whatever was injected, it is committed
     return rows
 
 
-async def step_by_step(session: AnySession, batch: Batch) -> Results:
+async def step_by_step(session: AnySession, batch: PipelinedBatch) -> Results:
     rows = []
     for step in batch.steps:
         rows += await session.say(step)

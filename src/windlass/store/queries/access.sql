@@ -1,14 +1,14 @@
--- Who may do what, and who did what ------------------------------------------------------------------------------
+-- Tokens and audit ---------------------------------------------------------------------------------------------------
 
 -- fragment: token
-id, name, hash, scopes, worker, kind, created_at, lasts, expires_at, revoked_at, used_at, coalesce(principal, name)
+id, name, hash, scopes, worker, kind, created_at, ttl, expires_at, revoked_at, used_at, coalesce(principal, name)
 
 -- name: add_token
-insert into job_tokens (id, name, hash, scopes, worker, kind, created_at, lasts, expires_at, principal)
-select :id, :name, :hash, :scopes, :worker, :kind, :now, :lasts, :expires_at, :principal
-where (select count(*) from job_tokens) < :most
+insert into job_tokens (id, name, hash, scopes, worker, kind, created_at, ttl, expires_at, principal)
+select :id, :name, :hash, :scopes, :worker, :kind, :now, :ttl, :expires_at, :principal
+where (select count(*) from job_tokens) < :limit
 
--- As refuse_create: there were too many, so the batch has done nothing.
+-- Like refuse_create: there are too many, so the batch does nothing.
 -- name: refuse_token
 insert into schema_version (version, applied_at)
 select 1, 0 where not exists (select 1 from job_tokens where id {probe: :id})
@@ -40,14 +40,14 @@ where id {probe: :id} and revoked_at is null and (expires_at is null or expires_
 insert into schema_version (version, applied_at)
 select 1, 0 where not exists (select 1 from job_tokens where id {probe: :id} and revoked_at is null and expires_at = :expires_at)
 
--- An invitation turns into a session, and is gone: so it is good for one.
+-- An invitation becomes a session and is removed, so it is valid once.
 -- name: sign_in
-update job_tokens set kind = 'session', hash = :hash, created_at = :now, lasts = :lasts, expires_at = :expires_at
+update job_tokens set kind = 'session', hash = :hash, created_at = :now, ttl = :ttl, expires_at = :expires_at
 where hash {probe: :invitation} and kind = 'invitation' and revoked_at is null and expires_at > :now
 
--- Only where there is a session now: whoever tries with a wrong one leaves nothing behind.
+-- Only if there is a session now: an attempt with a wrong one leaves no trace.
 -- name: audit_sign_in
-insert into job_audit (at, who, what, subject)
+insert into job_audit (at, actor, what, subject)
 select created_at, name, 'sign in', 'session ' || id from job_tokens where hash {probe: :hash}
 
 -- The newest token stays however old it is: a hub whose tokens have all ended must not look like one that never had any.
@@ -61,10 +61,10 @@ limit :count
 delete from job_tokens where id {in_texts: ids}
 
 -- name: add_audit
-insert into job_audit (at, who, what, subject) values (:at, :who, :what, :subject)
+insert into job_audit (at, actor, what, subject) values (:at, :actor, :what, :subject)
 
 -- name: audit_before
-select id, at, who, what, subject from job_audit where id < :before order by id desc limit :count
+select id, at, actor, what, subject from job_audit where id < :before order by id desc limit :count
 
 -- name: old_audit
 select id from job_audit where at < :before order by at limit :count

@@ -1,4 +1,4 @@
--- How the time of the machine went that a file belongs to. A server's is its own matter. -----------------------------
+-- The clock of the machine that a file belongs to. A server keeps its own time. --------------------------------------
 
 -- name: scale sqlite
 select boot, base, other, since, latest from store_clock where id = 1

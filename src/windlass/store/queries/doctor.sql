@@ -1,11 +1,11 @@
--- What is looked at when somebody asks what is wrong. All of it reads only, and stops at its limit ------------------
+-- Checks of the doctor. All of them only read, and stop at their limits ----------------------------------------------
 
 -- How many runs wait in each lane, ready ones and parked ones, and when the first ready one was due. A parked run's lane is negative.
 -- name: lanes_waiting
 select l.id,
-  (select count(*) from (select 1 from job_runs q where q.state = 'queued' and q.lane = l.id limit :most) as w),
-  (select count(*) from (select 1 from job_runs p where p.state = 'queued' and p.lane = -l.id limit :most) as w),
-  (select f.due_at from job_runs f where f.state = 'queued' and f.lane = l.id order by f.lane, f.band, f.position, f.seq limit 1)
+  (select count(*) from (select 1 from job_runs q where q.state = 'queued' and q.lane = l.id limit :limit) as w),
+  (select count(*) from (select 1 from job_runs p where p.state = 'queued' and p.lane = -l.id limit :limit) as w),
+  (select f.due_at from job_runs f where f.state = 'queued' and f.lane = l.id order by f.lane, f.priority_key, f.position, f.seq limit 1)
 from job_lanes l order by l.id
 
 -- name: late_runs
@@ -14,14 +14,14 @@ select due_at from job_runs where state = 'scheduled' and due_at <= :now order b
 -- name: newest_entry
 select at from job_journal where entry <= :last order by entry desc limit 1
 
--- Leases that ran out, among the newest entries: whose they were.
+-- Leases that expired, among the newest entries, with their workers.
 -- name: lapses
 select r.job, n.worker
 from (select e.run, e.worker, e.move, e.at from job_journal e where e.entry <= :last order by e.entry desc limit :count) as n
 join job_runs r on r.seq {probe: n.run}
 where n.move = 'lapse' and n.at >= :since and n.worker is not null
 
--- How long the last runs of each job took that have ended so, and what limits they had.
+-- How long the last runs of each job with this end took, and their limits.
 -- name: runtimes sqlite
 select r.job, r.max_runtime, r.policy, r.finished_at - r.claimed_at from json_each(:names) as l cross join job_runs as r
 where r.seq in (
@@ -60,7 +60,7 @@ where c.relkind = 'r' and c.relnamespace = (select o.relnamespace from pg_class 
   and array_to_string(c.reloptions, ' ') ~ 'autovacuum_enabled=(off|false|no|0)'
 order by c.relname
 
--- Transactions that have been open for longer than so many milliseconds: no row that was dead since then can be cleared away.
+-- Transactions that have been open for longer than this many milliseconds: no row that died since then can be vacuumed.
 -- name: long_transactions postgres
 select a.pid, coalesce(a.application_name, ''), coalesce(a.state, ''), (extract(epoch from clock_timestamp() - a.xact_start) * 1000)::bigint
 from pg_stat_activity a

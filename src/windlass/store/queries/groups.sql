@@ -4,7 +4,7 @@
 insert into job_groups (id, name, kind, on_failure, total, status, callback, created_at, retry_of)
 values (:id, :name, :kind, :on_failure, :total, 'running', :callback, :now, :retry_of)
 
--- Both ends of a wait were made by this batch, and are known by their ids only.
+-- Both ends of a wait were created by this batch, and are known by their ids only.
 -- name: add_group_waits
 insert into job_waits (run, predecessor, rule)
 select n.seq, p.seq, :rule from {rows: r: id text, predecessor text} cross join job_runs n cross join job_runs p
@@ -13,22 +13,22 @@ where n.id {probe: r.id} and p.id {probe: r.predecessor}
 -- name: name_retries
 update job_runs set retry_of = r.retry_of from {rows: r: id text, retry_of text} where job_runs.id {probe: r.id}
 
--- Then nothing at all: the same request has made another group.
+-- Fails the batch: the same request has created another group.
 -- name: refuse_group
 insert into schema_version (version, applied_at)
 select 1, :now where exists (select 1 from job_keys where scope = :scope and key = :key and run <> :id)
 
--- Most runs have no group, and where there are no groups nothing is looked up.
+-- Most runs have no group, and then nothing is looked up.
 -- fragment: groups_of
 select m.grouped from job_runs m where exists (select 1 from job_groups) and m.seq {in: ids}
 
--- The row that stands for all members is locked before any of them is written, so that those who end and those who cancel them meet here.
+-- The group's row is locked before any member is written, so that ends and cancels of members are serialized here.
 -- name: lock_groups postgres
 select seq from job_groups where seq {among: groups_of} order by seq for no key update
 
--- Counts what this batch has ended: members that it was asked to, and those that failed with them. The last one ends the group.
--- name: tally after followed
-{doomed}
+-- Counts the members that this batch has ended: those it was asked to, and those that failed with them. The last one ends the group.
+-- name: tally after has_dependents
+{cancelled_dependents}
 update job_groups
 set succeeded = job_groups.succeeded + e.succeeded, failed = job_groups.failed + e.failed, cancelled = job_groups.cancelled + e.cancelled,
   status = case
@@ -44,7 +44,7 @@ from (
     sum(case when state in ('cancelled', 'skipped') then 1 else 0 end) as cancelled
   from (
     select grouped, state from job_runs where exists (select 1 from job_groups) and seq {in: ids} and mark = :ended
-    union all select grouped, state from job_runs where seq {among: doomed_runs} and mark = :mark) as m
+    union all select grouped, state from job_runs where seq {among: runs_to_cancel} and mark = :mark) as m
   group by grouped) as e
 where job_groups.seq {probe: e.grouped}
 
@@ -60,14 +60,14 @@ select {group} from job_groups where seq < :before order by seq desc limit :coun
 -- name: groups_in
 select {group} from job_groups where status = :status and seq + 0 < :before order by seq + 0 desc limit :count
 
--- The ids of a group's members are in the order of the call that made them.
+-- The ids of a group's members are in the order of the creating call.
 -- name: members
 select {run} from job_runs where grouped = :seq and id || '' > :after order by id || '' limit :count
 
 -- name: list_members
-select {run_within: most} from job_runs where grouped = :seq and id || '' > :after order by id || '' limit :count
+select {run_within: limit} from job_runs where grouped = :seq and id || '' > :after order by id || '' limit :count
 
--- Those that can still be cancelled, the last ones first: what is released meanwhile has been cancelled already.
+-- Those that can still be cancelled, the last ones first: runs that are released meanwhile have been cancelled already.
 -- name: members_to_cancel
 select seq from job_runs where grouped = :seq and finished_at is null and state <> 'cancelling' order by position desc, seq desc
 
@@ -84,7 +84,7 @@ select {group} from job_groups where callback = :run
 -- fragment: its_group
 select g.seq from job_groups g where g.callback = :id
 
--- What a run may read of others: of those it waited for, and of a group's members if it is called at their end. A page ends where its
+-- The results that a run may read: those of its predecessors, and for a callback those of the group's members. A page ends where its
 -- outputs are too large together, and has at least one.
 -- name: results
 with page as materialized (
@@ -95,9 +95,9 @@ with page as materialized (
   where id || '' > :after order by id || '' limit :count),
 weighed as materialized (select seq, id, sum(size) over (order by id) - size as before from page)
 select j.id, j.job, j.state, j.output from weighed cross join job_runs j
-where weighed.before < :most and j.seq {probe: weighed.seq} order by weighed.id
+where weighed.before < :limit and j.seq {probe: weighed.seq} order by weighed.id
 
--- A group goes with the last of its members.
+-- A group is removed with the last of its members.
 -- name: prune_groups
 delete from job_groups
 where seq {among: groups_of} and finished_at is not null

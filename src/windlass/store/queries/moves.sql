@@ -1,68 +1,68 @@
 -- Moves within a queue -------------------------------------------------------------------------------------------
 
--- The queued runs of these lanes from a place on, or before it, the nearest first; without the one that is to be moved.
+-- The queued runs of these lanes from a position on, or before it, the nearest first; without the one that is to be moved.
 -- name: places_from sqlite
-select r.band, r.position, r.seq from json_each(:lanes) as l cross join job_runs as r
+select r.priority_key, r.position, r.seq from json_each(:lanes) as l cross join job_runs as r
 where r.seq in (
   select q.seq from job_runs q
-  where q.state = 'queued' and q.lane = l.value and (q.band, q.position, q.seq) >= (:band, :position, :seq) and q.seq <> :moved
-  order by q.band, q.position, q.seq limit :count)
-order by r.band, r.position, r.seq limit :count
+  where q.state = 'queued' and q.lane = l.value and (q.priority_key, q.position, q.seq) >= (:priority_key, :position, :seq) and q.seq <> :moved
+  order by q.priority_key, q.position, q.seq limit :count)
+order by r.priority_key, r.position, r.seq limit :count
 
 -- name: places_from postgres
-select h.band, h.position, h.seq
+select h.priority_key, h.position, h.seq
 from json_array_elements_text(:lanes::json) as l(lane), lateral (
-  select q.band, q.position, q.seq from job_runs q
-  where q.state = 'queued' and q.lane = l.lane::bigint and (q.band, q.position, q.seq) >= (:band, :position, :seq) and q.seq <> :moved
-  order by q.band, q.position, q.seq limit :count) as h
-order by h.band, h.position, h.seq limit :count
+  select q.priority_key, q.position, q.seq from job_runs q
+  where q.state = 'queued' and q.lane = l.lane::bigint and (q.priority_key, q.position, q.seq) >= (:priority_key, :position, :seq) and q.seq <> :moved
+  order by q.priority_key, q.position, q.seq limit :count) as h
+order by h.priority_key, h.position, h.seq limit :count
 
 -- name: places_before sqlite
-select r.band, r.position, r.seq from json_each(:lanes) as l cross join job_runs as r
+select r.priority_key, r.position, r.seq from json_each(:lanes) as l cross join job_runs as r
 where r.seq in (
   select q.seq from job_runs q
-  where q.state = 'queued' and q.lane = l.value and (q.band, q.position, q.seq) < (:band, :position, :seq) and q.seq <> :moved
-  order by q.band desc, q.position desc, q.seq desc limit :count)
-order by r.band desc, r.position desc, r.seq desc limit :count
+  where q.state = 'queued' and q.lane = l.value and (q.priority_key, q.position, q.seq) < (:priority_key, :position, :seq) and q.seq <> :moved
+  order by q.priority_key desc, q.position desc, q.seq desc limit :count)
+order by r.priority_key desc, r.position desc, r.seq desc limit :count
 
 -- name: places_before postgres
-select h.band, h.position, h.seq
+select h.priority_key, h.position, h.seq
 from json_array_elements_text(:lanes::json) as l(lane), lateral (
-  select q.band, q.position, q.seq from job_runs q
-  where q.state = 'queued' and q.lane = l.lane::bigint and (q.band, q.position, q.seq) < (:band, :position, :seq) and q.seq <> :moved
-  order by q.band desc, q.position desc, q.seq desc limit :count) as h
-order by h.band desc, h.position desc, h.seq desc limit :count
+  select q.priority_key, q.position, q.seq from job_runs q
+  where q.state = 'queued' and q.lane = l.lane::bigint and (q.priority_key, q.position, q.seq) < (:priority_key, :position, :seq) and q.seq <> :moved
+  order by q.priority_key desc, q.position desc, q.seq desc limit :count) as h
+order by h.priority_key desc, h.position desc, h.seq desc limit :count
 
 -- name: place_at sqlite
-select r.band, r.position, r.seq from json_each(:lanes) as l cross join job_runs as r
+select r.priority_key, r.position, r.seq from json_each(:lanes) as l cross join job_runs as r
 where r.seq in (
   select q.seq from job_runs q where q.state = 'queued' and q.lane = l.value and q.seq <> :moved
-  order by q.band, q.position, q.seq limit :count + 1)
-order by r.band, r.position, r.seq limit 1 offset :count
+  order by q.priority_key, q.position, q.seq limit :count + 1)
+order by r.priority_key, r.position, r.seq limit 1 offset :count
 
 -- name: place_at postgres
-select h.band, h.position, h.seq
+select h.priority_key, h.position, h.seq
 from json_array_elements_text(:lanes::json) as l(lane), lateral (
-  select q.band, q.position, q.seq from job_runs q where q.state = 'queued' and q.lane = l.lane::bigint and q.seq <> :moved
-  order by q.band, q.position, q.seq limit :count + 1) as h
-order by h.band, h.position, h.seq limit 1 offset :count
+  select q.priority_key, q.position, q.seq from job_runs q where q.state = 'queued' and q.lane = l.lane::bigint and q.seq <> :moved
+  order by q.priority_key, q.position, q.seq limit :count + 1) as h
+order by h.priority_key, h.position, h.seq limit 1 offset :count
 
--- Only where neighbours make room: a move alone locks nothing but its run.
+-- Only if neighbours are moved to make room: a move alone locks nothing but its run.
 -- name: lock_moved postgres
 select seq from job_runs where seq {in: ids} order by seq for no key update
 
 -- name: move
-update job_runs set rev = :rev, mark = :mark, band = :band, position = :position, aged = cast(:aged as {int})
+update job_runs set rev = :rev, mark = :mark, priority_key = :priority_key, position = :position, aging_priority = cast(:aging_priority as {int})
 where seq = :seq and rev = :rev - 1 and state || '' {from: move}
 returning seq
 
--- Neighbours make room in their own order, so nothing happens to them that anybody would want to know.
+-- Neighbours keep their order, so their moves are not journaled.
 -- name: respace
 update job_runs set position = r.position, mark = :mark
-from {rows: r: seq int, band int, seen int, position int}
-where job_runs.seq {probe: r.seq} and job_runs.band = r.band and job_runs.position = r.seen and state || '' {from: claim}
+from {rows: r: seq int, priority_key int, seen int, position int}
+where job_runs.seq {probe: r.seq} and job_runs.priority_key = r.priority_key and job_runs.position = r.seen and state || '' {from: claim}
 
--- Said when the run is no longer as it was read, or one of the neighbours still waits but somewhere else: then nobody moves.
+-- Fails the batch if the run has changed since it was read, or a neighbour still waits but has moved.
 -- name: refuse_move
 insert into schema_version (version, applied_at)
 select 1, :now

@@ -15,17 +15,17 @@ insert into job_controls (id, rev, removed) values (1, 1, 1)
 on conflict (id) do update set rev = job_controls.rev + 1, removed = job_controls.removed + 1
 
 -- name: all_pauses
-select scope, name, at, reason, who from job_pauses order by scope, name
+select scope, name, at, reason, actor from job_pauses order by scope, name
 
 -- name: all_queues
-select name, ageing from job_queues order by name
+select name, aging from job_queues order by name
 
 -- name: all_resources
 select name, capacity, rates, max_wait, created_at, updated_at from job_resources order by name
 
 -- name: add_pause
-insert into job_pauses (scope, name, at, reason, who)
-select :scope, :name, :now, :reason, :who where (select count(*) from job_pauses) < :most
+insert into job_pauses (scope, name, at, reason, actor)
+select :scope, :name, :now, :reason, :actor where (select count(*) from job_pauses) < :limit
 on conflict (scope, name) do nothing
 returning name
 
@@ -33,9 +33,9 @@ returning name
 delete from job_pauses where scope = :scope and name = :name returning name
 
 -- name: set_queue
-insert into job_queues (name, ageing) select :name, :ageing
-where (select count(*) from job_queues) < :most or exists (select 1 from job_queues where name = :name)
-on conflict (name) do update set ageing = excluded.ageing
+insert into job_queues (name, aging) select :name, :aging
+where (select count(*) from job_queues) < :limit or exists (select 1 from job_queues where name = :name)
+on conflict (name) do update set aging = excluded.aging
 returning name
 
 -- name: drop_queue
@@ -45,44 +45,44 @@ delete from job_queues where name = :name returning name
 insert into job_resources (name, capacity, rates, max_wait, owner, created_at, updated_at)
 select :name, cast(:capacity as {int}), :rates, :max_wait, cast(:owner as text), :now, :now
 where exists (select 1 from job_resources where name = :name)
-  or (select count(*) from job_resources) < :most
+  or (select count(*) from job_resources) < :limit
     and (cast(:owner as text) is null or (select count(*) from job_resources where owner = :owner) < :share)
 on conflict (name) do update
   set capacity = excluded.capacity, rates = excluded.rates, max_wait = excluded.max_wait, updated_at = excluded.updated_at, named = 0
 returning name
 
--- A resource that a job names and nobody has set: one at a time, which harms nobody.
+-- A resource that a job names and that was never set has a capacity of one, which is safe.
 -- name: add_resources
 insert into job_resources (name, capacity, rates, max_wait, named, owner, created_at, updated_at)
 select r.name, 1, '[]', :max_wait, 1, cast(:owner as text), :now, :now from {rows: r: name text}
-where (select count(*) from job_resources) + {new_resources} <= :most
+where (select count(*) from job_resources) + {new_resources} <= :limit
   and (cast(:owner as text) is null or (select count(*) from job_resources where owner = :owner) + {new_resources} <= :share)
 on conflict (name) do nothing
 
 -- fragment: new_resources
 (select count(*) from {rows: r: name text} where not exists (select 1 from job_resources known where known.name {probe: r.name}))
 
--- Which are as their names were first met: nobody has set them.
+-- Those that still have their initial settings: they were never set.
 -- name: named_resources
 select name from job_resources where named = 1 and created_at < :before
 
--- Those of these resources that runs or direct calls occupy. What is queued or parked for one is in a lane that names it.
+-- Those of these resources that runs or direct calls occupy. Queued and parked runs are in a lane that names theirs.
 -- fragment: resources_in_use
-select g.resource from job_gates g where g.resource {in_texts: names} and (
+select g.resource from job_limiters g where g.resource {in_texts: names} and (
   exists (select 1 from job_holds h where h.key {probe: g.key}) or exists (select 1 from job_slots s where s.key {probe: g.key}))
 
 -- name: resources_in_use
 {resources_in_use}
 
--- Those that no lane names, as of the last lane that was looked at.
+-- Those that no lane names, as of the last lane that was read.
 -- name: drop_resources
 delete from job_resources where name {in_texts: names} and {controls} = :controls and (select coalesce(max(id), 0) from job_lanes) = :last
   and name not in ({resources_in_use})
 returning name
 
--- What is occupied ------------------------------------------------------------------------------------------------
+-- Usage --------------------------------------------------------------------------------------------------------------
 
--- Runs that are live under the token of their hold, and every direct call, also one that still waits.
+-- Runs that are live under the token of their hold, and every direct call, also a waiting one.
 -- fragment: counting
 (select cast(coalesce(sum(h.weight), 0) as {int}) from job_holds h join job_runs o on o.seq {probe: h.run}
   where h.key = g.key and o.token = h.token and o.state in ({live}))
@@ -116,19 +116,19 @@ where o.token = h.token and o.state in ({live}) group by h.key order by h.key
 -- fragment: parking
 {rows: p: seq int, lane int, key text, capacity int}
 
--- The rows that stand for what is counted next, made if they are not there, locked in the order of their keys. A conflict
--- locks the row also where nothing is written.
--- name: hold_gates
-insert into job_gates (key, resource, used_at)
+-- The rows of the limiters that are counted next, created if missing, locked in the order of their keys. A conflict
+-- locks the row even if nothing is written.
+-- name: hold_limiters
+insert into job_limiters (key, resource, used_at)
 select g.key, g.resource, :now from {rows: g: key text, resource text} where true order by g.key
-on conflict (key) do update set used_at = :now where job_gates.used_at < :now - 60000
+on conflict (key) do update set used_at = :now where job_limiters.used_at < :now - 60000
 
--- Each gate once: how much of it is occupied now that it is locked.
+-- Each limiter once: its usage, now that it is locked.
 -- fragment: counted
 with g as (select distinct n.key from {needs}),
 occupied as materialized (select g.key, {counting} as weight from g)
 
--- When a bucket is empty, as `Gate` reads it: one that is more than full begins anew.
+-- When a bucket is empty, as `Limiter` reads it: one that is more than full starts empty.
 -- fragment: filled
 coalesce((select t.tat from job_rates t where t.key = w.key and t.n = w.n and t.tat > cast(:now as {int}) * 1000 and t.tat <= cast(:now as {int}) * 1000 + w.room + 60000000), cast(:now as {int}) * 1000)
 
@@ -141,7 +141,7 @@ select j.seq from {seen} and {may_take: :}
     select n.seq from {needs}
     join {rates} on w.key = n.key
     where {filled} + n.upto * w.step > cast(:now as {int}) * 1000 + w.room)
-order by j.band, j.position, j.seq {skip_locked: j}
+order by j.priority_key, j.position, j.seq {skip_locked: j}
 
 -- name: claim_within
 {counted}
@@ -163,7 +163,7 @@ from {rates} join (
 where true
 on conflict (key, n) do update set tat = excluded.tat
 
--- Their lane becomes negative, so that no claim reads over them.
+-- Their lane becomes negative, so that no claim reads them.
 -- name: park
 with g as (select distinct p.key from {parking}),
 occupied as materialized (select g.key, {counting} as weight from g),
@@ -174,27 +174,27 @@ kept_out as materialized (
   order by j.seq + 0 {skip_locked: j})
 update job_runs set lane = -job_runs.lane, parked = kept_out.key from kept_out where job_runs.seq {probe: kept_out.seq}
 
--- name: wake_gates
-insert into job_gates (key, resource, wake_at, used_at)
+-- name: wake_limiters
+insert into job_limiters (key, resource, wake_at, used_at)
 select g.key, g.resource, g.wake_at, :now from {rows: g: key text, resource text, wake_at int} where true
 on conflict (key) do update set wake_at = excluded.wake_at
-  where job_gates.wake_at is null or job_gates.wake_at > excluded.wake_at
+  where job_limiters.wake_at is null or job_limiters.wake_at > excluded.wake_at
 
--- Letting go -------------------------------------------------------------------------------------------------------
+-- Releasing ----------------------------------------------------------------------------------------------------------
 
 -- fragment: keys_held
 select key from job_holds where run {in: ids}
 
--- name: lock_gates_of postgres
-select key from job_gates where key {among: keys_held} order by key for update
+-- name: lock_limiters_of postgres
+select key from job_limiters where key {among: keys_held} order by key for update
 
--- fragment: let_go
+-- fragment: release_holds
 select h.key from job_holds h join job_runs o on o.seq {probe: h.run} where h.run {in: ids} and (o.token is distinct from h.token or o.state not in ({live}))
 
--- fragment: gates_named
+-- fragment: limiters_named
 select g.key from {rows: g: key text}
 
--- Which lanes have parked runs for these keys: looked up one by one, however many are parked.
+-- The lanes that have parked runs for these keys: looked up one by one, however many are parked.
 -- fragment: lanes_of
 lanes(key, lane) as (
   select f.key, (select min(j.lane) from job_runs j where j.parked = f.key) from freed f
@@ -203,33 +203,33 @@ lanes(key, lane) as (
 
 -- fragment: first_parked_sqlite
 select q.seq from lanes l cross join job_runs q where l.lane is not null and q.seq in (
-  select j.seq from job_runs j where j.parked = l.key and j.lane = l.lane order by j.band, j.position, j.seq limit :count)
+  select j.seq from job_runs j where j.parked = l.key and j.lane = l.lane order by j.priority_key, j.position, j.seq limit :count)
 
 -- fragment: first_parked_postgres
 select q.seq from lanes l, lateral (
   select j.seq from job_runs j where l.lane is not null and j.parked = l.key and j.lane = l.lane
-  order by j.band, j.position, j.seq limit :count for no key update skip locked) as q
+  order by j.priority_key, j.position, j.seq limit :count for no key update skip locked) as q
 
 -- name: unpark sqlite
-with recursive freed(key) as (select distinct key from ({let_go}) as k),
+with recursive freed(key) as (select distinct key from ({release_holds}) as k),
 {lanes_of}
 update job_runs set parked = null, lane = -lane where seq in ({first_parked_sqlite})
 returning queue
 
 -- name: unpark postgres
-with recursive freed(key) as (select distinct key from ({let_go}) as k),
+with recursive freed(key) as (select distinct key from ({release_holds}) as k),
 {lanes_of}
 update job_runs set parked = null, lane = -lane where seq = any (array({first_parked_postgres}))
 returning queue
 
 -- name: unpark_keys sqlite
-with recursive freed(key) as ({gates_named}),
+with recursive freed(key) as ({limiters_named}),
 {lanes_of}
 update job_runs set parked = null, lane = -lane where seq in ({first_parked_sqlite})
 returning queue
 
 -- name: unpark_keys postgres
-with recursive freed(key) as ({gates_named}),
+with recursive freed(key) as ({limiters_named}),
 {lanes_of}
 update job_runs set parked = null, lane = -lane where seq = any (array({first_parked_postgres}))
 returning queue
@@ -239,16 +239,16 @@ delete from job_holds where run {in: ids}
   and not exists (select 1 from job_runs o where o.seq {probe: job_holds.run} and o.token = job_holds.token and o.state in ({live}))
 returning key
 
--- What time and faults have left behind ------------------------------------------------------------------------------
+-- Leftovers of time and faults ---------------------------------------------------------------------------------------
 
--- name: gates_due
-select key, resource from job_gates where wake_at <= :now order by wake_at limit :count
+-- name: limiters_due
+select key, resource from job_limiters where wake_at <= :now order by wake_at limit :count
 
--- name: lock_gates postgres
-select key from job_gates where key {in_texts: names} order by key for update
+-- name: lock_limiters postgres
+select key from job_limiters where key {in_texts: names} order by key for update
 
--- name: open_gates
-update job_gates set wake_at = null where key {in_texts: names} and coalesce(wake_at, :now + 1) <= :now
+-- name: open_limiters
+update job_limiters set wake_at = null where key {in_texts: names} and coalesce(wake_at, :now + 1) <= :now
 
 -- name: parked_keys
 with recursive found(key, n) as (
@@ -262,9 +262,9 @@ select h.run from job_holds h where h.run > :after
   and not exists (select 1 from job_runs o where o.seq {probe: h.run} and o.token = h.token and o.state in ({live}))
 order by h.run limit :count
 
--- Gates of keys that nobody has used for a while, and what their rates remember.
--- name: idle_gates
-select key from job_gates g where used_at < :before and wake_at is null
+-- Limiters of keys that were not used for a while, and their rates.
+-- name: idle_limiters
+select key from job_limiters g where used_at < :before and wake_at is null
   and not exists (select 1 from job_holds h where h.key {probe: g.key})
   and not exists (select 1 from job_runs j where j.parked {probe: g.key})
   and not exists (select 1 from job_slots s where s.key {probe: g.key})
@@ -274,8 +274,8 @@ limit :count
 -- name: drop_idle_rates
 delete from job_rates where key {in_texts: names} and tat <= cast(:now as {int}) * 1000
 
--- name: drop_idle_gates
-delete from job_gates where key {in_texts: names} and used_at < :before and wake_at is null
+-- name: drop_idle_limiters
+delete from job_limiters where key {in_texts: names} and used_at < :before and wake_at is null
 
 -- name: prune_holds
 delete from job_holds where run {in: ids}
@@ -283,11 +283,11 @@ delete from job_holds where run {in: ids}
 -- Direct calls --------------------------------------------------------------------------------------------------------
 
 -- name: add_slot
-insert into job_slots (id, key, token, weight, state, who, lease, lease_until, created_at)
-select :id, :key, :token, :weight, 'waiting', :who, :lease, cast(:now as {int}) + cast(:lease as {int}), :now where (select count(*) from job_slots) < :most
+insert into job_slots (id, key, token, weight, state, actor, lease, lease_until, created_at)
+select :id, :key, :token, :weight, 'waiting', :actor, :lease, cast(:now as {int}) + cast(:lease as {int}), :now where (select count(*) from job_slots) < :limit
 on conflict (id) do nothing
 
--- The next in line gets its turn when it fits beside the live runs and those before it.
+-- The next in the queue gets the slot when it fits beside the live runs and the calls before it.
 -- name: grant_slots
 update job_slots set state = 'held', held_at = :now
 where key = :key and state = 'waiting' and {controls} = :controls

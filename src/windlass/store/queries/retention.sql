@@ -1,19 +1,19 @@
--- What is set for all processes ----------------------------------------------------------------------------------
+-- Settings of the store ----------------------------------------------------------------------------------------------
 
 -- name: store_settings
-select name, value, who, at from store_settings order by name
+select name, value, actor, at from store_settings order by name
 
 -- name: set_setting
-insert into store_settings (name, value, who, at) select r.name, r.value, :who, :now from {rows: r: name text, value int} where true order by r.name
-on conflict (name) do update set value = excluded.value, who = excluded.who, at = excluded.at
+insert into store_settings (name, value, actor, at) select r.name, r.value, :actor, :now from {rows: r: name text, value int} where true order by r.name
+on conflict (name) do update set value = excluded.value, actor = excluded.actor, at = excluded.at
 
 -- name: add_setting
 insert into store_settings (name, value, at) select r.name, r.value, :now from {rows: r: name text, value int} where true order by r.name
 on conflict (name) do nothing
 
--- Turns ----------------------------------------------------------------------------------------------------------
+-- Leases of background tasks -----------------------------------------------------------------------------------------
 
--- One that lasts longer than any can was taken before the clock was set back.
+-- A lease longer than any can be was taken before the clock was set back.
 -- name: take_turn
 insert into store_turns (name, token, until) values (:name, :token, :until)
 on conflict (name) do update set token = excluded.token, until = excluded.until

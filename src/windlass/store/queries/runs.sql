@@ -1,18 +1,18 @@
--- Every statement windlass sends. `{from: ...}` is read from the machine's table; `{rows: r: ...}` is a set sent as one
+-- All statements of windlass. `{from: ...}` is read from the machine's table; `{rows: r: ...}` is a set passed as one
 -- JSON text in `:r`; `seq {in: ids}` and `id {in_texts: ids}` test for membership in a set of integers or of texts, `{among: part}`
 -- in what a part selects. In a part that is named with a word, such as `{grant: g.}`, the word stands for every `@`. The lists of columns
 -- in `columns.py` are parts too: `{counts}`, `{own: r}` with an alias, `*counts` in a set, and `{each: counts: sum(@)}` or
 -- `{all: unfinished: @ = 0}`, in which `@` stands for each column. A statement
--- marked with a database exists only there; one that comes "after" another need not be run where that one found nothing. After a
--- set move, `mark` tells which rows the batch really moved.
+-- marked with a database exists only there; one that comes "after" another need not be run if that one found nothing. After a
+-- set-based transition, `mark` shows which rows the batch really changed.
 --
--- PostgreSQL keeps the plan of a statement's first execution, which may have met an empty table, for as long as the connection
--- lives. So no statement leaves it a choice that sizes decide: `{probe: r.seq}` is an equality that can only be looked up, and
--- `|| ''`, `+ 0` and a test that is always true keep an index away that would be walked from end to end.
+-- PostgreSQL keeps the plan of a statement's first execution, which may have been on an empty table, for as long as the connection
+-- lives. So no statement leaves it a choice that depends on sizes: `{probe: r.seq}` is an equality that can only be looked up, and
+-- `|| ''`, `+ 0` and a test that is always true rule out an index that would be walked from end to end.
 
 -- Definitions and lanes ------------------------------------------------------------------------------------------
 
--- A definition that belongs to others is left as it is, unless whoever defines it is trusted; one that nobody has defined belongs to the first.
+-- The definition of another owner does not change, unless the caller has admin; an undefined job belongs to its first definer.
 -- name: define
 insert into jobs (name, handler, payload, options, schema, owner, rev, created_at, updated_at)
 values (:name, :handler, :payload, :options, :schema, :owner, 1, :now, :now)
@@ -23,7 +23,7 @@ on conflict (name) do update
       or jobs.schema is distinct from excluded.schema)
     and (:trusted = 1 or jobs.handler is null or jobs.owner = excluded.owner)
 
--- What code that has the same definition takes, also where the definition belongs to others.
+-- The schemas of code with the same definition, also if the definition has another owner.
 -- name: tell_schema
 insert into job_schemas (job, schema, document, told_at)
 select name, cast(:schema as text), cast(:document as text), :now from jobs
@@ -34,7 +34,7 @@ on conflict (job, schema) do nothing
 -- name: drop_schemas
 delete from job_schemas where job = :name and schema in (
   select s.schema from job_schemas s join jobs j on j.name = s.job
-  where s.job = :name and j.schema is distinct from s.schema order by s.told_at desc, s.schema limit 1000 offset :most)
+  where s.job = :name and j.schema is distinct from s.schema order by s.told_at desc, s.schema limit 1000 offset :limit)
 
 -- name: schema_documents
 select s.schema, s.document from {rows: r: job text, schema text} join job_schemas s on s.job {probe: r.job} and s.schema {probe: r.schema}
@@ -42,11 +42,11 @@ select s.schema, s.document from {rows: r: job text, schema text} join job_schem
 -- fragment: new_placeholders
 (select count(*) from {rows: r: name text} where not exists (select 1 from jobs known where known.name {probe: r.name}))
 
--- All or none of them, as many as there is room for: in all, and for one who may not do everything.
+-- All or none of them, within the limits: in total, and for one principal without admin.
 -- name: define_placeholders
 insert into jobs (name, handler, payload, options, owner, rev, created_at, updated_at)
 select r.name, null, '{}', '{}', cast(:owner as text), 1, :now, :now from {rows: r: name text}
-where (select count(*) from jobs where handler is null) + {new_placeholders} <= :most
+where (select count(*) from jobs where handler is null) + {new_placeholders} <= :limit
   and (cast(:owner as text) is null or (select count(*) from jobs where handler is null and owner = :owner) + {new_placeholders} <= :share)
 on conflict (name) do nothing
 
@@ -56,7 +56,7 @@ select {job} from jobs where name {in_texts: names} order by name
 -- name: jobs_all
 select {job} from jobs where name > :after order by name limit :count
 
--- Lanes are committed in the order of their ids, so that "everything after the last one I know" misses none.
+-- Lanes are committed in the order of their ids, so that reading those after the last known one misses none.
 -- name: lock_lanes postgres
 lock table job_lanes in share row exclusive mode
 
@@ -64,24 +64,24 @@ lock table job_lanes in share row exclusive mode
 (select count(*) from {rows: r: queue text, job text, requires text} where not exists (
   select 1 from job_lanes known where known.queue {probe: r.queue} and known.job {probe: r.job} and known.requires {probe: r.requires}))
 
--- All or none of them, as many as there is room for. The resources that they name are known as of a revision.
+-- All or none of them, within the limits. The resources that they name are known as of a revision.
 -- name: add_lanes
 insert into job_lanes (queue, job, requires, used_at, owner)
 select r.queue, r.job, r.requires, :now, cast(:owner as text) from {rows: r: queue text, job text, requires text}
-where {controls} = :controls and (select count(*) from job_lanes) + {new_lanes} <= :most
+where {controls} = :controls and (select count(*) from job_lanes) + {new_lanes} <= :limit
   and (cast(:owner as text) is null or (select count(*) from job_lanes where owner = :owner) + {new_lanes} <= :share)
 on conflict (queue, job, requires) do nothing
 
 -- name: lanes_after
 select id, queue, job, requires, used_at, owner from job_lanes where id > :after order by id
 
--- How much there is of what creations make as they need it: in all, and made by one who may not do everything.
+-- How many of the records that creations make on demand exist: in total, and made by one principal without admin.
 -- name: room
 select (select count(*) from job_lanes), (select count(*) from job_lanes where owner = :owner),
   (select count(*) from job_resources), (select count(*) from job_resources where owner = :owner),
   (select count(*) from jobs where handler is null), (select count(*) from jobs where handler is null and owner = :owner)
 
--- What nobody uses any more ----------------------------------------------------------------------------------------
+-- Removing unused records --------------------------------------------------------------------------------------------
 
 -- name: unused_lanes
 select id, used_at from job_lanes where used_at < :before union all select id, used_at from job_lanes where used_at is null
@@ -92,24 +92,24 @@ update job_lanes set used_at = :now where id {in: ids} and coalesce(used_at, 0) 
 -- name: lanes_there
 select id from job_lanes where id {in: ids}
 
--- From here on a lane is used only by those who note it first: they learn of it with the revision that is raised in the same batch.
+-- From here on a lane is used only by processes that record the use first: they learn of it with the revision that this batch raises.
 -- name: close_lanes
 update job_lanes set used_at = 0 where id {in: ids} and coalesce(used_at, 0) < :before returning id
 
--- Transactions in which runs are being made: every creation asks `refuse_create`, and keeps that lock up to its end. One that
+-- Transactions that are creating runs: every creation runs `refuse_create`, and keeps that lock until its end. One that
 -- takes it later compares the revision later.
 -- name: creating postgres
 select virtualtransaction from pg_locks
 where locktype = 'relation' and relation = 'schema_version'::regclass and mode = 'RowExclusiveLock' and granted
   and database = (select d.oid from pg_database d where d.datname = current_database())
 
--- Lanes that have queued runs, parked or not, or live ones: as one statement, so that none is missed on its way from one to the other.
+-- Lanes that have queued runs, parked or not, or live ones: in one statement, so that no run is missed on its way from one to the other.
 -- fragment: lanes_in_use
 select l.id from job_lanes l where l.id {in: ids} and (
   (select 1 from job_runs q where q.state = 'queued' and q.lane = l.id limit 1) is not null
   or (select 1 from job_runs p where p.state = 'queued' and p.lane = -l.id limit 1) is not null)
 union all
-select abs(h.lane) from job_runs h where h.look_at is not null and abs(h.lane) {in: ids}
+select abs(h.lane) from job_runs h where h.lease_check_at is not null and abs(h.lane) {in: ids}
 
 -- name: lanes_in_use
 {lanes_in_use}
@@ -133,7 +133,7 @@ delete from jobs where name {in_texts: names} and handler is null
   and (select 1 from job_runs r where r.job = jobs.name limit 1) is null
 returning name
 
--- Which of these workers have their one slot taken.
+-- Those of these workers whose one slot is taken.
 -- name: busy
 select worker from job_runs where worker {in_texts: names} and slot = 0
 
@@ -150,7 +150,7 @@ on conflict (scope, key) do nothing
 select k.scope from {rows: r: scope text, key text} join job_keys k on k.scope {probe: r.scope} and k.key {probe: r.key}
 order by r.scope, r.key for update of k
 
--- A key is free again when its time is over, or when the run that held it has ended. This must be a statement of its own,
+-- A key is free again when its time is over, or when the run that held it has ended. This must be a separate statement,
 -- after the lock: the statement that waits for the lock does not see what the holder committed.
 -- name: retake_keys
 update job_keys set {each: holder: @ = r.@}
@@ -162,13 +162,13 @@ where job_keys.scope {probe: r.scope} and job_keys.key {probe: r.key} and job_ke
 -- name: lock_predecessors postgres
 select seq from job_runs where seq {in: predecessors} order by seq for share
 
--- In a caller's transaction, which may be open for long: nothing but a removal is kept away, as by the foreign key of a wait.
+-- In a caller's transaction, which may be open for long: it prevents only a removal, like the foreign key of a wait.
 -- name: refer_predecessors postgres
 select seq from job_runs where seq {in: predecessors} order by seq for key share
 
--- How SQL says "then nothing at all": version 1 is there, so inserting it again fails the batch. Said when a definition that a
--- run was made from is no longer the current one, when a predecessor is gone, when a key was pruned while its lock was waited
--- for, or when it is held by a run that was asked for with other content.
+-- Fails the batch, because version 1 exists and inserting it again is a conflict: if the definition that a
+-- run was created from is no longer current, if a predecessor is gone, if a key was pruned while its lock was awaited,
+-- or if it is held by a run with different content.
 -- name: refuse_create
 insert into schema_version (version, applied_at)
 select 1, :now
@@ -195,7 +195,7 @@ on conflict (run, predecessor) do nothing
 -- name: add_checks
 insert into job_checks (run) select seq from job_runs where id {in_texts: ids} order by seq + 0
 
--- What the statement before it has inserted. SQLite numbers the rows of one statement without a gap.
+-- The rows that the previous statement has inserted. SQLite numbers the rows of one statement without a gap.
 -- name: journal_created sqlite
 insert into job_journal (run, rev, at, move, state, attempt)
 select seq, rev, :now, 'create', state, attempt from job_runs where changes() > 0 and seq > last_insert_rowid() - changes() order by seq limit changes()
@@ -209,24 +209,24 @@ select k.scope, k.key, k.run, k.hash, h.seq,
   coalesce(k.until, :now + 1) > :now and (k.unfinished = 0 or h.seq is not null and h.finished_at is null)
 from {rows: r: scope text, key text} join job_keys k on k.scope {probe: r.scope} and k.key {probe: r.key} left join job_runs h on h.id {probe: k.run}
 
--- Moves of sets --------------------------------------------------------------------------------------------------
+-- Set-based transitions ----------------------------------------------------------------------------------------------
 
--- The heads of the open lanes in queue order, behind a place already looked at. Takes no lock.
+-- The candidates of the open lanes in queue order, after a position that was read before. Takes no lock.
 -- fragment: found sqlite
-select r.seq, r.band, r.position, r.lane, r.due_at, r.keys, octet_length(r.payload) from json_each(:lanes) as l cross join job_runs as r
+select r.seq, r.priority_key, r.position, r.lane, r.due_at, r.keys, octet_length(r.payload) from json_each(:lanes) as l cross join job_runs as r
 where r.seq in (
   select q.seq from job_runs q
-  where q.state = 'queued' and q.lane = l.value and (q.band, q.position, q.seq) > (:band, :position, :seq)
-  order by q.band, q.position, q.seq limit :each)
-order by r.band, r.position, r.seq limit :count
+  where q.state = 'queued' and q.lane = l.value and (q.priority_key, q.position, q.seq) > (:priority_key, :position, :seq)
+  order by q.priority_key, q.position, q.seq limit :each)
+order by r.priority_key, r.position, r.seq limit :count
 
 -- fragment: found postgres
-select h.seq, h.band, h.position, h.lane, h.due_at, h.keys, h.size
+select h.seq, h.priority_key, h.position, h.lane, h.due_at, h.keys, h.size
 from json_array_elements_text(:lanes::json) as l(lane), lateral (
-  select q.seq, q.band, q.position, q.lane, q.due_at, q.keys, octet_length(q.payload) as size from job_runs q
-  where q.state = 'queued' and q.lane = l.lane::bigint and (q.band, q.position, q.seq) > (:band, :position, :seq)
-  order by q.band, q.position, q.seq limit :each) as h
-order by h.band, h.position, h.seq limit :count
+  select q.seq, q.priority_key, q.position, q.lane, q.due_at, q.keys, octet_length(q.payload) as size from job_runs q
+  where q.state = 'queued' and q.lane = l.lane::bigint and (q.priority_key, q.position, q.seq) > (:priority_key, :position, :seq)
+  order by q.priority_key, q.position, q.seq limit :each) as h
+order by h.priority_key, h.position, h.seq limit :count
 
 -- The newest lane and the controls' revision in one row, and the next runs of some lanes in others.
 -- name: heads
@@ -240,12 +240,12 @@ on conflict (scope, key) do nothing
 -- name: calls_under
 select key, run from job_keys where scope = 'claim' and key {in_texts: names}
 
--- A run is taken only where it was seen: one that was moved to another lane meanwhile, or parked, is not this worker's.
+-- A run is claimed only in the lane where it was read: one that was moved to another lane meanwhile, or parked, is left out.
 -- fragment: seen
 {rows: c: seq int, lane int} join job_runs j on j.seq {probe: c.seq}
 where j.lane = c.lane and j.state || '' {from: claim} and {controls} = :controls
 
--- Whether one who asks may take anything: the call under its nonce is this one, and its one slot is free.
+-- Whether a claim may take anything: the call under its nonce is this one, and its one slot is free.
 -- fragment: may_take
 (cast(@call as text) is null or exists (select 1 from job_keys k where k.scope = 'claim' and k.key = @token and k.run = @call))
   and 0 = (select count(*) from job_runs b where b.worker = @worker and b.slot = @slot)
@@ -253,20 +253,20 @@ where j.lane = c.lane and j.state || '' {from: claim} and {controls} = :controls
 -- fragment: grant
 state = 'claimed', rev = rev + 1, mark = :mark, token = @token, worker = @worker, slot = @slot, lease = @lease,
   claimed_at = {greatest}(:now, created_at), lease_until = :now + @lease,
-  look_at = :now + {least}(@lease, coalesce(max_runtime, @lease)), progress = null
+  lease_check_at = :now + {least}(@lease, coalesce(max_runtime, @lease)), progress = null
 
 -- fragment: first_seen
-select j.seq from {seen} and {may_take: :} order by j.band, j.position, j.seq limit :count {skip_locked: j}
+select j.seq from {seen} and {may_take: :} order by j.priority_key, j.position, j.seq limit :count {skip_locked: j}
 
 -- The first of those that are still there.
 -- name: claim
 update job_runs set {grant: :} where seq {among: first_seen}
 
--- The same for several who ask: those that are still there are numbered in their order, and each who asks has some of the numbers.
+-- The same for several claims: those that are still there are numbered in their order, and each claim gets some of the numbers.
 -- name: claim_each
 with present as materialized (
-  select j.seq, j.band, j.position from {seen} order by j.band, j.position, j.seq limit :count {skip_locked: j}),
-numbered as materialized (select seq, row_number() over (order by band, position, seq) as n from present),
+  select j.seq, j.priority_key, j.position from {seen} order by j.priority_key, j.position, j.seq limit :count {skip_locked: j}),
+numbered as materialized (select seq, row_number() over (order by priority_key, position, seq) as n from present),
 asking as materialized (
   select g.* from {rows: g: token text, call text, worker text, slot int, lease int, first int, last int} where {may_take: g.})
 update job_runs set {grant: g.}
@@ -276,17 +276,17 @@ where job_runs.seq {probe: numbered.seq}
 -- name: claimed
 select {run}{and_server_time} from job_runs where seq {in: ids} and mark = :mark
 
--- Claims that were written with a time that was wrong, as if they were made now.
+-- Corrects claims that were written with a wrong time, as if they were made now.
 -- name: correct_claims
 update job_runs
 set claimed_at = {greatest}(:now, created_at), lease_until = :now + lease,
-  look_at = :now + {least}(lease, coalesce(max_runtime, lease))
+  lease_check_at = :now + {least}(lease, coalesce(max_runtime, lease))
 from {rows: r: seq int, token text}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: beat}
 
--- What a worker still holds of a claim whose answer it did not get. Live leases only, so it is short.
+-- The runs that a worker still holds from a claim whose answer was lost. Live leases only, so it is short.
 -- name: held
-select {run} from job_runs where look_at is not null and token = :token and worker = :worker order by band, position, seq
+select {run} from job_runs where lease_check_at is not null and token = :token and worker = :worker order by priority_key, position, seq
 
 -- name: start
 update job_runs set state = 'running', rev = rev + 1, mark = :mark, started_at = {greatest}(:now, claimed_at)
@@ -294,7 +294,7 @@ from {rows: r: seq int, token text}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: start running}
 returning job_runs.seq, job_runs.token
 
--- Never longer than a lease from now: an end that lies further ahead was written before the clock was set back, and would hide
+-- Never longer than a lease from now: a later end was written before the clock was set back, and would hide
 -- that this worker lives.
 -- fragment: extended
 {least}({greatest}(lease_until, :now + :lease), :now + {greatest}(lease, :lease))
@@ -302,7 +302,7 @@ returning job_runs.seq, job_runs.token
 -- fragment: beating sqlite
 {rows: r: seq int, token text, progress text}
 
--- Only rows that nobody else has locked: a stranger's transaction on one run must not hold up the beats of the others.
+-- Only rows that are not locked: another transaction on one run must not delay the heartbeats of the others.
 -- fragment: beating postgres
 (select r.seq, r.token, r.progress from {rows: r: seq int, token text, progress text}, lateral (
   select j.seq from job_runs j where j.seq {probe: r.seq} and j.token = r.token {skip_locked: j}) as j) as r
@@ -320,7 +320,7 @@ select seq, token from job_runs where seq {in: ids} and state in ({live})
 update job_runs
 set state = 'succeeded', rev = rev + 1, mark = :mark, started_at = coalesce(started_at, claimed_at),
   finished_at = {greatest}(:now, coalesce(started_at, claimed_at)),
-  slot = null, lease_until = null, look_at = null, error = null, output = r.output, output_hash = r.output_hash
+  slot = null, lease_until = null, lease_check_at = null, error = null, output = r.output, output_hash = r.output_hash
 from {rows: r: seq int, token text, output text, output_hash text}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: succeed succeeded}
 returning job_runs.seq
@@ -339,12 +339,12 @@ with chosen as materialized (
 update job_runs set state = 'queued', rev = rev + 1, mark = :mark from chosen where job_runs.seq {probe: chosen.seq}
 returning job_runs.seq, job_runs.queue
 
--- Moves decided by `step` and written back: guarded by the revision that was read, and by the lease where the reason is a
--- lease that ran out (a beat leaves no revision). A move either keeps the lease or drops it.
+-- Transitions decided by `step` and written back: guarded by the revision that was read, and by the lease if the reason is an
+-- expired lease (a heartbeat leaves no revision). A transition either keeps the lease or drops it.
 -- name: write_back
 update job_runs
 set {each: written_back: @ = r.@}, mark = :mark, lease = case when r.lease is null then null else job_runs.lease end,
-  lease_until = case when r.look_at is null then null else job_runs.lease_until end
+  lease_until = case when r.lease_check_at is null then null else job_runs.lease_until end
 from {rows: r: seq int, *written_back, lease int, lapsed int}
 where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and (r.lapsed is null or job_runs.lease_until = r.lapsed)
 returning job_runs.seq
@@ -367,66 +367,66 @@ from {rows: r: seq int, *patched}
 where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and job_runs.state {from: patch} and {controls} = :controls
 returning job_runs.seq
 
--- Followers: what waits for runs that have ended -----------------------------------------------------------------
+-- Dependents of runs that have ended ---------------------------------------------------------------------------------
 
--- Most runs have no followers, and then nothing is looked up: `exists` is asked once.
--- Those that can no longer start, because what they needed to succeed did not; and all that needed them.
--- fragment: doomed
-with recursive doomed(run) as (
+-- Most runs have no dependents, and then nothing is looked up: `exists` is evaluated once.
+-- Runs that can no longer start, because a run that had to succeed did not; and all that depend on them.
+-- fragment: cancelled_dependents
+with recursive cancelled_dependents(run) as (
   select w.run from job_waits w join job_runs p on p.seq {probe: w.predecessor}
   where exists (select 1 from job_waits) and w.predecessor {in: ids} and w.rule <> 'any' and p.state in ({ended}) and p.state <> 'succeeded'
   union
-  select w.run from doomed d cross join job_waits w where w.predecessor {probe: d.run} and w.rule <> 'any')
+  select w.run from cancelled_dependents d cross join job_waits w where w.predecessor {probe: d.run} and w.rule <> 'any')
 
--- fragment: followers
+-- fragment: dependents
 select run from job_waits where exists (select 1 from job_waits) and predecessor {in: ids} and rule <> ''
-union all select run from doomed
-union all select w.run from doomed d cross join job_waits w where w.predecessor {probe: d.run} and w.rule <> ''
+union all select run from cancelled_dependents
+union all select w.run from cancelled_dependents d cross join job_waits w where w.predecessor {probe: d.run} and w.rule <> ''
 union all select c.seq from job_groups g cross join job_runs c
   where g.seq {among: groups_of} and g.finished_at is not null and c.id {probe: coalesce(g.callback, '')}
 
--- fragment: doomed_runs
-select run from doomed
+-- fragment: runs_to_cancel
+select run from cancelled_dependents
 
--- Whether it is left out, and not cancelled, when it cannot start: its group says so of all that it waits for.
+-- Whether it is skipped, and not cancelled, when it cannot start: by the rule of its group.
 -- fragment: skips
 0 < (select count(*) from job_waits w where w.run = job_runs.seq and w.rule = 'skip')
 
--- Whether anything at all follows from the end of these runs: where not, the statements that say "after followed" are left out.
--- name: followed sqlite
+-- Whether the end of these runs has any consequences: if not, the statements marked "after has_dependents" are left out.
+-- name: has_dependents sqlite
 select 1 from job_runs r
 where r.seq {in: ids} and (r.grouped is not null or exists (select 1 from job_waits w where w.predecessor = r.seq)) limit 1
 
--- The rows that stand for the sets to be counted, locked in a statement of their own.
--- name: lock_followers postgres
-{doomed}
-select seq from job_runs where seq {among: followers} and state {from: release} order by seq for no key update
+-- The rows that are counted next, locked in a separate statement.
+-- name: lock_dependents postgres
+{cancelled_dependents}
+select seq from job_runs where seq {among: dependents} and state {from: release} order by seq for no key update
 
--- name: doom after followed
-{doomed}
+-- name: cancel_dependents after has_dependents
+{cancelled_dependents}
 update job_runs
 set state = case when {skips} then 'skipped' else 'cancelled' end, rev = rev + 1, mark = :mark,
   cancel_asked_at = case when {skips} then null else cast(:now as {int}) end, finished_at = {greatest}(:now, created_at), reason = 'predecessor failed'
-where seq {among: doomed_runs} and state {from: release}
+where seq {among: runs_to_cancel} and state {from: release}
 
--- One that a caller has committed since `doom` looked is not released in its place: it has a check, and a sweep settles it.
--- name: release after followed
-{doomed}
+-- A dependent that a caller has committed since `cancel_dependents` read is not released here: it has a check, and a sweep settles it.
+-- name: release after has_dependents
+{cancelled_dependents}
 update job_runs
 set state = case when due_at > :now then 'scheduled' else 'queued' end, rev = rev + 1, mark = :mark
-where seq {among: followers} and state {from: release}
+where seq {among: dependents} and state {from: release}
   and 0 = (select count(*) from job_waits w where w.run = job_runs.seq
     and (select p.finished_at is null or w.rule <> 'any' and p.state <> 'succeeded' from job_runs p where p.seq = w.predecessor))
 returning queue, due_at
 
--- name: journal_followers after followed
-{doomed}
+-- name: journal_dependents after has_dependents
+{cancelled_dependents}
 insert into job_journal (run, rev, at, move, state, attempt)
 select seq, rev, :now, case state when 'cancelled' then 'cancel' when 'skipped' then 'skip' else 'release' end, state, attempt
-from job_runs where seq {among: followers} and mark = :mark
+from job_runs where seq {among: dependents} and mark = :mark
 
--- A run that was just made has no followers, and nobody else sees it: what its predecessors are was settled by their locks.
--- name: doom_created
+-- A new run has no dependents, and no other transaction sees it: the locks of its predecessors have settled their states.
+-- name: cancel_created
 update job_runs
 set state = 'cancelled', rev = rev + 1, mark = :mark, cancel_asked_at = :now, finished_at = {greatest}(:now, created_at),
   reason = 'predecessor failed'
@@ -446,12 +446,12 @@ insert into job_journal (run, rev, at, move, state, attempt)
 select seq, rev, :now, case state when 'cancelled' then 'cancel' else 'release' end, state, attempt
 from job_runs where id {in_texts: ids} and mark = :mark order by seq + 0
 
--- Waits that a caller's transaction has left to be settled ---------------------------------------------------------
+-- Waits of callers' transactions that are to be settled --------------------------------------------------------------
 
 -- name: checks
 select run from job_checks where run > :after order by run limit :count
 
--- Their predecessors that have ended: what follows from that is settled as if they ended now.
+-- Their predecessors that have ended: they are handled as if they ended now.
 -- name: checked_ends
 select w.predecessor from job_waits w
 where w.run {in: ids} and w.rule <> '' and (select p.finished_at is not null from job_runs p where p.seq = w.predecessor)
@@ -459,8 +459,8 @@ where w.run {in: ids} and w.rule <> '' and (select p.finished_at is not null fro
 -- fragment: checked_predecessors
 select w.predecessor from job_waits w where w.run {in: ids} and w.rule <> ''
 
--- Whoever ends a predecessor later finds the wait, because the predecessor is locked here and the wait is committed. One that is
--- locked by others may just be ending: then the check stays.
+-- A process that ends a predecessor later finds the wait, because the predecessor is locked here and the wait is committed. One that is
+-- locked by another transaction may just be ending: then the check stays.
 -- name: drop_checks
 with unended as materialized (
   select p.seq from job_runs p where p.seq {among: checked_predecessors} and p.finished_at is null order by p.seq {skip_changing})
@@ -472,13 +472,13 @@ where run {in: ids} and (
     and 0 = (select count(*) from job_waits w where w.run = job_checks.run and w.predecessor not in (select seq from unended)
       and (select p.state = 'succeeded' or w.rule = 'any' and p.finished_at is not null from job_runs p where p.seq = w.predecessor) is not true))
 
--- What others have locked ------------------------------------------------------------------------------------------
+-- Rows locked by other transactions ----------------------------------------------------------------------------------
 
 -- fragment: reached
 select run from reach
 
--- Those that a sweep can write without waiting for anybody: neither they nor, for those that end, what follows from it is locked. The
--- locks are let go of at once: a row that is locked between this and the write is waited for.
+-- Those that a sweep can write without waiting for a lock: neither they nor, for those that end, their consequences are locked. The
+-- locks are released at once: a row that is locked between this and the write is waited for.
 -- name: unlocked
 with recursive reach(root, run) as (
   select w.predecessor, w.run from job_waits w where exists (select 1 from job_waits) and w.predecessor {in: ending} and w.rule <> ''
@@ -496,29 +496,29 @@ where (grouped is null or grouped in (select seq from free_groups))
 -- Leases ---------------------------------------------------------------------------------------------------------
 
 -- name: overdue
-select {run_bare} from job_runs where look_at <= :now and (look_at, seq) > (:look_at, :seq) order by look_at, seq limit :count
+select {run_bare} from job_runs where lease_check_at <= :now and (lease_check_at, seq) > (:lease_check_at, :seq) order by lease_check_at, seq limit :count
 
--- A look is never due later than a lease from when it was written, unless the clock was set back since.
+-- A check is never due later than a lease after it was written, unless the clock was set back since.
 -- name: looked_at_late
-select {run} from job_runs where look_at > :now and look_at > :now + lease order by look_at, seq limit :count
+select {run} from job_runs where lease_check_at > :now and lease_check_at > :now + lease order by lease_check_at, seq limit :count
 
 -- fragment: looked_at sqlite
-{rows: r: seq int, rev int, look_at int}
+{rows: r: seq int, rev int, lease_check_at int}
 
 -- fragment: looked_at postgres
-(select r.seq, r.rev, r.look_at from {rows: r: seq int, rev int, look_at int}, lateral (
+(select r.seq, r.rev, r.lease_check_at from {rows: r: seq int, rev int, lease_check_at int}, lateral (
   select j.seq from job_runs j where j.seq {probe: r.seq} and j.rev = r.rev {skip_locked: j}) as j) as r
 
--- name: look_later
-update job_runs set look_at = r.look_at from {looked_at}
+-- name: postpone_check
+update job_runs set lease_check_at = r.lease_check_at from {looked_at}
 where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev and job_runs.state in ({live})
 
--- Of leases, direct calls and schedules, what is overdue already hides none behind it: it was looked at, and has moved on or must wait.
+-- Of leases, direct calls and schedules, those that were already checked do not count: they have moved on or must wait.
 -- name: next_times
 select
   (select due_at from job_runs where state {from: dispatch} order by due_at limit 1),
-  (select wake_at from job_gates where wake_at is not null order by wake_at limit 1),
-  (select look_at from job_runs where look_at > :now order by look_at limit 1),
+  (select wake_at from job_limiters where wake_at is not null order by wake_at limit 1),
+  (select lease_check_at from job_runs where lease_check_at > :now order by lease_check_at limit 1),
   (select min(lease_until) from job_slots where lease_until > :now),
   (select next_at from job_schedules where next_at > :now order by next_at limit 1)
 
@@ -556,15 +556,15 @@ select rev, at, move, state, attempt, worker, detail from job_journal where run 
 -- name: predecessors
 select p.id, p.state, w.rule from job_waits w join job_runs p on p.seq {probe: w.predecessor} where w.run = :seq order by w.predecessor + 0 limit :count
 
--- Lists leave the database without what is large: of a text that is stored elsewhere not even its beginning is read.
+-- Lists leave large members in the database: of a text that is stored out of line not even its beginning is read.
 -- name: list_seqs
-select {run_within: most} from job_runs where seq {in: ids} order by seq
+select {run_within: limit} from job_runs where seq {in: ids} order by seq
 
 -- name: list_newest
-select {run_within: most} from job_runs where seq < :seq order by seq desc limit :count
+select {run_within: limit} from job_runs where seq < :seq order by seq desc limit :count
 
 -- name: list_job
-select {run_within: most} from job_runs where job = :job and seq + 0 < :seq order by seq + 0 desc limit :count
+select {run_within: limit} from job_runs where job = :job and seq + 0 < :seq order by seq + 0 desc limit :count
 
 -- fragment: ended_in
 select seq from job_runs
@@ -576,21 +576,21 @@ select seq from ({ended_in: 0}) as others union all select seq from ({ended_in: 
 
 -- The latest in either part of the index, and of these the latest.
 -- name: list_ended
-select {run_within: most} from job_runs where seq {among: latest_ended} order by finished_at desc, seq desc limit :count
+select {run_within: limit} from job_runs where seq {among: latest_ended} order by finished_at desc, seq desc limit :count
 
 -- name: list_job_ended
-select {run_within: most} from job_runs {using: job_runs_job_ended}
+select {run_within: limit} from job_runs {using: job_runs_job_ended}
 where finished_at is not null and job = :job and state = :state and (finished_at, seq) < (:at, :seq)
 order by finished_at desc, seq desc limit :count
 
 -- name: list_scheduled
-select {run_within: most} from job_runs where state = 'scheduled' and (due_at, seq) > (:at, :seq) order by due_at, seq limit :count
+select {run_within: limit} from job_runs where state = 'scheduled' and (due_at, seq) > (:at, :seq) order by due_at, seq limit :count
 
 -- name: list_waiting
-select {run_within: most} from job_runs where state = 'waiting' and seq > :seq order by seq limit :count
+select {run_within: limit} from job_runs where state = 'waiting' and seq > :seq order by seq limit :count
 
 -- name: list_live
-select {run_within: most} from job_runs where look_at is not null and (look_at, seq) > (:at, :seq) order by look_at, seq limit :count
+select {run_within: limit} from job_runs where lease_check_at is not null and (lease_check_at, seq) > (:at, :seq) order by lease_check_at, seq limit :count
 
 -- The journal in commit order. SQLite has one writer, so its key is that order.
 -- Log lines ------------------------------------------------------------------------------------------------------
@@ -598,8 +598,8 @@ select {run_within: most} from job_runs where look_at is not null and (look_at, 
 -- name: lock_lines postgres
 select 1 from job_runs where seq = :seq for no key update
 
--- The last line knows how many bytes there are, so a call reads one row. A number that is passed over has its share of the whole kept for
--- it: a line that comes late is cut to that. The first one that does not fit says so, and ends the log.
+-- The last line has the sum of bytes, so a call reads one row. A skipped number has its share of the limit reserved: a line
+-- that comes late is cut to that. The first one that does not fit is replaced by a note, and ends the log.
 -- name: add_lines
 insert into job_logs (run, attempt, n, at, text, size)
 select :seq, s.attempt, s.n, :now,
@@ -616,7 +616,7 @@ from (
     where j.seq = :seq and j.token = :token and j.state in ({live})
     limit 1
   ) as h cross join {rows: r: n int, text text}
-  where r.n <= :most and h.size <= :log
+  where r.n <= :limit and h.size <= :log
   window w as (partition by r.n > h.last order by r.n)
 ) as s
 where s.n < s.last or s.size - octet_length(s.text) <= :log
@@ -642,40 +642,40 @@ select {worker}, schemas from workers where seen_at >= :since and stopped_at is 
 
 -- Retention ------------------------------------------------------------------------------------------------------
 
--- Whether one that has not ended may still read it: a run that waits or waited for it, or the callback of its group.
+-- Whether an unfinished run may still read it: a dependent, or the callback of its group.
 -- fragment: needed
 ((select 1 from job_waits w where w.predecessor = job_runs.seq
     and (select f.finished_at is null from job_runs f where f.seq = w.run) limit 1) is not null
   or (select c.finished_at is null from job_runs c where c.id = (select g.callback from job_groups g where g.seq = job_runs.grouped)))
 
--- Which part of the index of ended runs: 0 for those that are kept for as long as is set for all, 1 for those with a time of their own.
+-- Which part of the index of ended runs: 0 for those with the store's retention, 1 for those with their own.
 -- fragment: own_keep
 (case when keep is null then 0 else 1 end)
 
--- What is kept is read too: the next page begins behind it.
+-- Runs that are kept are read too: the next page starts after them.
 -- name: prunable
 select seq, finished_at, {needed} from job_runs
 where finished_at is not null and state = :state and {own_keep} = 0 and finished_at < :before and (finished_at, seq) > (:at, :seq)
 order by finished_at, seq limit :count
 
--- The same of those with a time of their own, by when it is over. What the journal's followers have not read yet is waited for.
+-- The same for those with their own retention, by its end. Entries that the journal's consumers have not read yet are kept.
 -- name: prunable_own
 select seq, finished_at + keep, {needed} or finished_at > :read and finished_at + keep >= :until from job_runs
 where keep is not null and finished_at + keep < :before and (finished_at + keep, seq) > (:at, :seq)
 order by finished_at + keep, seq limit :count
 
--- Those that can be removed without waiting for anybody: neither they nor their keys are locked.
+-- Those that can be removed without waiting for a lock: neither they nor their keys are locked.
 -- name: unlocked_old
 with free as materialized (select seq, id from job_runs where seq {in: ids} order by seq {skip_referenced}),
 free_keys as materialized (select scope, key, run from job_keys where unfinished = 1 and run {among: named} order by scope || '', key {skip_referenced})
 select seq from free
 where (select count(*) from job_keys k where k.unfinished = 1 and k.run = free.id) = (select count(*) from free_keys k where k.run = free.id)
 
--- Once locked, nothing new can wait for them.
+-- Once locked, no new run can wait for them.
 -- name: lock_pruned postgres
 select seq from job_runs where seq {in: ids} order by seq for update
 
--- Then nothing at all: what was to be removed is needed again.
+-- Fails the batch: a run that was to be removed is needed again.
 -- name: refuse_prune
 insert into schema_version (version, applied_at)
 select 1, :now where exists (select 1 from job_runs where seq {in: ids} and {needed})
@@ -702,10 +702,10 @@ delete from job_logs where run {in: ids}
 -- name: prune_waits
 delete from job_waits where run {in: ids}
 
--- name: prune_followed
+-- name: prune_dependents
 delete from job_waits where predecessor {in: ids}
 
--- The shortest time of its own after which a run was removed: an older place in the journal may have gaps behind it.
+-- The shortest retention of its own with which a run was removed: an older offset in the journal may have gaps behind it.
 -- name: note_shortest
 insert into store_settings (name, value, at)
 select 'shortest', shortest, :now from (select min(keep) as shortest from job_runs where seq {in: ids}) as kept where shortest is not null
@@ -714,7 +714,7 @@ on conflict (name) do update set value = excluded.value, at = excluded.at where 
 -- name: prune_runs
 delete from job_runs where seq {in: ids}
 
--- What was claimed leaves a dead entry at the head of the ready index, where every claim begins to read.
+-- A claimed run leaves a dead entry at the head of the ready index, where every claim begins to read.
 -- name: dead_runs postgres
 select n_dead_tup, n_live_tup from pg_stat_user_tables where relid = 'job_runs'::regclass
 
@@ -774,14 +774,14 @@ where next_at <= :now and (next_at, created_at, id) > (:at, :since, :seq) order 
 -- name: schedule_skips
 select first_at, last_at, number, reason, at from job_skips where schedule = :id order by id desc limit :count
 
--- The runs of these schedules that have not ended, to judge an overlap by, and whether one could wait for them now: somebody may have
--- locked them.
+-- The unfinished runs of these schedules, for the overlap policy, and whether a new run could wait for them now: another transaction may
+-- have locked them.
 -- name: unfinished_of_schedules
 with free as materialized (
   select seq from job_runs where schedule {in: ids} and finished_at is null order by schedule, seq {skip_changing})
 select schedule, id, state, seq in (select seq from free) from job_runs where schedule {in: ids} and finished_at is null order by schedule, seq
 
--- A schedule moves on only from the instant that was seen, and from the words that were read. The index of instants must not be used to find it.
+-- A schedule advances only from the instant and the definition that were read. The index of instants must not be used to find it.
 -- name: advance_schedules
 update job_schedules
 set next_at = r.next_at, last_at = coalesce(r.due_at, job_schedules.last_at), last_run = coalesce(r.run, job_schedules.last_run),
@@ -790,7 +790,7 @@ from {rows: r: id int, rev int, seen int, next_at int, due_at int, run text, fir
 where job_schedules.id {probe: r.id} and coalesce(job_schedules.next_at, -1) = r.seen and job_schedules.rev = r.rev
 returning job_schedules.id
 
--- Said when another process was faster, or somebody has edited a schedule: then none of the batch happens, and it is read again.
+-- Fails the batch if another process was first, or a schedule was edited: then it is read again.
 -- name: refuse_fire
 insert into schema_version (version, applied_at)
 select 1, :now where (select count(*) from job_schedules where id {in: ids} and mark = :mark) <> :expected

@@ -10,22 +10,22 @@ select count(*) from workers where name <> :name
 select {worker}, about, metrics, metrics_at, registered_at, seen_at, stopped_at
 from workers where name > :after order by name limit :count
 
--- What these workers hold now: how much it is, and the first few of it. Live leases only, so it is short.
+-- The runs that these workers hold now: their number, and the first few of them. Live leases only, so it is short.
 -- name: held_by_workers
 select worker, held, id from (
   select l.worker, l.id, l.claimed_at, l.seq, count(*) over (partition by l.worker) as held,
     row_number() over (partition by l.worker order by l.claimed_at, l.seq) as n
-  from job_runs l where l.look_at is not null and l.worker {in_texts: names}) as h
+  from job_runs l where l.lease_check_at is not null and l.worker {in_texts: names}) as h
 where h.n <= :few order by worker, claimed_at, seq
 
--- What all of them hold, by the length of the lease. A lease that seems to begin later than now is as doubtful as one that is over.
+-- All leases, by their length. A lease that seems to begin later than now is as doubtful as an expired one.
 -- name: leases
 select worker, lease, count(*), sum(over), min(case over when 1 then lease_until end), min(case over when 0 then lease_until end) from (
   select l.worker, l.lease, l.lease_until, case when l.lease_until <= :now or l.lease_until - l.lease > :now + 1000 then 1 else 0 end as over
-  from job_runs l where l.look_at is not null) as h
+  from job_runs l where l.lease_check_at is not null) as h
 group by worker, lease order by worker, lease limit :count
 
--- When the first of those is due that lost their worker in their last attempt and are tried again.
+-- When the first of the runs is due that lost their worker in their last attempt and are retried.
 -- name: recovered_due
 select r.due_at from job_runs r join job_attempts a on a.run {probe: r.seq} and a.n = r.attempt - 1 and a.outcome = 'lapsed'
 where r.state = 'scheduled' and r.due_at <= :until order by r.due_at, r.seq limit 1
@@ -33,7 +33,7 @@ where r.state = 'scheduled' and r.due_at <= :until order by r.due_at, r.seq limi
 -- name: worker_about
 select about from workers where name = :name
 
--- Where another process of its name is not known to have ended, only what this one told of itself goes. One that began meanwhile has told more.
+-- If another process of the same name may still run, only this one's own data is removed. One that started meanwhile has written more.
 -- name: stop_worker
 update workers set
   stopped_at = case when exists (select 1 from worker_lives l where l.worker = workers.name) then stopped_at else :now end,
@@ -54,7 +54,7 @@ delete from worker_lives where worker {in_texts: names} and not exists (select 1
 
 -- Lives: the processes of workers --------------------------------------------------------------------------------
 
--- Those of registered workers only: they are forgotten together.
+-- Only those of registered workers: they are removed together.
 -- name: begin_life
 insert into worker_lives (worker, tag, process, began_at)
 select name, :tag, :process, :now from workers where name = :worker
@@ -65,12 +65,12 @@ select tag, process from worker_lives where worker = :worker order by began_at, 
 
 -- Live leases only, so it is short.
 -- name: held_by_lives
-select {run} from job_runs where look_at is not null and worker = :worker and substr(token, 1, 8) {in_texts: tags} order by look_at, seq limit :count
+select {run} from job_runs where lease_check_at is not null and worker = :worker and substr(token, 1, 8) {in_texts: tags} order by lease_check_at, seq limit :count
 
 -- name: end_lives
 delete from worker_lives where worker = :worker and tag {in_texts: tags}
 
--- How much there was ---------------------------------------------------------------------------------------------
+-- Counts -------------------------------------------------------------------------------------------------------------
 
 -- name: add_minutes
 insert into job_minutes (minute, queue, job, {counts})
@@ -89,7 +89,7 @@ on conflict (queue, job) do update
   set {each: unfinished: @ = job_totals.@ + excluded.@},
     {each: counts: @ = job_totals.@ + excluded.@}
 
--- What was counted of a queue and a job of which there is nothing any more is kept without their names, so that the whole stays what it is.
+-- Counts of a queue and a job that no longer exist are kept without their names, so that the totals stay the same.
 -- fragment: nothing_left
 queue <> '' and {all: unfinished: @ = 0}
 
@@ -121,11 +121,11 @@ delete from job_minutes where minute {among: old_minutes}
 -- name: whole_totals
 select {each: unfinished: sum(@)}, {each: counts: sum(@)} from job_totals
 
--- In an order that does not change: what is listed stays listed.
+-- In an order that does not change: listed pairs stay listed.
 -- name: totals
 select queue, job, {unfinished}, {counts} from job_totals where queue <> '' order by since, queue, job limit :count
 
--- The minute in which the rows that may be read come to their end. The key has it, so this reads no rows.
+-- The minute in which the readable rows end. The key has it, so this reads no rows.
 -- name: minute_behind
 select minute from job_minutes where minute >= :since order by minute desc limit 1 offset :count
 

@@ -1,6 +1,6 @@
 -- The journal as a whole ------------------------------------------------------------------------------------------
 
--- The queue in which an entry was made is the one that the run left next, or the one in which it is now.
+-- The queue of an entry is the one that the run left next, or its current one.
 -- fragment: queue_then
 coalesce((select m.left_queue from job_journal m {using: job_journal_left}
     where m.run = e.run and m.rev > e.rev and m.left_queue is not null order by m.run, m.rev limit 1), r.queue)
@@ -10,8 +10,8 @@ select e.entry, 0, r.id, e.rev, e.at, e.move, e.state, e.attempt, e.worker, e.de
 from job_journal e join job_runs r on r.seq {probe: e.run} left join job_journal b on b.run = e.run and b.rev = e.rev - 1
 where e.entry > :entry and e.entry <= :last order by e.entry limit :count
 
--- On PostgreSQL a sequence skips what commits late: what is new is what the older snapshot could not see and the newer can.
--- Where it begins to read is one condition: given two, an index begins at the first, however far behind.
+-- On PostgreSQL a sequence skips late commits: new entries are those that the older snapshot could not see and the newer can.
+-- The start is one condition: with two, an index scan starts at the first, however far behind.
 -- name: snapshot postgres
 select pg_current_snapshot()::text
 
@@ -24,8 +24,8 @@ where (e.xid, e.entry) > (greatest(:xid::text::xid8, pg_snapshot_xmin(:seen::pg_
   and not pg_visible_in_snapshot(e.xid, :seen::pg_snapshot) and pg_visible_in_snapshot(e.xid, :upto::pg_snapshot)
 order by e.xid, e.entry limit :count
 
--- What an older snapshot could not see, as the topics of hints, and of how many entries each: those of transactions that were
--- begun since, and of those that were open then. The end of a run concerns others only where its lane needs something.
+-- Entries that an older snapshot could not see, as the topics of hints, with their counts: those of transactions that were
+-- begun since, and of those that were open then. The end of a run matters to others only if its lane uses something.
 -- name: news postgres
 select case
     when e.state = 'queued' then 'queue:' || r.queue
@@ -52,24 +52,24 @@ update job_journal set xid = '1' where xid >= pg_snapshot_xmax(pg_current_snapsh
 -- name: last_entry sqlite
 select seq from sqlite_sequence where name = 'job_journal'
 
--- Those who follow it keep their place here, and move it together with what they make of the entries.
--- name: follower
-select cursor, rev from job_followers where name = :name
+-- Consumers of the journal keep their offsets here, and advance them in the batch that writes their results.
+-- name: consumer
+select cursor, rev from job_consumers where name = :name
 
 -- name: begin_tail
-insert into job_followers (name, cursor, rev, at) values (:name, :cursor, 1, :at) on conflict (name) do nothing
+insert into job_consumers (name, cursor, rev, at) values (:name, :cursor, 1, :at) on conflict (name) do nothing
 
--- name: followers
-select name, at from job_followers
+-- name: consumers
+select name, at from job_consumers
 
--- The lock is a statement of its own: the one that waits for it does not see what its holder committed.
+-- The lock is a separate statement: a statement that waits for it does not see what its holder committed.
 -- name: lock_tail postgres
-select 1 from job_followers where name = :name for update
+select 1 from job_consumers where name = :name for update
 
--- As refuse_create: another process has moved on from the same place, and has made of the entries what there is to make.
+-- Like refuse_create: another process has advanced from the same offset, and has processed the entries.
 -- name: refuse_advance
 insert into schema_version (version, applied_at)
-select 1, 0 where not exists (select 1 from job_followers where name = :name and rev = :rev)
+select 1, 0 where not exists (select 1 from job_consumers where name = :name and rev = :rev)
 
 -- name: advance_tail
-update job_followers set cursor = :cursor, rev = rev + 1, at = {greatest}(at, :at) where name = :name
+update job_consumers set cursor = :cursor, rev = rev + 1, at = {greatest}(at, :at) where name = :name

@@ -6,15 +6,15 @@ select {webhook} from webhooks order by id
 -- name: webhook
 select {webhook} from webhooks where id = :id
 
--- Nobody has followed the journal while there was nobody to tell.
+-- The journal was not consumed while there was no endpoint.
 -- name: restart_tail
-update job_followers set cursor = :cursor, rev = rev + 1, at = :at where name = :name and not exists (select 1 from webhooks)
+update job_consumers set cursor = :cursor, rev = rev + 1, at = :at where name = :name and not exists (select 1 from webhooks)
 
 -- name: add_webhook
 insert into webhooks ({webhook_added}, failures, paused_until, begins, rev, created_at, updated_at)
 select {webhook_added: r}, 0, 0, :cursor, 1, :now, :now
 from {rows: r: *webhook_added}
-where (select count(*) from webhooks) < :most
+where (select count(*) from webhooks) < :limit
 returning id
 
 -- name: edit_webhook
@@ -24,7 +24,7 @@ from {rows: r: id text, *webhook_edited, rev int}
 where webhooks.id = r.id and webhooks.rev = r.rev
 returning webhooks.id
 
--- Under the lock of the place in the journal, which whoever makes deliveries takes first: none can come in between.
+-- Under the lock of the offset, which creating deliveries takes first: none can be created in between.
 -- name: drop_webhook
 delete from webhooks
 where id = :id and (select d.id from job_deliveries d where d.webhook = :id order by d.webhook, d.seq + 0 limit 1) is null
@@ -32,9 +32,9 @@ returning id
 
 -- Deliveries ------------------------------------------------------------------------------------------------------
 
--- What a body tells of a run beside the change itself; large outputs stay where they are.
+-- What a body contains of a run beside the change itself; large outputs stay in the store.
 -- name: ends
-select {run_within: most}
+select {run_within: limit}
 from job_runs where id {in_texts: names}
 
 -- name: add_deliveries
@@ -44,7 +44,7 @@ from {rows: r: n int, id text, webhook text, run text, rev int, type text, body 
 where w.enabled = 1 order by r.n
 on conflict (webhook, run, rev) do nothing
 
--- The first deliveries of each endpoint that are due, so that a long queue at one of them hides nothing of the others.
+-- The first due deliveries of each endpoint, so that a long queue of one of them does not hide those of others.
 -- name: due_deliveries sqlite
 select d.webhook, d.next_at, d.seq from json_each(:names) as l cross join job_deliveries as d
 where d.seq in (
@@ -67,9 +67,9 @@ from json_each(:names) as l
 select (select d.next_at from job_deliveries d where d.webhook = l.id and d.next_at > :now order by d.next_at limit 1)
 from json_array_elements_text(:names::json) as l(id)
 
--- An endpoint that has failed too often is tried by one delivery of one process; all others wait for what becomes of it.
+-- An endpoint that has failed too often is probed by one delivery of one process; all others wait for its outcome.
 -- name: probe_webhooks
-update webhooks set paused_until = :until, mark = :token where id {in_texts: names} and failures >= :most and paused_until <= :now
+update webhooks set paused_until = :until, mark = :token where id {in_texts: names} and failures >= :limit and paused_until <= :now
 
 -- fragment: due_chosen
 select seq from job_deliveries
@@ -86,11 +86,11 @@ select body, {delivery} from job_deliveries where seq {in: ids} and token = :tok
 -- fragment: webhook_held
 select webhook from job_deliveries where id = :id and token = :token
 
--- name: calm_webhook
-update webhooks set failures = 0, paused_until = case when failures >= :most then 0 else paused_until end
+-- name: reset_webhook
+update webhooks set failures = 0, paused_until = case when failures >= :limit then 0 else paused_until end
 where failures > 0 and id = ({webhook_held})
 
--- name: blame_webhook
+-- name: record_webhook_failure
 update webhooks set failures = failures + 1, paused_until = {greatest}(paused_until, :until) where id = ({webhook_held})
 
 -- name: disable_webhook
@@ -118,7 +118,7 @@ select {delivery} from job_deliveries where webhook = :id and status = :status a
 -- name: deliveries_over
 select seq, status from job_deliveries where until <= :now order by until limit :count
 
--- Whatever happens to a delivery moves `until` on, so what is still over is still as it was read.
+-- Every change of a delivery moves `until`, so an expired one is still as it was read.
 -- name: give_up_deliveries
 update job_deliveries set status = 'failed', next_at = null, token = null, error = :error, finished_at = :now, until = :until
 where seq {in: ids} and until + 0 <= :now and (token is null or coalesce(next_at, :now) <= :now)

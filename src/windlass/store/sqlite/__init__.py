@@ -1,7 +1,7 @@
 """The store in one SQLite file, or in memory: many readers, one writer at a time, any number of processes.
 
-`BlockingSqlite` works on the caller's thread. `AsyncSqlite` has a thread that writes and one that reads; what waits for the
-writer goes into one commit.
+`BlockingSqlite` works on the caller's thread. `AsyncSqlite` has a thread that writes and one that reads; batches that wait for the
+writer share one commit.
 """
 
 from windlass.store.sqlite.copies import backup, restore

@@ -34,14 +34,14 @@ COPIED_AT_ONCE = 1_000  # pages between two reports of progress
 
 
 def _copy(source: str, part: str, progress: Progress | None) -> int:
-    """Write a checked copy of one moment of the source, a single file; the version of its schema."""
+    """Write a checked copy of one snapshot of the source, as a single file; returns the version of its schema."""
     with translated(source), contextlib.ExitStack() as cleanup:
         origin = open_file(source, apsw.SQLITE_OPEN_READONLY)
         cleanup.callback(disconnect, origin)
         copy = apsw.Connection(part, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW)
         cleanup.callback(copy.close)
         origin.set_busy_handler(patience(SystemClock(), PATIENCE))
-        _ = origin.execute("begin; select count(*) from sqlite_schema").get  # held, or every foreign write would start the copy anew
+        _ = origin.execute("begin; select count(*) from sqlite_schema").get  # held, or every foreign write would restart the copy
         with copy.backup("main", origin, "main") as pages:
             while not pages.step(COPIED_AT_ONCE):
                 if progress:
@@ -53,7 +53,7 @@ def _copy(source: str, part: str, progress: Progress | None) -> int:
 
 
 class _Part:
-    """A file that is being written, under a name that it has until it is whole."""
+    """A file that is being written, under a temporary name until it is complete."""
 
     def __init__(self, path: str) -> None:
         self.path, self.fd = path, os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
@@ -66,7 +66,7 @@ class _Part:
         return status
 
     def finish(self) -> None:
-        """Bring it to disk, and close it while nobody can have it open by its final name: that would end their locks."""
+        """Sync it to disk, and close it while no process can have it open by its final name: that would end their locks."""
         os.fsync(self.fd)
         self.close()
 
@@ -78,17 +78,17 @@ class _Part:
 
 @contextlib.contextmanager
 def _part(target: str) -> Iterator[_Part]:
-    """An empty file beside the target, which only its owner can read; its name is gone afterwards."""
+    """An empty file beside the target, which only its owner can read; its name is removed afterwards."""
     folder, name = os.path.split(os.path.abspath(target))
     part = os.path.join(os.path.realpath(folder), f"{name}.{os.getpid()}.part")  # SQLite follows no link to it
     try:
-        made = _Part(part)
+        copy = _Part(part)
     except OSError as error:
         raise StoreError(f"Cannot write {part}: {error.strerror}.", hint=ACCESS) from error
     try:
-        yield made
+        yield copy
     finally:
-        made.close()
+        copy.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
 
@@ -112,12 +112,12 @@ def _check_copy(source: str, target: str, replace: bool) -> None:
     check_path(target)
     if not replace and os.path.exists(target):
         raise _exists(target)
-    if held_here(target):  # to close it here, as _place must, would drop the locks this process has on it
+    if held_here(target):  # closing it here, as _place must, would drop the locks this process has on it
         raise StoreBusy(f"{target} is open in this process.", hint="Close it first.")
 
 
 def _place(part: _Part, target: str, replace: bool) -> None:
-    """Give a finished file its name in one step, unless anyone uses the file that has it now."""
+    """Give a finished file its name in one step, unless a process uses the file that has it now."""
     part.finish()
     try:
         fd = os.open(target, os.O_RDWR | os.O_CREAT | (0 if replace else os.O_EXCL), 0o600)
@@ -125,7 +125,7 @@ def _place(part: _Part, target: str, replace: bool) -> None:
         raise _exists(target) from error
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 512, 0x40000000)  # the bytes on which every SQLite connection holds a lock
-        for suffix in ("-wal", "-shm", "-journal"):  # before the file: a log left behind would be replayed into the new one
+        for suffix in ("-wal", "-shm", "-journal"):  # before the file: a leftover log would be replayed into the new one
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(target + suffix)
         os.replace(part.path, target)
@@ -137,7 +137,7 @@ def _place(part: _Part, target: str, replace: bool) -> None:
 
 
 def backup(source: Path, target: Path, progress: Progress | None = None) -> None:
-    """Write a consistent copy, checked and on disk, while others go on; only its owner can read it, and the target must not exist."""
+    """Write a consistent copy, checked and on disk, while other processes work; only its owner can read it. The target must not exist."""
     source, target = os.fspath(source), os.fspath(target)
     _check_copy(source, target, replace=False)
     with _part(target) as part:
@@ -147,7 +147,7 @@ def backup(source: Path, target: Path, progress: Progress | None = None) -> None
 
 
 def restore(source: Path, target: Path, *, replace: bool = False, steps: Sequence[str] | None = None) -> None:
-    """Put a backup in place, checked, in one step; refuses while anyone uses the target, whose owner and mode it keeps."""
+    """Put a backup in place, checked, in one step; refuses while a process uses the target, whose owner and mode it keeps."""
     source, target = os.fspath(source), os.fspath(target)
     _check_copy(source, target, replace)
     with _part(target) as part:

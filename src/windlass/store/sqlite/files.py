@@ -1,4 +1,4 @@
-"""Opening a database file in the way every process of ours opens it, and giving it its schema."""
+"""Opens a database file in the way every windlass process opens it, and creates its schema."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _BUG = "This is a bug in windlass, or the tables were changed by hand; please re
 
 # By SQLite's extended code first, then by its plain one.
 _MEANING: dict[int, tuple[type[WindlassError], str]] = {
-    apsw.SQLITE_CONSTRAINT_UNIQUE: (Conflict, "Somebody else was first: read again, then decide."),
-    apsw.SQLITE_CONSTRAINT_PRIMARYKEY: (Conflict, "Somebody else was first: read again, then decide."),
+    apsw.SQLITE_CONSTRAINT_UNIQUE: (Conflict, "Another process was first: read again, then decide."),
+    apsw.SQLITE_CONSTRAINT_PRIMARYKEY: (Conflict, "Another process was first: read again, then decide."),
     apsw.SQLITE_CONSTRAINT: (StoreError, _BUG),
     apsw.SQLITE_BUSY: (StoreBusy, _WAIT),
     apsw.SQLITE_LOCKED: (StoreBusy, _WAIT),
@@ -51,7 +51,7 @@ _MEANING: dict[int, tuple[type[WindlassError], str]] = {
 
 
 def translate(error: BaseException, path: str) -> BaseException:
-    """What an error of the driver means to us; any other error is itself."""
+    """The windlass error for an error of the driver; any other error is returned as it is."""
     if not isinstance(error, apsw.Error):
         return error
     codes = getattr(error, "extendedresult", None), getattr(error, "result", None)
@@ -72,19 +72,19 @@ def translated(path: str) -> Iterator[None]:
 # Opening and closing
 
 _REGISTRY = threading.Lock()
-_OURS: set[tuple[int, int, int, int]] = set()  # files that connections of ours hold open, as _open_files shows them
+_OURS: set[tuple[int, int, int, int]] = set()  # files that windlass connections hold open, as _open_files lists them
 
 
 def _open_files() -> set[tuple[int, int, int, int]]:
-    """The files this process has open, as (process, device, inode, descriptor); none where the system does not tell."""
-    # With the process in it, what a fork inherited is not taken for ours: SQLite would trust locks that the child does not have.
-    found = set()
+    """The files this process has open, as (process, device, inode, descriptor); none if the system does not list them."""
+    # With the process in it, files inherited by a fork are not taken for ours: SQLite would trust locks that the child does not have.
+    files = set()
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir("/dev/fd"):
-            with contextlib.suppress(OSError):  # the descriptor of the listing itself is gone by now
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
                 status = os.fstat(int(name))
-                found.add((os.getpid(), status.st_dev, status.st_ino, int(name)))
-    return found
+                files.add((os.getpid(), status.st_dev, status.st_ino, int(name)))
+    return files
 
 
 def held_here(path: str) -> set[tuple[int, int, int, int]]:
@@ -115,8 +115,8 @@ def _refuse_strangers(path: str) -> None:
 
 
 def _create(path: str) -> None:
-    """Make a file that only its owner can read, unless there is one. SQLite would make it for all, and gives its logs the same mode."""
-    with contextlib.suppress(OSError):  # it is there, or SQLite says what is wrong
+    """Create a file that only its owner can read, unless it exists. SQLite would create it for all, and gives its logs the same mode."""
+    with contextlib.suppress(OSError):  # it exists, or SQLite reports what is wrong
         os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
@@ -140,8 +140,8 @@ def disconnect(db: apsw.Connection) -> None:
 
 
 def patience(clock: Clock, seconds: float) -> Callable[[int], bool]:
-    """A busy handler: naps of 0.2 to 1 ms, uneven so that no two processes keep step, until they add up to the limit."""
-    # Naps are added up instead of asking the clock: a manual clock stands still, and a process that was stopped has not waited.
+    """A busy handler: sleeps of 0.2 to 1 ms, uneven so that no two processes keep step, until they add up to the limit."""
+    # The sleeps are added up instead of reading the clock: a manual clock stands still, and a process that was stopped has not waited.
     waited = 0.0
 
     def wait(tries: int) -> bool:
@@ -174,7 +174,7 @@ def check_path(path: str) -> None:
 
 
 def _switch_to_log(db: apsw.Connection, wait: Callable[[int], bool]) -> str:
-    """Ask for write-ahead logging and say what it is now. SQLite asks no busy handler for that, so this waits by itself."""
+    """Set write-ahead logging; returns the journal mode. SQLite calls no busy handler for that, so this waits itself."""
     for tries in itertools.count():
         try:
             return str(db.execute("pragma journal_mode = wal").get)
@@ -191,7 +191,7 @@ def _set_up(db: apsw.Connection, path: str, clock: Clock, synchronous: str) -> N
         raise StoreError(f"{path} can only be read.", hint=ACCESS)
     if (mode := _switch_to_log(db, wait)) not in ("wal", "memory"):
         raise StoreError(f"{path} can have no write-ahead log: its mode stays '{mode}'.", hint="Put it on a local disk.")
-    # Without it SQLite plans a statement anew whenever a value that its plan could depend on is bound, which takes longer than to run it.
+    # Without it SQLite plans a statement again whenever a value that its plan could depend on is bound, which takes longer than running it.
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     db.execute(f"pragma synchronous = {synchronous}")
     db.execute("pragma foreign_keys = on; pragma cell_size_check = on; pragma journal_size_limit = 67108864; pragma temp_store = memory")
@@ -204,7 +204,7 @@ def _moved(db: apsw.Connection) -> bool:
 
 
 def connect(path: Path, clock: Clock, synchronous: str = "FULL") -> apsw.Connection:
-    """Open a database file, made if missing, in the way every process of ours opens it."""
+    """Open a database file, created if missing, in the way every windlass process opens it."""
     path = os.fspath(path)
     check_engine(apsw.sqlite_lib_version())
     check_path(path)
@@ -217,7 +217,7 @@ def connect(path: Path, clock: Clock, synchronous: str = "FULL") -> apsw.Connect
         if not _moved(db):
             undo.pop_all()
             return db
-        # A restore has put another file in its place; the log found by name belongs to that one now, and must stay as it is.
+        # A restore has put another file in its place; the log found by name now belongs to that one, and must not be touched.
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     return connect(path, clock, synchronous)
 
@@ -256,15 +256,15 @@ def known_steps(steps: Sequence[str] | None) -> Sequence[str]:
 
 
 def prepare(db: apsw.Connection, path: str, steps: Sequence[str], clock: Clock) -> None:
-    """Give a database without a schema the whole of it; refuse one of another version."""
+    """Create the schema in a database without one; refuse one of another version."""
     if version_of(db) == 0:
         with _transaction(db):
-            if version_of(db) == 0:  # asked again under the lock: several processes may be here at once
+            if version_of(db) == 0:  # checked again under the lock: several processes may be here at once
                 for number in range(1, len(steps) + 1):
                     _apply(db, steps, number, clock.now())
-    found = version_of(db)
-    refuse_older(found, len(steps), path)
-    refuse_newer(found, len(steps), path)
+    version = version_of(db)
+    refuse_older(version, len(steps), path)
+    refuse_newer(version, len(steps), path)
 
 
 def migrate(path: Path, clock: Clock, steps: Sequence[str] | None = None) -> tuple[int, int]:
@@ -277,6 +277,6 @@ def migrate(path: Path, clock: Clock, steps: Sequence[str] | None = None) -> tup
         refuse_newer(before, len(steps), path)
         for number in range(before + 1, len(steps) + 1):
             with _transaction(db):
-                if version_of(db) == number - 1:  # else another process was faster
+                if version_of(db) == number - 1:  # otherwise another process was first
                     _apply(db, steps, number, clock.now())
         return before, version_of(db)

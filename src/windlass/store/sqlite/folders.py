@@ -1,7 +1,7 @@
-"""The folder of sockets beside a database file: opened without following links, and used only where it belongs to the file's owner.
+"""The folder of sockets beside a database file: opened without following links, and used only if it belongs to the file's owner.
 
-Where others can write to it, a name may be a link, or become one between two looks: so what is sent to or opened to others is what was
-opened, never what has its name a moment later. Nothing is given to another user.
+If other users can write to it, a name may be a link, or become one between two accesses: so a file is opened first, and only the opened
+file is used, never what has its name a moment later. No ownership is changed.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import NamedTuple
 
 from windlass.clock import SystemClock
 
-PRIVATE, FOR_ALL = 0o600, 0o666  # modes of a socket; the folder says who comes as far as that
+PRIVATE, FOR_ALL = 0o600, 0o666  # modes of a socket; the folder decides who can reach it
 
 LONGEST = 80  # bytes of a path; systems allow 104 or 108 for the whole of a socket's
 
 _OPENED = "/proc/self/fd"
-_PINS = hasattr(os, "O_PATH") and os.path.isdir(_OPENED)  # whether what was opened can be used in place of its name
+_PINS = hasattr(os, "O_PATH") and os.path.isdir(_OPENED)  # whether an opened file can be used in place of its name
 _CLOCK = SystemClock()
 
 
 class Unusable(Exception):
-    """Why a folder is not used, and what to do about it."""
+    """Why a folder is not used, and the remedy."""
 
 
 class Folder(NamedTuple):
-    """A folder, opened unless its path is as good, and whether others than this process's user can write to it."""
+    """A folder, opened unless its path is safe, and whether other users can write to it."""
 
     path: str
     fd: int | None
@@ -40,7 +40,7 @@ class Folder(NamedTuple):
 
     @property
     def address(self) -> str:
-        """A way to it that leads to what was opened, and is short enough for the address of a socket."""
+        """A path that leads to the opened folder, and is short enough for the address of a socket."""
         return self.path if self.fd is None or not _PINS else f"{_OPENED}/{self.fd}"
 
     def names(self) -> list[str]:
@@ -48,7 +48,7 @@ class Folder(NamedTuple):
 
 
 def plain(path: str) -> Folder | None:
-    """A folder to which only this user can write, at a path that nobody else can change; None where that is not known."""
+    """A folder to which only this user can write, at a path that no other user can change; None if that is not certain."""
     if not _unchanged_by_others(path):
         return None
     status = os.lstat(path)
@@ -56,9 +56,9 @@ def plain(path: str) -> Folder | None:
     return Folder(path, None, status, shared=False) if private else None
 
 
-@lru_cache(maxsize=1_000)  # looked at once
+@lru_cache(maxsize=1_000)  # checked once
 def _unchanged_by_others(path: str) -> bool:
-    """Whether no other user but root can put anything in the place of a folder of ours or of one above it, and its path is short."""
+    """Whether only root could replace this folder of ours or one above it, and its path is short."""
     folder = os.path.dirname(path)
     status = os.stat(folder)
     if len(os.fsencode(path)) > LONGEST or status.st_uid not in (0, os.geteuid()):
@@ -96,13 +96,13 @@ def _seen(path: str, fd: int) -> Folder:
 
 @contextmanager
 def reached_by_writers(path: str, file: str) -> Iterator[Folder]:
-    """The folder, made if this user owns the file; Unusable unless all who may write the file, and no others, can write to it."""
+    """The folder, created if this user owns the file; Unusable unless exactly the users who may write the file can write to it."""
     owner = os.stat(file)
     mode = _mode_beside(owner)
-    made = owner.st_uid == os.geteuid() and _made(path)
+    usable = owner.st_uid == os.geteuid() and _made(path)
     try:
         with opened(path, file) as folder:
-            if made and mode & 0o022 and folder.fd is not None and not folder.names():  # what was put in its place may have something in it
+            if usable and mode & 0o022 and folder.fd is not None and not folder.names():  # a replacement may have content
                 os.fchmod(folder.fd, mode | folder.status.st_mode & stat.S_ISGID)
                 folder = _seen(path, folder.fd)
             _check(folder, owner, mode)
@@ -116,7 +116,7 @@ def reached_by_writers(path: str, file: str) -> Iterator[Folder]:
 
 
 def _mode_beside(owner: os.stat_result) -> int:
-    """The mode of the folder: who may write the file can list it, send, and clear away what is stale."""
+    """The mode of the folder: users who may write the file can list it, send, and remove stale sockets."""
     writers = owner.st_mode & 0o222 | 0o200
     return writers | writers << 1 | writers >> 1
 
@@ -147,21 +147,21 @@ def _foreign(folder: Folder) -> Unusable:
 
 @contextmanager
 def address_of(folder: Folder, name: str) -> Iterator[str]:
-    """Where to send for a socket of a folder that others write to; OSError if the name is no socket, or has another name too."""
+    """Where to send for a socket of a folder that other users write to; OSError if the name is not a socket, or has a second name."""
     with _pinned(folder, name) as (address, status):
         if not stat.S_ISSOCK(status.st_mode) or status.st_nlink != 1:
             raise FileNotFoundError(f"{name} is not a socket of its own")
         yield address
 
 
-def open_to_writers(made: socket.socket, folder: Folder, name: str) -> None:
-    """Let all who come into the folder send to a socket of this process. It is known by what arrives in it, so nothing else is opened."""
+def open_to_writers(sock: socket.socket, folder: Folder, name: str) -> None:
+    """Let all users of the folder send to a socket of this process. It is identified by what arrives in it, so nothing else is opened."""
     try:
         with _pinned(folder, name) as (address, _), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             word = _CLOCK.nonce().encode()
             sender.setblocking(False)
             sender.sendto(word, address)
-            while made.recv(len(word) + 1) != word:  # OSError when there is no more: it went elsewhere
+            while sock.recv(len(word) + 1) != word:  # OSError when there is no more: the name leads elsewhere
                 pass
             os.chmod(address, FOR_ALL)
     except OSError:
@@ -172,7 +172,7 @@ def open_to_writers(made: socket.socket, folder: Folder, name: str) -> None:
 
 @contextmanager
 def _pinned(folder: Folder, name: str) -> Iterator[tuple[str, os.stat_result]]:
-    """What has a name now, as an address that leads to nothing else, and what it is."""
+    """The current file of a name, as an address that leads to nothing else, and its status."""
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder.fd)
     try:
         yield f"{_OPENED}/{fd}", os.fstat(fd)
@@ -181,7 +181,7 @@ def _pinned(folder: Folder, name: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def clear_away(folder: Folder, name: str) -> None:
-    """Remove what a process left behind that was killed."""
+    """Remove the socket of a killed process."""
     with suppress(OSError):
         place = os.path.join(folder.path, name) if folder.fd is None else name
         if stat.S_ISSOCK(os.stat(place, dir_fd=folder.fd, follow_symlinks=False).st_mode):

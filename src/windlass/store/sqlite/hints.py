@@ -1,4 +1,4 @@
-"""Hints between processes on one file: datagrams to the sockets of those who wait, in a folder beside the file."""
+"""Hints between processes on one file: datagrams to the sockets of waiting processes, in a folder beside the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import msgspec
 
 from windlass.clock import SystemClock
 from windlass.store.base import JOURNAL, LOOK_EVERY
-from windlass.store.hints import ANYTHING, Board, Paced, Waiter
+from windlass.store.hints import ANYTHING, Paced, Waiter, Waiters
 from windlass.store.sqlite.files import MEMORY
 from windlass.store.sqlite.folders import (
     PRIVATE,
@@ -34,19 +34,19 @@ from windlass.store.sqlite.folders import (
     reached_by_writers,
 )
 
-LONGEST_MESSAGE = 2_000  # bytes; what every system carries in one datagram
-FULL = 10  # datagrams that a socket holds unread at least; those behind them may have been dropped
-MOST_AT_ONCE = 256  # datagrams read before those who wait are told
+LONGEST_MESSAGE = 2_000  # bytes that every system accepts in one datagram
+FULL = 10  # unread datagrams that a socket holds at least; later ones may have been dropped
+MAX_AT_ONCE = 256  # datagrams read before the waiters are woken
 
-_READS = "j"  # how the name of a socket ends that hears of the journal
+_READS = "j"  # the suffix of sockets for hints about the journal
 _LOG = logging.getLogger(__name__)
 _CLOCK = SystemClock()  # a timeout is real time, whatever clock the store has
 _NUMBERS = itertools.count(1)
 _topics: Callable[[bytes], Collection[str]] = msgspec.json.Decoder(set[str] | dict[str, list[str | int]]).decode
 
 
-class Ear:
-    """What a store hears with: a datagram socket that has a name in the folder."""
+class HintSocket:
+    """The receiving side of a store: a datagram socket with a name in the folder."""
 
     def __init__(self, path: str, folder: str, mark: str = "") -> None:
         self._file, self._folder = path, folder
@@ -73,7 +73,7 @@ class Ear:
 
     @contextmanager
     def read_by(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Iterator[None]:
-        """Let a loop call back whenever there is a datagram, for as long as anyone in it asks for that."""
+        """Register a callback for datagrams in a loop, while a waiter in it needs it."""
         self._readers[loop] += 1
         loop.add_reader(self.socket, callback)
         try:
@@ -85,40 +85,40 @@ class Ear:
                 loop.remove_reader(self.socket)
 
     def unlink(self) -> None:
-        """Take the name away; the folder goes with the last one, if this user can make it again."""
+        """Remove the name; the folder is removed with the last one, if this user can create it again."""
         with suppress(OSError, Unusable), opened(self._folder, self._file) as folder:
             os.unlink(self.name, dir_fd=folder.fd)
             if folder.status.st_uid == os.geteuid():
                 os.rmdir(self._folder)
 
 
-_EARS: weakref.WeakSet[Ear] = weakref.WeakSet()
+_EARS: weakref.WeakSet[HintSocket] = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    for ear in list(_EARS):
-        ear.socket.close()
+    for sock in list(_EARS):
+        sock.socket.close()
 
 
-os.register_at_fork(after_in_child=_let_go)  # a child that kept them open would seem to hear for its parent when that is dead
+os.register_at_fork(after_in_child=_let_go)  # a child that kept them open would seem to listen for its dead parent
 
 
-def _bind(made: socket.socket, folder: Folder, mark: str = "") -> str:
-    with suppress(OSError):  # where the system asks the folder alone
-        os.fchmod(made.fileno(), PRIVATE)
+def _bind(sock: socket.socket, folder: Folder, mark: str = "") -> str:
+    with suppress(OSError):  # where the system checks the folder alone
+        os.fchmod(sock.fileno(), PRIVATE)
     while True:
         name = f"{os.getpid()}.{next(_NUMBERS)}{mark}"
         try:
-            made.bind(f"{folder.address}/{name}")
+            sock.bind(f"{folder.address}/{name}")
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:  # left behind by a process that had the same number
+            if error.errno != errno.EADDRINUSE:  # left by a process with the same number
                 raise
         else:
             return name
 
 
 def _message(topics: Collection[str]) -> bytes:
-    """With the runs behind them, or without, or nothing but that there is something."""
+    """The topics with their runs, or without them, or only that there is a hint."""
     for words in (topics if isinstance(topics, Mapping) else sorted(topics), sorted(topics)):
         if len(message := msgspec.json.encode(words)) <= LONGEST_MESSAGE:
             return message
@@ -126,21 +126,21 @@ def _message(topics: Collection[str]) -> bytes:
 
 
 def _said(message: bytes) -> Collection[str]:
-    """The topics of a message; none of one that is not ours."""
+    """The topics of a message; none if it is not one of ours."""
     with suppress(msgspec.DecodeError, UnicodeDecodeError):
         return _topics(message)
     return set()
 
 
 def _ring(pipe: int) -> None:
-    with suppress(BlockingIOError):  # it has been rung often enough
+    with suppress(BlockingIOError):  # it has enough hints
         os.write(pipe, b"!")
 
 
-class FileHints(Board):
-    """The hints of one store on a file. Its socket is made by the first wait; without one, those who wait look again soon.
+class FileHints(Waiters):
+    """The hints of one store on a file. Its socket is created by the first wait; without one, waiters poll.
 
-    Hints of the journal have sockets of their own, marked in their names: nothing of it is sent to those who do not read it.
+    Hints of the journal have separate sockets, marked by their names: they are sent to consumers of the journal only.
     """
 
     def __init__(self, path: str, *, journal: bool = False) -> None:
@@ -149,11 +149,11 @@ class FileHints(Board):
         self._path = os.path.realpath(path)  # however it is spelled, the folder is the same
         self._folder = f"{self._path}-hints"
         self._guard, self._draining = threading.Lock(), threading.Lock()
-        self._ear: Ear | None = None
+        self._socket: HintSocket | None = None
         self._warned = False
 
     def wake(self, topics: Collection[str]) -> None:
-        """Tell those who wait in this store, then those who wait in others."""
+        """Wake the waiters of this store, then those of others."""
         super().wake(topics)
         try:
             if (private := plain(self._folder)) is not None:
@@ -161,18 +161,18 @@ class FileHints(Board):
                 return
             with opened(self._folder, self._path) as folder:
                 self._send(topics, folder)
-        except OSError:  # as a rule, because there is no folder: nobody waits
+        except OSError:  # usually because there is no folder: nothing waits
             return
         except Unusable as why:
             self._warn(why)
 
     def _send(self, topics: Collection[str], folder: Folder) -> None:
-        own = self._ear.name if self._ear else None
+        own = self._socket.name if self._socket else None
         others = [name for name in folder.names() if name != own and name.endswith(_READS) is self._journal]
         if not others:
             return
         message = _message(topics)
-        # A new sender each time: what a process that is stopped has not read would fill the buffer of an old one.
+        # A new sender each time: datagrams that a stopped process has not read would fill the buffer of an old one.
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             way = None if folder.shared else folder.address
@@ -182,83 +182,83 @@ class FileHints(Board):
                         sender.sendto(message, address)
                 except ConnectionRefusedError:
                     clear_away(folder, name)
-                except OSError:  # when it is full, it has hints enough
+                except OSError:  # when it is full, it has enough hints
                     continue
 
     def _warn(self, why: Unusable) -> None:
         if not self._warned:
             self._warned = True
-            _LOG.warning("Processes on %s do not wake each other; what waits looks again every %g s. %s", self._path, LOOK_EVERY, why)
+            _LOG.warning("Processes on %s do not wake each other; waiting processes poll every %g s. %s", self._path, LOOK_EVERY, why)
 
     async def wait(self, topics: Collection[str], timeout: float, *, missed: bool = True) -> set[str]:
-        with self._hearing() as ear:
-            if ear is None:
+        with self._hearing() as sock:
+            if sock is None:
                 return await super().wait(topics, min(timeout, LOOK_EVERY), missed=missed)
-            with ear.read_by(asyncio.get_running_loop(), partial(self._drain, ear)):
+            with sock.read_by(asyncio.get_running_loop(), partial(self._drain, sock)):
                 return await super().wait(topics, timeout, missed=missed)
 
     def block(self, topics: Collection[str], timeout: float) -> set[str]:
-        with self._hearing() as ear:
-            if ear is None:
+        with self._hearing() as sock:
+            if sock is None:
                 return super().block(topics, min(timeout, LOOK_EVERY))
-            self._drain(ear)
+            self._drain(sock)
             bell, rope = os.pipe()
             try:
                 os.set_blocking(rope, False)
                 with self.waiting(topics, partial(_ring, rope)) as waiter:
-                    self._sit(waiter, ear, bell, timeout)
-                return waiter.heard
+                    self._sit(waiter, sock, bell, timeout)
+                return waiter.topics
             finally:
                 os.close(bell)
                 os.close(rope)
 
-    def _sit(self, waiter: Waiter, ear: Ear, bell: int, timeout: float) -> None:
-        """Wait for a datagram, or for another thread that has read it, until there is something to hear."""
+    def _sit(self, waiter: Waiter, sock: HintSocket, bell: int, timeout: float) -> None:
+        """Wait for a datagram, or for another thread that has read it, until there is a hint."""
         poll = select.poll()
-        poll.register(ear.socket, select.POLLIN)
+        poll.register(sock.socket, select.POLLIN)
         poll.register(bell, select.POLLIN)
         until = _CLOCK.monotonic() + round(min(timeout, 1e9) * 1000)
-        while not waiter.heard and not self.closed and (left := until - _CLOCK.monotonic()) > 0:
+        while not waiter.topics and not self.closed and (left := until - _CLOCK.monotonic()) > 0:
             poll.poll(min(left, 60_000))
-            self._drain(ear)
+            self._drain(sock)
 
-    def _drain(self, ear: Ear) -> None:
-        """Read what there is, and tell it."""
+    def _drain(self, sock: HintSocket) -> None:
+        """Read the datagrams, and wake the waiters."""
         with self._draining:
-            messages = list(itertools.islice(iter(ear.receive, None), MOST_AT_ONCE))
-        for said in map(_said, messages) if len(messages) < FULL else ({ANYTHING},):
-            super().wake(said)
+            messages = list(itertools.islice(iter(sock.receive, None), MAX_AT_ONCE))
+        for topics in map(_said, messages) if len(messages) < FULL else ({ANYTHING},):
+            super().wake(topics)
 
     @contextmanager
-    def _hearing(self) -> Iterator[Ear | None]:
-        """The socket, for as long as it is used; None where there can be none."""
-        ear = self._take()
+    def _hearing(self) -> Iterator[HintSocket | None]:
+        """The socket, while it is used; None if there can be none."""
+        sock = self._take()
         try:
-            yield ear
+            yield sock
         finally:
-            if ear is not None:
+            if sock is not None:
                 with self._guard:
-                    ear.users -= 1
-                    if ear is not self._ear and not ear.users:
-                        ear.socket.close()
+                    sock.users -= 1
+                    if sock is not self._socket and not sock.users:
+                        sock.socket.close()
 
-    def _take(self) -> Ear | None:
+    def _take(self) -> HintSocket | None:
         with self._guard:
-            if self._ear is None or not os.path.lexists(self._ear.path):
+            if self._socket is None or not os.path.lexists(self._socket.path):
                 self._renew()
-            if self._ear is not None:
-                self._ear.users += 1
-            return self._ear
+            if self._socket is not None:
+                self._socket.users += 1
+            return self._socket
 
     def _renew(self) -> None:
-        """Get a socket with a name. What was said before it had one is lost."""
-        old, self._ear = self._ear, None
+        """Create a socket with a name. Hints from before are lost."""
+        old, self._socket = self._socket, None
         if old is not None and not old.users:
             old.socket.close()
         if self.closed:
             return
         try:
-            self._ear = Ear(self._path, self._folder, _READS if self._journal else "")
+            self._socket = HintSocket(self._path, self._folder, _READS if self._journal else "")
         except OSError:
             return
         except Unusable as why:
@@ -269,11 +269,11 @@ class FileHints(Board):
     def close(self) -> None:
         with self._guard:
             super().close()
-            ear, self._ear = self._ear, None
-            if ear is not None:
-                ear.unlink()
-                if not ear.users:
-                    ear.socket.close()
+            sock, self._socket = self._socket, None
+            if sock is not None:
+                sock.unlink()
+                if not sock.users:
+                    sock.socket.close()
 
 
 class StoreHints:
@@ -281,7 +281,7 @@ class StoreHints:
 
     def __init__(self, path: str) -> None:
         in_memory = path == MEMORY
-        self._others, self._journal = (Board(), Board()) if in_memory else (FileHints(path), FileHints(path, journal=True))
+        self._others, self._journal = (Waiters(), Waiters()) if in_memory else (FileHints(path), FileHints(path, journal=True))
         self.journaled = Paced(partial(self._journal.wake, (JOURNAL,)))
         """To be called after a commit that added to the journal."""
         self.taken = self._others.taken
@@ -291,19 +291,19 @@ class StoreHints:
         return self._others.closed
 
     def wake(self, topics: Collection[str]) -> None:
-        """Tell those who wait for one of these topics, in this process and in others."""
+        """Wake the waiters for these topics, in this process and in others."""
         if JOURNAL in topics:
             self.journaled()
             topics = [topic for topic in topics if topic != JOURNAL]
         if topics:
             self._others.wake(topics)
 
-    def board(self, topics: Collection[str]) -> Board:
-        """Where those topics are heard."""
+    def waiters(self, topics: Collection[str]) -> Waiters:
+        """The hints object for those topics."""
         return self._journal if JOURNAL in topics else self._others
 
     def close(self) -> None:
-        """Say what is owed, and send home all who wait."""
+        """Send pending hints, and wake all waiters for the close."""
         self.journaled.settle()
         self._others.close()
         self._journal.close()

@@ -17,7 +17,7 @@ from windlass.store.base import Runs, Statement, check_process
 from windlass.store.hints import wait_anywhere
 from windlass.store.sqlite.files import MEMORY, Path
 from windlass.store.sqlite.hints import StoreHints
-from windlass.store.sqlite.lines import Batch, Line, Outcome, Queries, Results, open_lines, own_queries, plan
+from windlass.store.sqlite.sessions import Batch, Outcome, Queries, Results, Session, open_lines, own_queries, plan
 
 GROUP = 64  # batches in one commit
 YIELD = 0.0005  # seconds in which other processes may take the write lock, between two commits
@@ -36,7 +36,7 @@ class BlockingSqlite:
         self._path, self._pid = os.fspath(path), os.getpid()
         self._queries = own_queries() if queries is None else queries
         self._turn = threading.Lock()
-        self._line: Line | None
+        self._line: Session | None
         [self._line] = open_lines(1, self._path, clock, self._queries, steps, synchronous)
         self._hints = StoreHints(self._path)
 
@@ -56,7 +56,7 @@ class BlockingSqlite:
 
     async def close(self) -> None:
         if os.getpid() != self._pid:
-            return  # a fork has nothing of its own to let go of
+            return  # a fork has nothing of its own to close
         self._hints.close()
         with self._turn:
             if self._line is not None:
@@ -64,24 +64,24 @@ class BlockingSqlite:
             self._line = None
 
     def wake(self, topics: Collection[str]) -> None:
-        """Tell those who wait for one of these topics, in this process and in others."""
+        """Wake the waiters for these topics, in this process and in others."""
         if os.getpid() == self._pid:
             self._hints.wake(topics)
 
     def taken(self, runs: Runs) -> None:
-        """Nobody else in this process need be told of these runs."""
+        """No further waiters in this process need be woken for these runs."""
         self._hints.taken(runs)
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
-        """The topics heard, as soon as there are any; none after so many seconds. Blocks, unless an event loop runs on this thread."""
+        """The topics with a hint, as soon as there are any; none after this many seconds. Blocks, unless this thread runs an event loop."""
         check_process(self._pid)
         if self._hints.closed:
             raise _closed(self._path)
-        return await wait_anywhere(self._hints.board(topics), topics, timeout)
+        return await wait_anywhere(self._hints.waiters(topics), topics, timeout)
 
 
-class Job(NamedTuple):
-    """A batch and who waits for it."""
+class PendingBatch(NamedTuple):
+    """A batch and its waiting caller."""
 
     batch: Batch
     future: asyncio.Future[Results]
@@ -89,7 +89,7 @@ class Job(NamedTuple):
 
 def _settle(answers: Iterable[tuple[asyncio.Future[Results], Outcome]]) -> None:
     for future, outcome in answers:
-        if future.done():  # whoever waited was cancelled
+        if future.done():  # the caller was cancelled
             continue
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
@@ -97,37 +97,37 @@ def _settle(answers: Iterable[tuple[asyncio.Future[Results], Outcome]]) -> None:
             future.set_result(outcome)
 
 
-def _answer(jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
-    """Tell everyone, with one call for each event loop."""
+def _answer(jobs: Sequence[PendingBatch], outcomes: Sequence[Outcome]) -> None:
+    """Deliver all outcomes, with one call for each event loop."""
     answers = defaultdict(list)
     for job, outcome in zip(jobs, outcomes, strict=True):
         answers[job.future.get_loop()].append((job.future, outcome))
-    for loop, told in answers.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, told)
+    for loop, pairs in answers.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits there any more
+            loop.call_soon_threadsafe(_settle, pairs)
 
 
-class Desk:
-    """A thread with a line of its own: takes what waits, serves it together, answers, and begins again."""
+class DbThread:
+    """A database thread with its own queue: takes the waiting batches, runs them together, answers, and starts again."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Session) -> None:
         self.line = line
-        self._inbox: SimpleQueue[Sequence[Job] | None] = SimpleQueue()
-        self._waiting: deque[Job] = deque()
-        self._gate, self._open = threading.Lock(), True
+        self._inbox: SimpleQueue[Sequence[PendingBatch] | None] = SimpleQueue()
+        self._waiting: deque[PendingBatch] = deque()
+        self._closing, self._open = threading.Lock(), True
         self._thread = threading.Thread(target=self._work, name="windlass-sqlite", daemon=True)
         self._thread.start()
 
-    def post(self, jobs: Sequence[Job]) -> bool:
-        """Accept jobs, to be served together where that can be; False when the desk is closed."""
-        with self._gate:  # so that nothing is put behind the mark that ends the work
+    def post(self, jobs: Sequence[PendingBatch]) -> bool:
+        """Accept jobs, to be run together where possible; False when the thread is closed."""
+        with self._closing:  # so that nothing is queued after the end mark
             if self._open:
                 self._inbox.put(jobs)
             return self._open
 
     def close(self) -> None:
-        """Serve what was accepted, then end; returns when that is done."""
-        with self._gate:
+        """Run what was accepted, then end; returns when that is done."""
+        with self._closing:
             if self._open:
                 self._inbox.put(None)
             self._open = False
@@ -139,24 +139,24 @@ class Desk:
         self.line.close()
 
     def _fetch(self) -> bool:
-        """Let all in that wait, or the next one to come; False once closed and drained."""
+        """Take all waiting batches, or the next one; False once closed and drained."""
         while not self._waiting or not self._inbox.empty():
             jobs = self._inbox.get()
             if jobs is None:
-                self._inbox.put(None)  # nothing comes behind it
+                self._inbox.put(None)  # nothing comes after it
                 break
             self._waiting.extend(jobs)
         return bool(self._waiting)
 
     def _serve(self) -> None:
-        """Serve the first of those that wait, and whom one can serve with it."""
+        """Run the first of the waiting batches, with those that can share its transaction."""
         raise NotImplementedError
 
 
-class Writer(Desk):
-    """Joins what waits into one commit."""
+class Writer(DbThread):
+    """Combines waiting batches into one commit."""
 
-    def __init__(self, line: Line, limit: int) -> None:
+    def __init__(self, line: Session, limit: int) -> None:
         self._limit = limit
         super().__init__(line)
 
@@ -168,8 +168,8 @@ class Writer(Desk):
             nap(YIELD)
 
 
-class Reader(Desk):
-    """Reads once for all who ask the same."""
+class Reader(DbThread):
+    """Reads once for all identical reads."""
 
     def _serve(self) -> None:
         batch = self._waiting[0].batch
@@ -179,7 +179,7 @@ class Reader(Desk):
 
 
 class AsyncSqlite:
-    """A store for event loops: a thread joins what waits into one commit, another one reads meanwhile."""
+    """A store for event loops: one thread combines waiting batches into one commit, another one reads meanwhile."""
 
     def __init__(
         self, path: Path, clock: Clock, *, queries: Queries | None = None, steps: Sequence[str] | None = None, synchronous: str = "FULL"
@@ -191,11 +191,11 @@ class AsyncSqlite:
         self._writer = Writer(lines[0], limit=1 if in_memory else GROUP)
         self._reader = self._writer if in_memory else Reader(lines[1])
         self._hints = StoreHints(self._path)
-        self._turns: dict[asyncio.AbstractEventLoop, list[Job]] = {}  # what is to be written of what was asked for in this turn of a loop
+        self._turns: dict[asyncio.AbstractEventLoop, list[PendingBatch]] = {}  # the writes requested in this turn of a loop
 
     @property
     def commits_together(self) -> bool:
-        """Whether what is asked for in one turn of a loop is one commit, each batch seeing what those before it have written."""
+        """Whether the batches of one turn of a loop are one commit, in which each reads what those before it have written."""
         return self._writer is not self._reader
 
     @property
@@ -207,7 +207,7 @@ class AsyncSqlite:
         check_process(self._pid)
         batch = plan(self._queries, verb, statements)
         loop = asyncio.get_running_loop()
-        job = Job(batch, loop.create_future())
+        job = PendingBatch(batch, loop.create_future())
         if not batch.writes:
             self._post(self._reader, [job])
         elif loop in self._turns:
@@ -224,30 +224,30 @@ class AsyncSqlite:
         if jobs := self._turns.pop(loop, None):
             self._post(self._writer, jobs)
 
-    def _post(self, desk: Desk, jobs: Sequence[Job]) -> None:
+    def _post(self, desk: DbThread, jobs: Sequence[PendingBatch]) -> None:
         if not desk.post(jobs):
             _settle((job.future, _closed(self._path)) for job in jobs)
 
     async def close(self) -> None:
         if os.getpid() != self._pid:
-            return  # a fork has nothing of its own to let go of
-        self._end_turn(asyncio.get_running_loop())  # what was accepted is served
+            return  # a fork has nothing of its own to close
+        self._end_turn(asyncio.get_running_loop())  # accepted batches are run
         self._hints.close()
         for desk in (self._writer, self._reader):
             await asyncio.to_thread(desk.close)
 
     def wake(self, topics: Collection[str]) -> None:
-        """Tell those who wait for one of these topics, in this process and in others."""
+        """Wake the waiters for these topics, in this process and in others."""
         if os.getpid() == self._pid:
             self._hints.wake(topics)
 
     def taken(self, runs: Runs) -> None:
-        """Nobody else in this process need be told of these runs."""
+        """No further waiters in this process need be woken for these runs."""
         self._hints.taken(runs)
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]:
-        """The topics heard, as soon as there are any; none after so many seconds."""
+        """The topics with a hint, as soon as there are any; none after this many seconds."""
         check_process(self._pid)
         if self._hints.closed:
             raise _closed(self._path)
-        return await self._hints.board(topics).wait(topics, timeout)
+        return await self._hints.waiters(topics).wait(topics, timeout)

@@ -1,0 +1,73 @@
+"""The commands about jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from windlass import defaults
+from windlass.api.verbs import Verbs
+from windlass.cli.codes import OK
+from windlass.cli.context import CommandContext
+from windlass.cli.documents import plain
+from windlass.cli.dropping import drop
+from windlass.cli.output import as_json, cell, line, table
+from windlass.cli.rows import Commands
+from windlass.cli.values import NAME, after, limit
+from windlass.engine import fits
+from windlass.model import JobRecord
+from windlass.store.base import run_sync
+
+COMMANDS = Commands()
+
+
+def jobs(context: CommandContext) -> int:
+    """List the jobs that are defined."""
+    with context.engine() as engine:
+        records = run_sync(engine.jobs(after=context.arguments.after, count=context.arguments.limit))
+    return context.answer_list(Verbs.jobs, records, _jobs, "No jobs.")
+
+
+def _jobs(records: Sequence[JobRecord], _: int) -> Table:
+    grid = table("job", "queue", "tries", "handler", cut=("job", "queue", "handler"))
+    for job in records:
+        handler = cell(job.handler) if job.handler else cell("not defined yet", style="yellow")
+        tries = str(job.options.max_attempts or defaults.ATTEMPTS)
+        grid.add_row(cell(job.name), cell(job.options.queue or defaults.QUEUE), tries, handler)
+    return grid
+
+
+JOBS = COMMANDS.group(
+    "jobs",
+    limit(100),
+    after("NAME", "only jobs behind this name", default=""),
+    examples="""
+    windlass jobs
+    windlass jobs --json
+    windlass jobs show thumbnail
+    windlass jobs drop misspelt
+    """,
+    function=jobs,
+)
+
+
+@JOBS.add("show", NAME, examples="windlass jobs show thumbnail")
+def show_job(context: CommandContext) -> int:
+    """Show a definition, and what the job takes."""
+    with context.engine() as engine:
+        job = run_sync(engine.get_job(context.arguments.name))
+    if context.output.json:
+        context.output.document(plain(Verbs.get_job, job))
+        return OK
+    context.output.raw(line(f"{job.name}: {job.handler or 'not defined yet'}, in queue {job.options.queue or defaults.QUEUE}"))
+    context.output.raw(line(fits.takes(job.takes) if job.takes is not None else "What it takes is not known."))
+    if job.payload:
+        context.output.raw(line(f"What is left out: {as_json(job.payload)}"))
+    return OK
+
+
+@JOBS.add("drop", NAME, examples="windlass jobs drop misspelt")
+def drop_job(context: CommandContext) -> int:
+    """Remove a job that is not defined and has no runs."""
+    return drop(context, "job")

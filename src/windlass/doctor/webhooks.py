@@ -1,0 +1,75 @@
+"""Whether webhooks are delivered."""
+
+from __future__ import annotations
+
+from windlass.answers import Finding
+from windlass.doctor.findings import warning
+from windlass.doctor.subject import Subject
+from windlass.durations import span
+from windlass.model import Webhook
+from windlass.store.records.webhooks import BROKEN
+
+DAY = 24 * 3600 * 1000
+UNSENT = 5 * 60_000
+"""Milliseconds for which a delivery may be due before it counts as unsent."""
+COUNTED = 100
+_LAST = 2**63 - 1
+
+
+async def endpoints(subject: Subject) -> list[Finding]:
+    return [finding for webhook in await subject.records.webhooks.all() if (finding := _endpoint(webhook))]
+
+
+def _endpoint(webhook: Webhook) -> Finding | None:
+    if not webhook.enabled and webhook.reason:
+        return warning(
+            "webhook_disabled",
+            f"Webhook {webhook.name} ({webhook.id}) is disabled: {webhook.reason}",
+            f"When it is there again: windlass webhooks set {webhook.id} --enabled. Else remove it.",
+            webhook=webhook.id,
+        )
+    if webhook.enabled and webhook.failures >= BROKEN:
+        return warning(
+            "webhook_fails",
+            f"Webhook {webhook.name} ({webhook.id}) has failed {webhook.failures:,} times in a row.",
+            f"See what it answers: windlass webhooks deliveries {webhook.id}",
+            webhook=webhook.id,
+            failures=webhook.failures,
+        )
+    return None
+
+
+async def failed(subject: Subject) -> list[Finding]:
+    since, findings = subject.clock.now() - DAY, []
+    for webhook in await subject.records.webhooks.all():
+        given_up = await subject.records.deliveries.page(webhook.id, "failed", _LAST, COUNTED)
+        number = sum(1 for delivery in given_up if (delivery.finished_at or 0) >= since)
+        if number:
+            findings.append(
+                warning(
+                    "deliveries_failed",
+                    f"{number}{' or more' if number == COUNTED else ''} deliveries to webhook {webhook.name} ({webhook.id}) "
+                    "were given up in the last day.",
+                    f"See why, and send them again: windlass webhooks deliveries {webhook.id} --status failed",
+                    webhook=webhook.id,
+                    deliveries=number,
+                )
+            )
+    return findings
+
+
+async def unsent(subject: Subject) -> list[Finding]:
+    now = subject.clock.now()
+    ready = {webhook.id: webhook for webhook in await subject.records.webhooks.all() if webhook.enabled and webhook.paused_until <= now}
+    due = await subject.records.deliveries.due(sorted(ready), now - UNSENT, 1)
+    return [
+        warning(
+            "deliveries_unsent",
+            f"A delivery to webhook {ready[one.webhook].name} ({one.webhook}) has been due for {span(now - one.next_at)}, "
+            "and no process has tried it.",
+            "Keep a hub running: it sends them.",
+            webhook=one.webhook,
+            since=one.next_at,
+        )
+        for one in due
+    ]

@@ -1,0 +1,80 @@
+"""Reads of runs: one, a page of them, their attempts, their history, their log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from windlass.model import IN_A_LIST, Attempt, Entry, Failure, Listed, LogLine, Run, State
+from windlass.store.base import Row, Statement, Value
+from windlass.store.records.batches import Rows
+from windlass.store.records.webhooks import End
+from windlass.store.rows import STATES, error_of, listed_of, pack, run_of
+
+
+class RunRecords(Rows):
+    """Reading runs."""
+
+    async def seqs(self, ids: Sequence[str]) -> dict[str, int]:
+        return dict((await self._read("seqs", ids=pack(ids))) if ids else ())
+
+    async def find(self, run_id: str) -> Run | None:
+        rows = await self._read("find", id=run_id)
+        return run_of(rows[0]) if rows else None
+
+    async def find_seqs(self, seqs: Sequence[int]) -> list[Run]:
+        """These runs, without payloads and outputs: enough for every move that `step` decides."""
+        return [run_of(row) for row in await self._read("find_bare", ids=pack(seqs))]
+
+    async def find_attempt(self, attempt_id: str) -> Run | None:
+        rows = await self._read("find_attempt", id=attempt_id)
+        return run_of(rows[0]) if rows else None
+
+    async def was_pruned(self, run_id: str) -> bool:
+        return bool(await self._read("pruned_key", id=run_id))
+
+    async def attempts(self, run: Run) -> list[Attempt]:
+        """All closed attempts, oldest first."""
+        rows = await self._read("attempts", seq=run.seq)
+        return [_attempt_of(run.id, row) for row in rows]
+
+    async def closed_attempt(self, seq: int, token: str) -> tuple[str, State, Failure | None] | None:
+        """Outcome, answer and error of the attempt that was held under a token."""
+        rows = await self._read("closed_attempt", seq=seq, token=token)
+        return (rows[0][1], State(rows[0][2]), error_of(rows[0][3])) if rows else None
+
+    async def history(self, run: Run, after: int, count: int) -> list[Entry]:
+        return _entries(run, await self._read("history", seq=run.seq, after=after, count=count))
+
+    async def moment(self, run: Run, after: int, line: tuple[int, int], count: int) -> tuple[Run | None, list[Entry], list[LogLine]]:
+        """A run as it is now, its entries after a revision and its lines after one, read together."""
+        rows, entries, lines = await self._batch(
+            "read",
+            Statement("find_seqs", {"ids": pack([run.seq])}),
+            Statement("history", {"seq": run.seq, "after": after, "count": count}),
+            Statement("lines", {"seq": run.seq, "attempt": line[0], "n": line[1], "count": count}),
+        )
+        return run_of(rows[0]) if rows else None, _entries(run, entries), [LogLine(*row) for row in lines]
+
+    async def ends(self, runs: Collection[str], limit: int) -> dict[str, End]:
+        """How these runs are now, without payloads and outputs above a size."""
+        rows = await self._read("ends", names=pack(sorted(runs)), limit=limit) if runs else ()
+        return {run.id: End(run, tuple(run.sizes) if isinstance(run, Listed) else ()) for run in map(listed_of, rows)}
+
+    async def predecessors(self, seq: int, count: int) -> list[tuple[str, State, str]]:
+        return [(run, State(state), rule) for run, state, rule in await self._read("predecessors", seq=seq, count=count)]
+
+    async def page(self, name: str, **values: Value) -> list[Run]:
+        """Runs for a list, without large fields."""
+        return [listed_of(row) for row in await self._read(name, limit=IN_A_LIST, **values)]
+
+    async def lines(self, seq: int, after: tuple[int, int], count: int) -> list[LogLine]:
+        return [LogLine(*row) for row in await self._read("lines", seq=seq, attempt=after[0], n=after[1], count=count)]
+
+
+def _entries(run: Run, rows: Iterable[Row]) -> list[Entry]:
+    return [Entry(run.id, rev, at, move, STATES[state], *rest) for rev, at, move, state, *rest in rows]
+
+
+def _attempt_of(run_id: str, row: Row) -> Attempt:
+    *values, error = row
+    return Attempt(*[run_id, *values, error_of(error)])
