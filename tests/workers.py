@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
@@ -213,11 +214,28 @@ def ghost(app: App, *, lease: int) -> Run:
 def pause_outside_a_commit(pid: int, app: App) -> None:
     """Pause a program where others can write: one that is paused while it commits to a file holds everybody up until it goes on."""
     while True:
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         if _can_write(app):
             return
         os.kill(pid, signal.SIGCONT)
         nap(0.02)  # in which a commit ends
+
+
+def stop(pid: int) -> None:
+    """Pause a program, and come back when none of its threads runs any more: the signal alone leaves them going for some milliseconds."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: _stopped(pid))
+
+
+def _stopped(pid: int) -> bool:
+    tasks = Path(f"/proc/{pid}/task")
+    if not tasks.is_dir():  # not Linux, which alone tells
+        nap(0.1)
+        return True
+    try:
+        return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir())
+    except OSError:  # a thread that ends meanwhile
+        return False
 
 
 def _can_write(app: App) -> bool:

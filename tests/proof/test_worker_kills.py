@@ -26,7 +26,7 @@ from tests.forkserver import ROOT, ForkServer, folder_in_memory
 from tests.kill_child import open_store
 from tests.ledger import Ledger, Line, Tail
 from tests.proof.worker_child import LEDGER, PATIENCE, SMALL, TIMES, Times, app, make_impatient
-from tests.workers import pause_outside_a_commit
+from tests.workers import pause_outside_a_commit, stop
 from windlass import App
 from windlass.clock import ManualClock, SystemClock
 from windlass.errors import OutcomeUnknown, StoreBusy, StoreUnreachable
@@ -354,7 +354,7 @@ def pause_one(site: Site, slots: int, jobs: list[str]) -> set[Hold] | None:
     jobs_of = dict(zip(site.enqueue(*map(waiting, jobs)), jobs, strict=True))
     until(lambda: {line.run for line in site.calls(zombie)} >= jobs_of.keys(), "all handlers run")
     pause(site.chance.random() * 0.05)
-    os.kill(zombie, signal.SIGSTOP)
+    stop(zombie)
     # On a busy machine some may have ended or been given back before the pause, and the paused one may not have written that down.
     left = [run for run_id in jobs_of if (run := run_sync(site.app.verbs.get(run_id))).state not in ENDED]
     held = holds(site.calls(zombie)) & {(run.id, run.token or "") for run in left}
