@@ -14,9 +14,9 @@ import blocking
 from windlass import errors
 from windlass.cli.rows import all_rows
 from windlass.config.settings import SETTINGS, Setting, Table, variable
+from windlass.dialects.base import Dialect
 from windlass.errors import WindlassError
-from windlass.hub.description import dialects
-from windlass.hub.dispatch import Dialect
+from windlass.hub import description
 from windlass.machine import ENDED, FIRST, MOVES, Create
 from windlass.model import State
 from windlass.store.records import BATCHES
@@ -115,7 +115,7 @@ that only lock exist on PostgreSQL). There are also `migrate.between_steps`; on 
 def route_list(tables: tuple[Dialect, ...] | None = None) -> str:
     """Every route of a hub, and the scope it requires."""
     rows = ["| method and path | scope | what it does |", "|---|---|---|"]
-    for dialect in tables or dialects():
+    for dialect in tables or description.tables():
         for verb in dialect.verbs:
             scope = verb.scope
             wanted = "none" if scope is None else f"`{scope}`" if isinstance(scope, str) else " or ".join(f"`{one}`" for one in scope)

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Protocol
 import httpx
 import msgspec
 from msgspec import Meta
-from starlette.responses import PlainTextResponse, Response
 
 from windlass.api.gives import listed
 from windlass.api.openapi import document, operations
@@ -20,11 +19,11 @@ from windlass.api.verbs import API, NATIVE, OUTSIDE, Verbs
 from windlass.client.transport import HubResponse
 from windlass.client.verbs import RemoteVerbs
 from windlass.clock import ManualClock
+from windlass.dialects.base import Dialect
 from windlass.engine import Engine
-from windlass.errors import Forbidden, NotFound
-from windlass.hub import Hub, HubApp, HubSettings
-from windlass.hub.description import dialects
-from windlass.hub.dispatch import Dialect, Dispatcher
+from windlass.hub import Hub, HubApp, HubSettings, problems
+from windlass.hub.description import tables
+from windlass.hub.dispatch import Dispatcher
 from windlass.hub.requests import HubRequest
 from windlass.store.base import run_sync
 from windlass.store.sqlite import AsyncSqlite
@@ -82,7 +81,7 @@ def test_a_new_verb_is_in_the_description_with_its_parameters_scope_and_answer()
 
 
 def test_a_new_verb_is_in_the_list_of_routes() -> None:
-    assert "| `GET /api/v1/walls/{name}/colours` | `read` | The colours of a wall |" in route_list((Dialect(API, ROWS, {}),))
+    assert "| `GET /api/v1/walls/{name}/colours` | `read` | The colours of a wall |" in route_list((Dialect(API, ROWS, {}, problems.of),))
 
 
 def test_a_new_verb_is_a_method_of_the_client() -> None:
@@ -106,42 +105,11 @@ def test_a_new_verb_is_answered_by_a_hub(tmp_path: Path) -> None:
         clock = ManualClock()
         store = AsyncSqlite(tmp_path / "hub.db", clock)
         app = HubApp(Hub(Engine(store, clock), clock, HubSettings(open=True)))
-        app._app = Dispatcher(app.hub.authenticator, (*dialects(), Dialect("/api/v2", ROWS, {"colours": colours})))
+        app._app = Dispatcher(app.hub.authenticator, (Dialect("/api/v2", ROWS, {"colours": colours}, problems.of), *tables()))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1") as http:
             assert (await http.get("/api/v2/walls/hall/colours?shade=dark")).json() == {"colours": ["dark hall"]}
             refused = (await http.get("/api/v2/walls/hall/colours?shadow=dark")).json()
             assert (refused["status"], refused["hint"]) == (400, "Did you mean shade?")
-        await app.hub.stop()
-        await store.close()
-
-    asyncio.run(ask())
-
-
-def test_a_dialect_has_errors_and_credentials_of_its_own(tmp_path: Path) -> None:
-    async def colours(request: HubRequest, name: str, shade: str | None) -> Any:
-        raise NotFound(f"There is no wall {name}.", hint="Build it.")
-
-    async def admit(request: HubRequest) -> None:
-        if request.headers.get("x-secret") != "sesame":
-            raise Forbidden("No.", hint="Say the word.")
-
-    def refuse(request: HubRequest, error: Exception) -> Response:
-        return PlainTextResponse(str(error), 418)
-
-    async def ask() -> None:
-        clock = ManualClock()
-        store = AsyncSqlite(tmp_path / "hub.db", clock)
-        app = HubApp(Hub(Engine(store, clock), clock))
-        app._app = Dispatcher(
-            app.hub.authenticator, (*dialects(), Dialect("/old", ROWS, {"colours": colours}, refuse, admit, strict=False))
-        )
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1") as http:
-            refused = await http.get("/old/walls/hall/colours?anything=1")
-            assert (refused.status_code, refused.text) == (418, "No. Say the word.")
-            known = await http.get("/old/walls/hall/colours?anything=1", headers={"x-secret": "sesame"})
-            assert known.text == "There is no wall hall. Build it."
-            native = await http.get("/api/v1/jobs", headers={"x-secret": "sesame"})
-            assert (native.status_code, native.json()["code"]) == (401, "unauthorized")
         await app.hub.stop()
         await store.close()
 

@@ -20,7 +20,7 @@ from windlass.engine import Engine
 from windlass.errors import BadInput, Forbidden, StoreUnreachable
 from windlass.hub import Hub, HubApp, HubSettings
 from windlass.hub.auth import FAILURES, FRESH, PERIOD, Caller, refuse_open
-from windlass.hub.description import dialects
+from windlass.hub.description import tables
 from windlass.model import SCOPES, Token
 from windlass.store.sqlite import AsyncSqlite
 
@@ -179,7 +179,7 @@ class Route(NamedTuple):
 def route_table() -> list[Route]:
     return [
         Route(verb.method, dialect.prefix + re.sub(r"\{[^}]*\}", "1", verb.template), verb)
-        for dialect in dialects()
+        for dialect in tables()
         for verb in dialect.verbs
     ]
 

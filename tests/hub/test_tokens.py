@@ -211,7 +211,7 @@ def test_the_tokens_of_one_principal_take_no_more_than_its_share_of_the_streams(
             refused = opens(secret)
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             refused.read()
-            assert "the tokens of 'shop' already, which is their share" in refused.json()["detail"]
+            assert "for 'shop' already, which is its share" in refused.json()["detail"]
         ticket = s.ask("POST", "tickets", one).json()["ticket"]
         by_ticket = httpx.get(s.hub.url + "api/v1/events", params={"ticket": ticket}, timeout=DEADLINE)
         assert by_ticket.status_code == 429

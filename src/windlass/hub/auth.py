@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 
 from windlass.api.rows import ANY, Verb
 from windlass.clock import Clock
+from windlass.dialects.base import Credentials, Identity
 from windlass.engine import Engine
 from windlass.errors import BadInput, Forbidden, LimitReached, NotJson, Unauthorized
 from windlass.machine import LIVE
@@ -46,10 +47,13 @@ class Caller(NamedTuple):
     actor: str
     scopes: frozenset[str]
     token: Token | None = None
+    identity: Identity | None = None  # by a credential of a dialect
 
     @property
     def principal(self) -> Principal:
         """The principal on whose behalf it calls."""
+        if self.identity is not None:
+            return Principal(self.actor, trusted=self.identity.trusted)
         return Principal(self.actor if self.token is None else self.token.principal, trusted=_may(self, "admin"))
 
     def may(self, scope: str) -> bool:
@@ -110,8 +114,8 @@ class Authenticator:
         self._open_until = 0
         self._changes += 1
 
-    async def admit(self, scope: Scope, verb: Verb) -> Caller:
-        """The caller, if it may call the verb; it is also put into the scope."""
+    async def admit(self, scope: Scope, verb: Verb, own: Credentials | None = None) -> Caller:
+        """The caller, if it may call the verb; it is also put into the scope. A dialect may have credentials of its own."""
         query, method, required = scope["query_string"], scope["method"], verb.scope
         headers: Headers = dict(scope["headers"])
         if query and _IN_QUERY.search(query):
@@ -121,9 +125,11 @@ class Authenticator:
         bearer = headers.get(b"authorization")
         if required is None:
             caller = NOBODY
+        elif own is not None and (identity := await self._by_identity(own, headers, scope)) is not None:
+            caller = Caller(identity.actor, identity.scopes, identity=identity)
         elif bearer is not None:
             caller = await self._by_token(bearer, scope)
-        elif await self._is_open(scope, headers):
+        elif not (own and own.required) and await self._is_open(scope, headers):
             caller = ANONYMOUS
         elif verb.ticket:
             caller = await self._by_ticket(query, scope)
@@ -133,13 +139,19 @@ class Authenticator:
         if required is not None and not _may(caller, required):
             raise Forbidden(f"This needs the scope {_named(required)}.", hint="Use a token that has it; `windlass tokens list` shows them.")
         if method not in _READS:
-            if bearer is None:
+            shown = bearer is not None or caller.identity is not None
+            if not shown:
                 _refuse_foreign(headers)
-            _refuse_other_than_json(headers)
+            if not shown or own is None:
+                _refuse_other_than_json(headers)
         return caller
 
     async def still(self, caller: Caller) -> bool:
         """Whether an admitted caller would still be admitted: for requests that stay open for long."""
+        if caller.identity is not None:
+            return await caller.identity.still()
+        if caller is NOBODY:
+            return True
         if caller.token is None:
             return not await self.engine.any_token()
         return (await self.engine.get_token(caller.token.id)).valid(self.clock.now())
@@ -152,7 +164,14 @@ class Authenticator:
             self.failures.count(scope)
             raise
 
-    # With a token, a ticket, or nothing
+    # With a credential of a dialect, a token, a ticket, or nothing
+
+    async def _by_identity(self, own: Credentials, headers: Headers, scope: Scope) -> Identity | None:
+        try:
+            return await own.identify(headers)
+        except Unauthorized:
+            self.failures.count(scope)
+            raise
 
     async def _by_token(self, bearer: bytes, scope: Scope) -> Caller:
         key = sha256(bearer).digest()

@@ -13,23 +13,24 @@ from windlass import __version__
 from windlass.api.gives import JSON
 from windlass.api.openapi import document
 from windlass.api.verbs import API, NATIVE, OUTSIDE
-from windlass.hub.dispatch import Dialect, Handler
+from windlass.dialects.base import Dialect, Handler
+from windlass.hub import problems
 from windlass.hub.requests import HubRequest
 
 _ROUTES = ("jobs", "runs", "groups", "controls", "slots", "schedules", "worker", "events", "access", "webhooks", "stats", "doctor", "page")
 
 
-def dialects() -> tuple[Dialect, ...]:
-    """Every table of a hub."""
+def tables() -> tuple[Dialect, ...]:
+    """The tables of every hub: the API, and what is outside of it."""
     handlers: dict[str, Handler] = {"describe": describe}
     for name in _ROUTES:
         handlers |= import_module(f"windlass.hub.routes.{name}").HANDLERS
-    return Dialect(API, NATIVE, handlers), Dialect("", OUTSIDE, handlers, strict=False)
+    return Dialect(API, NATIVE, handlers, problems.of), Dialect("", OUTSIDE, handlers, problems.of, strict=False)
 
 
 def description() -> dict[str, Any]:
     """The OpenAPI document."""
-    return document(((dialect.prefix, verb) for dialect in dialects() for verb in dialect.verbs), __version__)
+    return document(((table.prefix, verb) for table in tables() for verb in table.verbs), __version__)
 
 
 @cache

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.responses import Response
+from msgspec.structs import replace
 
 from windlass.api.gives import Gives
 from windlass.api.rows import Param, Verb
+from windlass.dialects.base import ANYWHERE, Cors, Dialect, Handler, NoRoute, Reply
 from windlass.engine import Engine
 from windlass.errors import LONGEST, BadInput, WindlassError, nearest
-from windlass.hub import problems
+from windlass.hub import form, problems
 from windlass.hub.auth import Authenticator
 from windlass.hub.requests import HubRequest
-from windlass.hub.routing import Match, Routes
+from windlass.hub.routing import Match, Routes, path_below_mount
 
-Handler = Callable[..., Awaitable[Any]]
+MOUNTED = "/dialects/"
 _encode = msgspec.json.Encoder().encode
 
 OPTIONS = Verb("options", "OPTIONS", "", "The methods of a path", Gives(None), scope=None)
@@ -31,15 +33,15 @@ OPTIONS = Verb("options", "OPTIONS", "", "The methods of a path", Gives(None), s
 _is_number = re.compile("-?[0-9]{1,20}").fullmatch
 
 
-class Dialect(NamedTuple):
-    """A table of verbs below a path, with its own handlers, form of errors, and authentication."""
-
-    prefix: str
-    verbs: tuple[Verb, ...]
-    handlers: Mapping[str, Handler]  # of verbs that the engine does not have
-    refuse: Callable[[HubRequest, Exception], Response] = problems.of
-    admit: Callable[[HubRequest], Awaitable[object]] | None = None  # None: the hub's own authentication
-    strict: bool = True  # a parameter that a verb does not have is refused
+def mounted(dialects: Sequence[Dialect], root: str | None = None) -> Iterator[Dialect]:
+    """Dialects below /dialects/NAME, and one of them at the root as well."""
+    names = [dialect.name for dialect in dialects]
+    if root is not None and root not in names:
+        raise BadInput(f"There is no dialect {root!r} to mount at the root.", hint=f"There are: {', '.join(names) or 'none'}.")
+    for dialect in dialects:
+        yield replace(dialect, prefix=MOUNTED + dialect.name)
+        if dialect.name == root:
+            yield replace(dialect, prefix="")
 
 
 class Endpoint:
@@ -106,7 +108,7 @@ def _named(text: str, kind: type) -> Any:
     if kind is str:
         return text
     if not _is_number(text):
-        raise problems.no_path()
+        raise NoRoute
     return int(text)
 
 
@@ -157,53 +159,97 @@ async def _carry(answer: Any, request: HubRequest, send: Any) -> None:
     except WindlassError as error:
         if begun:
             raise
-        await request.refuse(request, error)(request.scope, request.receive, send)
+        problems.record(request, error)
+        await _send(request.dialect.refuse(request, error), request, send)
+
+
+async def _send(answer: Any, request: HubRequest, send: Any) -> None:
+    """Send the answer to a request: a value, a reply with a status of its own, or an ASGI app."""
+    if callable(answer):
+        await _carry(answer, request, send)
+        return
+    reply = answer if isinstance(answer, Reply) else Reply(answer, request.verb.status)
+    body = b"" if reply.body is None else reply.body if isinstance(reply.body, bytes) else _encode(reply.body)
+    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in reply.headers.items()]
+    if body:
+        headers.append((b"content-type", reply.media_type.encode()))
+    if reply.status != HTTPStatus.NO_CONTENT:
+        headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _shared(cors: Cors, request: HubRequest, send: Any) -> Any:
+    """Send with the headers that let pages of other origins read the answer."""
+    origin = request.headers.get("origin", "")
+    headers = [(b"vary", b"Origin")] if ANYWHERE not in cors.origins or cors.credentials else []
+    if origin and cors.allows(origin):
+        named = origin if cors.credentials else ANYWHERE if ANYWHERE in cors.origins else origin
+        headers.append((b"access-control-allow-origin", named.encode("latin-1")))
+        if cors.credentials:
+            headers.append((b"access-control-allow-credentials", b"true"))
+        if cors.expose:
+            headers.append((b"access-control-expose-headers", ", ".join(cors.expose).encode()))
+
+    async def sending(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *headers]}
+        await send(message)
+
+    return sending
+
+
+def _preflight(request: HubRequest, methods: str) -> dict[str, str]:
+    """What a browser that asks before a request of another origin needs to know."""
+    asked = request.headers.get("access-control-request-headers", "")
+    return {"Access-Control-Allow-Methods": methods, "Access-Control-Allow-Headers": asked, "Access-Control-Max-Age": "600"}
 
 
 class Dispatcher:
-    """An ASGI app for tables of verbs."""
+    """An ASGI app for tables of verbs. The last of them answers what belongs to none."""
 
     def __init__(self, gate: Authenticator, dialects: tuple[Dialect, ...]) -> None:
         self._gate, self._routes = gate, Routes[Endpoint]()
+        self._dialects = sorted(dialects, key=lambda dialect: len(dialect.prefix), reverse=True)
         for dialect in dialects:
             for verb in dialect.verbs:
                 self._routes.add(verb.method, dialect.prefix + verb.template, Endpoint(verb, dialect))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = HubRequest(scope, receive, send)
-        request.refuse = problems.of
-        try:
-            answer = await self._answer(request)
-        except Exception as error:
-            answer = request.refuse(request, error)
-        if callable(answer):
-            await _carry(answer, request, send)
-            return
-        body = _encode(answer)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": request.verb.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def _answer(self, request: HubRequest) -> Any:
-        scope = request.scope
         match = self._routes.find(scope)
+        endpoint = None if match is None else match.methods.get(scope["method"]) or next(iter(match.methods.values()))
+        dialect = request.dialect = self._owner(scope) if endpoint is None else endpoint.dialect
+        try:
+            form.check(scope)
+            answer = await self._answer(request, match)
+        except Exception as error:
+            problems.record(request, error)
+            answer = dialect.refuse(request, error)
+        await _send(answer, request, send if dialect.cors is None else _shared(dialect.cors, request, send))
+
+    def _owner(self, scope: Any) -> Dialect:
+        """The dialect that refuses a path which no verb has."""
+        path = path_below_mount(scope)
+        return next((dialect for dialect in self._dialects if dialect.owns(path)), self._dialects[-1])
+
+    async def _answer(self, request: HubRequest, match: Match[Endpoint] | None) -> Any:
+        scope = request.scope
         if match is None:
-            raise problems.no_path()
+            raise NoRoute
         endpoint = match.methods.get(scope["method"])
         if endpoint is None:
             return await self._other_method(request, match)
         scope["path_template"] = match.path
-        request.verb, request.refuse = endpoint.verb, endpoint.dialect.refuse
-        if endpoint.dialect.admit is None:
-            await self._gate.admit(scope, endpoint.verb)
-        else:
-            await endpoint.dialect.admit(request)
+        request.verb = endpoint.verb
+        await request.admit()
         return await endpoint.answer(request, match.values)
 
-    async def _other_method(self, request: HubRequest, match: Match[Endpoint]) -> Response:
+    async def _other_method(self, request: HubRequest, match: Match[Endpoint]) -> Any:
         request.verb = OPTIONS
         methods = ", ".join(sorted([*match.methods, "OPTIONS"]))
         if request.method != "OPTIONS":
-            raise problems.no_method(methods)
-        await self._gate.admit(request.scope, OPTIONS)
-        return Response(status_code=204, headers={"allow": methods})
+            raise NoRoute(methods)
+        await request.admit()
+        shared = request.dialect.cors is not None and "origin" in request.headers
+        return Reply(status=HTTPStatus.NO_CONTENT, headers={"Allow": methods} | (_preflight(request, methods) if shared else {}))

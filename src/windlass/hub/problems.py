@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from windlass.api.problems import MEDIA_TYPE, Problem, problem_of
+from windlass.dialects.base import NoRoute
 from windlass.errors import Forbidden, LimitReached, StoreError, WindlassError
 from windlass.hub.requests import HubRequest
 
@@ -20,34 +21,24 @@ _AWAY = "The hub's store cannot do this now."
 _AGAIN = "Try again; the hub's log says more under the request id."
 
 
-class Refusal(Exception):
-    """A request that matches no verb: the path does not exist, or does not have the method."""
-
-    def __init__(self, status: HTTPStatus, hint: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(status.phrase)
-        self.status, self.hint, self.headers = status, hint, headers
-
-
-def no_path() -> Refusal:
-    """The answer for an unknown path."""
-    return Refusal(HTTPStatus.NOT_FOUND, "/api/v1/openapi.json lists all paths.")
-
-
-def no_method(methods: str) -> Refusal:
-    """The answer for a method that the path does not have."""
-    return Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "/api/v1/openapi.json lists the methods of each path.", {"Allow": methods})
-
-
 def of(request: HubRequest, error: Exception) -> Response:
     """The answer to an error."""
     if isinstance(error, WindlassError):
         return _of_windlass(request, error)
-    if isinstance(error, Refusal):
-        return _of_refusal(request, error)
-    if isinstance(error, ClientDisconnect):
-        return _answer(unexpected(request.id))  # the client has gone
-    _LOG.error("Request %s failed.", request.id, exc_info=error)
+    if isinstance(error, NoRoute):
+        return _of_no_route(request, error)
     return _answer(unexpected(request.id))
+
+
+def record(request: HubRequest, error: Exception) -> None:
+    """Log what an operator should know of an error, whatever its answer says."""
+    if isinstance(error, Forbidden):
+        target = request.method, request.scope["path"]
+        _LOG.warning("Request %s of %s was refused, %s %r: %s", request.id, _who(request), *target, error.message)
+    elif isinstance(error, StoreError):
+        _LOG.warning("Request %s was answered %d: %s", request.id, error.status, error)
+    elif not isinstance(error, WindlassError | NoRoute | ClientDisconnect):  # a client that has gone gets no answer
+        _LOG.error("Request %s failed.", request.id, exc_info=error)
 
 
 def _answer(problem: Problem, headers: dict[str, str] | None = None) -> Response:
@@ -60,11 +51,7 @@ def _of_windlass(request: HubRequest, error: WindlassError) -> Response:
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     problem = problem_of(error, request.id)
-    if isinstance(error, Forbidden):
-        target = request.method, request.scope["path"]
-        _LOG.warning("Request %s of %s was refused, %s %r: %s", request.id, _who(request), *target, error.message)
     if isinstance(error, StoreError):
-        _LOG.warning("Request %s was answered %d: %s", request.id, error.status, error)
         problem = replace(problem, detail=_AWAY, hint=_AGAIN)  # its own message names paths, hosts and users
     return _answer(problem, headers)
 
@@ -73,11 +60,12 @@ def _who(request: HubRequest) -> str:
     return request.caller.actor if "caller" in request.scope else "an unknown caller"
 
 
-def _of_refusal(request: HubRequest, refusal: Refusal) -> Response:
-    status = refusal.status
+def _of_no_route(request: HubRequest, error: NoRoute) -> Response:
+    status, methods = error.status, error.methods
     code = status.phrase.lower().replace(" ", "_")
-    problem = Problem(f"urn:windlass:error:{code}", status.phrase, status.value, status.phrase, code, refusal.hint, request.id)
-    return _answer(problem, refusal.headers)
+    hint = f"/api/v1/openapi.json lists {'all paths' if methods is None else 'the methods of each path'}."
+    problem = Problem(f"urn:windlass:error:{code}", status.phrase, status.value, status.phrase, code, hint, request.id)
+    return _answer(problem, None if methods is None else {"Allow": methods})
 
 
 def unexpected(request_id: str) -> Problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import lru_cache
@@ -16,12 +16,16 @@ from starlette.requests import ClientDisconnect, Request
 
 from windlass import payload
 from windlass.api.rows import Verb
+from windlass.dialects.base import Dialect, JournalFrames
 from windlass.engine import Engine, checks
 from windlass.engine.fires import SCOPE as SCHEDULED
 from windlass.errors import BadInput, TooLarge, TooSlow
 from windlass.hub.auth import Caller
 from windlass.hub.core import Hub
+from windlass.hub.events.frames import Feed
 from windlass.hub.events.pipes import AT_SHUTDOWN, IS_WHOLE, AtShutdown
+from windlass.hub.events.streams import JournalStream, WrittenStream
+from windlass.hub.routing import path_below_mount
 from windlass.model import Key
 
 T = TypeVar("T")
@@ -55,8 +59,8 @@ class HubRequest(Request):
 
     verb: Verb
     """The row of its verb."""
-    refuse: Callable[[HubRequest, Exception], Any]
-    """The form of its errors."""
+    dialect: Dialect
+    """The table that the row is in."""
     _bytes: bytes | None = None
 
     @property
@@ -94,6 +98,19 @@ class HubRequest(Request):
         if key.scope == SCHEDULED or str(key.scope).startswith(("by:", "http:")):
             raise BadInput(f"The scope {key.scope!r:.80} is windlass's own.", hint="Choose another scope for the key.")
         return key
+
+    @property
+    def path(self) -> str:
+        """The path below the hub."""
+        return path_below_mount(self.scope)
+
+    def follow(self, queue: str, frames: JournalFrames, last_event_id: str | None) -> JournalStream:
+        """A stream of the changes in a queue, from the event with this id on, or from now on."""
+        return JournalStream(self.hub.events, self.caller, Feed(frames, (None, queue, None)), last_event_id)
+
+    def emit(self, chunks: AsyncIterator[bytes]) -> WrittenStream:
+        """A stream of server-sent events that the dialect writes itself."""
+        return WrittenStream(self.hub.events, self.caller, chunks)
 
     @property
     def id(self) -> str:
@@ -134,7 +151,7 @@ class HubRequest(Request):
             except TimeoutError:
                 raise TooSlow("The body did not come to its end in time.", hint="Send less at once, or over a better line.") from None
             if not is_whole:
-                await self.admit_again()
+                await self.admit()
         return self._bytes
 
     async def _whole(self, limit: int) -> bytes:
@@ -159,9 +176,9 @@ class HubRequest(Request):
         """Maximum bytes of the body: few for verbs that need no token."""
         return self.hub.settings.body if self.verb.scope is not None else FOR_ANYBODY
 
-    async def admit_again(self) -> None:
-        """Refuse a slow request if it would not be admitted now: its token may have ended meanwhile."""
-        await self.hub.authenticator.admit(self.scope, self.verb)
+    async def admit(self) -> None:
+        """Refuse a caller that may not call the verb. Asked again for a slow request, whose token may have ended meanwhile."""
+        await self.hub.authenticator.admit(self.scope, self.verb, self.dialect.credentials)
 
     async def unless_gone(self, waiting: Coroutine[Any, Any, T]) -> T | None:
         """The awaited result; None as soon as the client has gone, or the server stops.
@@ -181,7 +198,7 @@ class HubRequest(Request):
             at_shutdown.discard(gone.cancel)
             wait.cancel()
             gone.cancel()
-        await self.admit_again()
+        await self.admit()
         return result
 
     async def _gone(self) -> None:

@@ -50,7 +50,7 @@ class Routes(Generic[T]):
 
     def find(self, scope: Any) -> Match[T] | None:
         """The match for a path. A name has precedence over a parameter; extra slashes before it, and one after it, are ignored."""
-        path, raw = _below_mount(scope), scope.get("raw_path") or b""
+        path, raw = path_below_mount(scope), scope.get("raw_path") or b""
         if b"%2" not in raw and (match := self._fixed.get(path)) is not None:
             return match
         parts = _parts("/" + path.lstrip("/"), raw)  # an address that ends with a slash is often put before a path that starts with one
@@ -71,7 +71,7 @@ def _walk(root: _Node[T], parts: list[str]) -> Match[T] | None:
     return Match(node.path, node.methods, tuple(values)) if node.methods else None
 
 
-def _below_mount(scope: Any) -> str:
+def path_below_mount(scope: Any) -> str:
     """The path below the hub's mount point. Some frameworks leave the mount point in the path, others remove it."""
     path, mount = scope["path"], scope.get("root_path") or ""
     return (path[len(mount) :] if mount and path.startswith(mount) else path) or "/"

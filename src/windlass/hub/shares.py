@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from windlass.errors import LimitReached
-from windlass.hub.auth import Caller
+from windlass.hub.auth import ANONYMOUS, Caller
 
 
 class OpenShares:
-    """Counts open requests or streams. Callers without a token have no share: where they are admitted, there are no others."""
+    """Counts open requests or streams. Callers of an open hub have no share: there are no others."""
 
     def __init__(self, what: str, limit: int, share: int) -> None:
         self._what, self._limit, self._share = what, limit, max(1, limit * share // 100)
@@ -21,7 +21,7 @@ class OpenShares:
     @contextmanager
     def for_one(self, caller: Caller) -> Iterator[None]:
         """Count one more while the block runs, or raise LimitReached."""
-        name = None if caller.token is None else caller.principal.name
+        name = None if caller is ANONYMOUS else caller.principal.name
         self._check(name)
         self._count(name, 1)
         try:
@@ -34,7 +34,7 @@ class OpenShares:
             raise LimitReached(f"{self.taken:,} {self._what} already.", hint="Come back in a few seconds, or add another hub.")
         if name is not None and self._by_principal[name] >= self._share:
             raise LimitReached(
-                f"{self._by_principal[name]:,} {self._what} for the tokens of {name!r:.80} already, which is their share.",
+                f"{self._by_principal[name]:,} {self._what} for {name!r:.80} already, which is its share.",
                 hint="End some, or add another hub.",
             )
 

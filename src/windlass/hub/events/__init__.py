@@ -8,13 +8,15 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from windlass.clock import Clock
+from windlass.dialects.base import JournalFrames
 from windlass.engine import Engine, Tail
 from windlass.errors import TRANSIENT, NotFound
 from windlass.hub.auth import Caller
-from windlass.hub.events.frames import EventFilter, JournalOffset, entry_frame, passed_by
+from windlass.hub.events.frames import EventFilter, Feed, JournalOffset, entry_frames, passed_by
 from windlass.hub.events.pipes import Pipe
 from windlass.hub.shares import OpenShares
 from windlass.loops import Bell, Loop
@@ -41,8 +43,8 @@ CHECK_EVERY = 10.0
 class Subscriber:
     """One subscriber: the bytes that it was sent and has not taken yet."""
 
-    def __init__(self, filter: EventFilter) -> None:
-        self.filter, self.overrun = filter, False
+    def __init__(self, feed: Feed) -> None:
+        self.feed, self.overrun = feed, False
         self.joined: asyncio.Future[JournalOffset] = asyncio.get_running_loop().create_future()
         self._bundles, self._size = deque[bytes](), 0
         self._bell = asyncio.Event()
@@ -86,7 +88,7 @@ class Events(Loop):
         self.watched = 0
         """How many streams are open for a single run."""
         self._streams, self._pipes = streams, dict[Pipe, Caller]()
-        self._subscribers = defaultdict[EventFilter, set[Subscriber]](set)
+        self._subscribers = defaultdict[Feed, set[Subscriber]](set)
         self._watchers = defaultdict[str, set[asyncio.Event]](set)
         self._joining: list[Subscriber] = []
         self._bell = Bell(clock, partial(engine.wait, journal_topics("events")), deaf=GATHER_LIMIT)
@@ -118,7 +120,7 @@ class Events(Loop):
     def leave(self, subscriber: Subscriber) -> None:
         """Unsubscribe it."""
         subscriber.joined.cancel()
-        _discard(self._subscribers, subscriber.filter, subscriber)
+        _discard(self._subscribers, subscriber.feed, subscriber)
 
     @contextmanager
     def watching(self, run_id: str, bell: asyncio.Event) -> Iterator[None]:
@@ -206,7 +208,7 @@ class Events(Loop):
             raise
         for subscriber in joining:
             if not subscriber.joined.done():  # otherwise it has left
-                self._subscribers[subscriber.filter].add(subscriber)
+                self._subscribers[subscriber.feed].add(subscriber)
                 subscriber.joined.set_result(self.place)
         return more
 
@@ -225,24 +227,36 @@ class Events(Loop):
         while True:
             now = self.clock.now()
             tail = await self.engine.tail(self.place.cursor, count=PAGE)
-            self._tell(tail)
+            await self._tell(tail)
             self.place, self._ended, more = JournalOffset(now, tail.cursor), tail.ended, more or bool(tail.entries)
             if self._ended:
                 return more
 
-    def _tell(self, tail: Tail) -> None:
-        bundles = defaultdict[EventFilter, list[bytes]](list)
-        for index, entry in enumerate(tail.entries):
+    async def _tell(self, tail: Tail) -> None:
+        """Send the entries to all subscribers. Every form of them is prepared before any is sent: an error sends nothing twice."""
+        for entry in tail.entries:
             for bell in self._watchers.get(entry.run, ()):
                 bell.set()
-            if filter := [filter for filter in passed_by(entry) if filter in self._subscribers]:
-                written = entry_frame(entry, tail.cursor_at(index))
-                for each in filter:
-                    bundles[each].append(written)
-        for each, frames in bundles.items():
-            bundle = b"".join(frames)
-            for subscriber in self._subscribers[each]:
+        filters = defaultdict[JournalFrames, set[EventFilter]](set)
+        for feed in self._subscribers:
+            filters[feed.frames].add(feed.filter)
+        bundles = [await self._bundles(tail, frames, chosen) for frames, chosen in filters.items()]
+        for feed, bundle in chain.from_iterable(bundles):
+            for subscriber in self._subscribers.get(feed, ()):  # some may have left meanwhile
                 subscriber.tell(bundle)
+
+    async def _bundles(self, tail: Tail, frames: JournalFrames, filters: set[EventFilter]) -> list[tuple[Feed, bytes]]:
+        """The bytes for the subscribers of each filter, in one form. Entries that pass no filter cost nothing."""
+        passes = [(index, [filter for filter in passed_by(entry) if filter in filters]) for index, entry in enumerate(tail.entries)]
+        passes = [(index, passed) for index, passed in passes if passed]
+        if not passes:
+            return []
+        written = await entry_frames(frames, self.engine, [(tail.entries[index], tail.cursor_at(index)) for index, _ in passes])
+        bundles = defaultdict[EventFilter, list[bytes]](list)
+        for (_, passed), content in zip(passes, written, strict=True):
+            for filter in passed:
+                bundles[filter].append(content)
+        return [(Feed(frames, filter), bundle) for filter, contents in bundles.items() if (bundle := b"".join(contents))]
 
 
 def _discard(sets: dict[K, set[V]], key: K, item: V) -> None:

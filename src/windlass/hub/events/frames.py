@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -10,6 +10,8 @@ import msgspec
 
 from windlass.api.values import to_rfc3339
 from windlass.api.views import ENTRY, LINE
+from windlass.dialects.base import JournalFrames
+from windlass.engine import Engine
 from windlass.engine.checks import FAR_FUTURE
 from windlass.engine.cursors import check_tail
 from windlass.errors import BadInput
@@ -25,6 +27,23 @@ _encode = msgspec.json.Encoder().encode
 
 EventFilter = tuple[str | None, str | None, str | None]
 """A filter of the journal by job, queue and state. None is any."""
+
+
+class Feed(NamedTuple):
+    """What a subscriber gets: the entries that pass a filter, as events of this form."""
+
+    frames: JournalFrames
+    filter: EventFilter
+
+
+class NativeFrames(JournalFrames):
+    """Entries as they are."""
+
+    async def events(self, engine: Engine, entries: Sequence[Entry]) -> list[tuple[str, Any] | None]:
+        return [("run", ENTRY.show(entry)) for entry in entries]
+
+
+NATIVE = NativeFrames()
 
 
 def passed_by(entry: Entry) -> Iterator[EventFilter]:
@@ -80,9 +99,11 @@ def _number(text: str, largest: int = _LARGEST) -> int:
     return int(text)
 
 
-def entry_frame(entry: Entry, cursor: str) -> bytes:
-    """A journal entry as bytes, for all subscribers."""
-    return frame("run", ENTRY.show(entry), JournalOffset(entry.at, cursor))
+async def entry_frames(frames: JournalFrames, engine: Engine, entries: Sequence[tuple[Entry, str]]) -> list[bytes]:
+    """Entries and their cursors as bytes, for all subscribers; nothing for an entry without an event."""
+    events = await frames.events(engine, [entry for entry, _ in entries])
+    offsets = (JournalOffset(entry.at, cursor) for entry, cursor in entries)
+    return [b"" if event is None else frame(*event, offset) for event, offset in zip(events, offsets, strict=True)]
 
 
 def gap_frame(place: JournalOffset, reason: str, identity: JournalOffset) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ from windlass.engine.cursors import ahead
 from windlass.engine.runs import Moment
 from windlass.hub.auth import Caller
 from windlass.hub.events import Events, Subscriber, frames
-from windlass.hub.events.frames import EventFilter, JournalOffset, RunOffset
+from windlass.hub.events.frames import Feed, JournalOffset, RunOffset
 from windlass.hub.events.pipes import Pipe
 from windlass.machine import ENDED, LIVE
 from windlass.model import Entry, Run
@@ -48,18 +48,19 @@ class Stream:
 class JournalStream(Stream):
     """Changes, from an offset on or from now on."""
 
-    def __init__(self, events: Events, caller: Caller, filter: EventFilter, place: JournalOffset | None) -> None:
+    def __init__(self, events: Events, caller: Caller, feed: Feed, last: str | None) -> None:
+        """From the event with the id `last` on, or from now on."""
         super().__init__(events, caller)
-        self._filter, self._place = filter, place
+        self._feed, self._place = feed, JournalOffset.read(last) if last else None
 
     async def write(self, pipe: Pipe) -> None:
         await pipe.write(frames.RETRY)
-        subscriber = Subscriber(self._filter)
+        subscriber = Subscriber(self._feed)
         try:
             await self._meet(pipe, subscriber)
             while subscriber.overrun:  # more entries came than were buffered for it: read those too
                 self.events.leave(subscriber)
-                subscriber = Subscriber(self._filter)
+                subscriber = Subscriber(self._feed)
                 await self._meet(pipe, subscriber)
             await self._follow(pipe, subscriber)
         finally:
@@ -85,12 +86,11 @@ class JournalStream(Stream):
             async with self.events.reads:
                 tail = await self.events.engine.tail(place.cursor, count=PAGE, until=end.cursor)
             entries = [
-                frames.entry_frame(entry, tail.cursor_at(index))
-                for index, entry in enumerate(tail.entries)
-                if self._filter in frames.passed_by(entry)
+                (entry, tail.cursor_at(index)) for index, entry in enumerate(tail.entries) if self._feed.filter in frames.passed_by(entry)
             ]
             place = end if tail.ended else JournalOffset(tail.entries[-1].at, tail.cursor)
-            await pipe.write(b"".join(entries) or frames.mark(place))
+            content = await frames.entry_frames(self._feed.frames, self.events.engine, entries) if entries else []
+            await pipe.write(b"".join(content) or frames.mark(place))
             ended = tail.ended
 
     async def _follow(self, pipe: Pipe, subscriber: Subscriber) -> None:
@@ -100,6 +100,18 @@ class JournalStream(Stream):
                 await pipe.write(content)
             elif not subscriber.overrun:  # nothing is in flight to this client, so its offset is the reader's
                 await pipe.write(frames.mark(self.events.place))
+
+
+class WrittenStream(Stream):
+    """Events that a dialect writes itself, until it has no more."""
+
+    def __init__(self, events: Events, caller: Caller, chunks: AsyncIterator[bytes]) -> None:
+        super().__init__(events, caller)
+        self._chunks = chunks
+
+    async def write(self, pipe: Pipe) -> None:
+        async for chunk in self._chunks:
+            await pipe.write(chunk)
 
 
 class RunStream(Stream):

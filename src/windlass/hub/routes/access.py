@@ -32,9 +32,9 @@ async def rotate_token(request: HubRequest, token_id: str, data: RotateToken | N
 
 
 async def get_me(request: HubRequest) -> Me:
-    actor, may, token = request.caller
-    scopes = [scope for scope in SCOPES if scope in may]
-    return Me(actor, scopes, None if token is None else token.id, None if token is None else token.worker)
+    caller, token = request.caller, request.caller.token
+    scopes = [scope for scope in SCOPES if scope in caller.scopes]
+    return Me(caller.actor, scopes, None if token is None else token.id, None if token is None else token.worker)
 
 
 async def create_ticket(request: HubRequest) -> TicketView:

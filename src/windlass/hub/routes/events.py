@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windlass.api.views import line_cursor
 from windlass.errors import BadInput
-from windlass.hub.events.frames import JournalOffset, RunOffset
+from windlass.hub.events.frames import NATIVE, Feed, RunOffset
 from windlass.hub.events.streams import JournalStream, RunStream
 from windlass.hub.requests import HubRequest
 from windlass.machine import ENDED
@@ -14,9 +14,8 @@ from windlass.model import Run, State
 async def follow_events(
     request: HubRequest, job: str | None, queue: str | None, state: State | None, last_event_id: str | None, seen: str | None
 ) -> JournalStream:
-    last = last_event_id or seen
-    filter = (job, queue, None if state is None else state.value)
-    return JournalStream(request.hub.events, request.caller, filter, JournalOffset.read(last) if last else None)
+    feed = Feed(NATIVE, (job, queue, None if state is None else state.value))
+    return JournalStream(request.hub.events, request.caller, feed, last_event_id or seen)
 
 
 async def watch_run(request: HubRequest, run_id: str, cursor: int | None, last_event_id: str | None, seen: str | None) -> RunStream:

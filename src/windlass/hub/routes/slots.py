@@ -41,7 +41,7 @@ async def _turn(request: HubRequest, slot: Slot, lease: int, wait: float) -> Slo
     """The slot once it is held, or after this many seconds. It is not kept for a client that has gone."""
     if slot.state == "held" or not wait:
         return slot
-    turn = request.hub.engine.turn(slot.id, slot.token, lease=lease, wait=wait, may=request.admit_again)
+    turn = request.hub.engine.turn(slot.id, slot.token, lease=lease, wait=wait, may=request.admit)
     return await request.unless_gone(turn) or slot
 
 
