@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from starlette.routing import Mount
 from tests.workers import DEADLINE, until
 from windlass.clock import SystemClock
 from windlass.config.opening import open_store
+from windlass.dialects.base import Dialect
 from windlass.engine import Engine
 from windlass.hub import Hub, HubApp, HubSettings
 from windlass.hub.serving import listening, server
@@ -51,9 +53,11 @@ class ServedHub:
         mounted: str = "",
         open: bool = True,
         patience: float = 30.0,
+        dialects: Sequence[Dialect] = (),
+        root: str | None = None,
     ) -> None:
         self._store, self.clock, self._mounted = str(store), clock or SystemClock(), mounted
-        self._patience = patience
+        self._patience, self._dialects, self._root = patience, dialects, root
         self._settings = replace(settings or HubSettings(), open=open)
         self.port = 0
         self.start()
@@ -96,7 +100,7 @@ class ServedHub:
         store = open_store(self._store, self.clock, blocking=False, patience=self._patience)
         try:
             self.hub = Hub(Engine(store, self.clock), self.clock, self._settings)
-            app: Any = HubApp(self.hub)
+            app: Any = HubApp(self.hub, self._dialects, self._root)
             served = Starlette(routes=[Mount(self._mounted, app)]) if self._mounted else app
             self._server = server(served, connections=self.hub.settings.connections)
             await self._server.serve(sockets=[sock])

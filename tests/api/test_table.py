@@ -105,7 +105,7 @@ def test_a_new_verb_is_answered_by_a_hub(tmp_path: Path) -> None:
         clock = ManualClock()
         store = AsyncSqlite(tmp_path / "hub.db", clock)
         app = HubApp(Hub(Engine(store, clock), clock, HubSettings(open=True)))
-        app._app = Dispatcher(app.hub.authenticator, (Dialect("/api/v2", ROWS, {"colours": colours}, problems.of), *tables()))
+        app._app = Dispatcher(app.hub.authenticator, (*tables(), Dialect("/api/v2", ROWS, {"colours": colours}, problems.of)))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1") as http:
             assert (await http.get("/api/v2/walls/hall/colours?shade=dark")).json() == {"colours": ["dark hall"]}
             refused = (await http.get("/api/v2/walls/hall/colours?shadow=dark")).json()

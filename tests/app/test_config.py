@@ -97,6 +97,7 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
         "solvers": "true", "solver_hosts": '["a"]', "solver_allow": '["10.0.0.0/8"]', "solver_plain_http": "true", "solver_cache": '"/c"',
         "solver_memory": '"1GiB"', "pooled": "true", "listen_store": '"postgresql://h/d"', "pool_size": "5",
         "solver_processes": "100", "solver_file_size": '"1GiB"', "keep_succeeded": '"1h"', "keep_others": '"forever"',
+        "dialects": '{forge = {secret = "s"}}', "dialect": '["forge"]',
     }  # fmt: skip
     texts = {
         "store": "/shop.db", "app": "shop:app", "name": "w", "queues": "a", "jobs": "a,", "tags": " a ", "slots": "2",
@@ -106,6 +107,7 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
         "solvers": "1", "solver_hosts": "a", "solver_allow": "10.0.0.0/8", "solver_plain_http": "true", "solver_cache": "/c",
         "solver_memory": "1024", "pooled": "1", "listen_store": "postgresql://h/d", "pool_size": "5",
         "solver_processes": "100", "solver_file_size": "1024", "keep_succeeded": "3600", "keep_others": "forever",
+        "dialects": '{"forge": {"secret": "s"}}', "dialect": "forge",
     }  # fmt: skip
     assert lines.keys() == texts.keys() == SETTINGS.keys() == set(Settings.__struct_fields__)
     _write(tmp_path, "\n".join(f"{name} = {value}" for name, value in lines.items()))
@@ -145,6 +147,8 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
         ('memory = "much"', "MiB"),
         ('name = "a\\nb"', "printable"),
         ("store = 1", "a text"),
+        ("dialects = 1", "tables, such as"),
+        ("dialects = {forge = 1}", "tables, such as"),
         ('store = ""', "a text"),
     ],
 )
@@ -157,7 +161,14 @@ def test_a_bad_value_names_the_file_and_the_key(tmp_path: Path, line: str, wante
 
 
 @pytest.mark.parametrize(
-    ("variable", "text"), [("WINDLASS_SLOTS", "many"), ("WINDLASS_LEASE", "5 parsecs"), ("WINDLASS_QUEUES", ","), ("WINDLASS_CORES", "-1")]
+    ("variable", "text"),
+    [
+        ("WINDLASS_SLOTS", "many"),
+        ("WINDLASS_LEASE", "5 parsecs"),
+        ("WINDLASS_QUEUES", ","),
+        ("WINDLASS_CORES", "-1"),
+        ("WINDLASS_DIALECTS", "forge"),
+    ],
 )
 def test_a_bad_value_names_the_variable(tmp_path: Path, variable: str, text: str) -> None:
     error = _refused(tmp_path, {variable: text})

@@ -16,6 +16,7 @@ from tests.workers import until
 from windlass import cli
 from windlass.api.views import FAILURE, REASON
 from windlass.cli import about, completion, hub, slots, stores, work
+from windlass.cli import dialects as cli_dialects
 from windlass.cli.context import CommandContext, actor
 from windlass.cli.parser import make_parser
 from windlass.cli.rows import CommandRow, all_rows
@@ -121,6 +122,7 @@ WITHOUT_VERB: dict[Callable[[CommandContext], int], str] = {
     about.show_config: "of this process",
     about.list_faults: "of this process",
     completion.completion: "of this process",
+    cli_dialects.list_dialects: "of this process",
 }
 
 

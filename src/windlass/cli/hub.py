@@ -20,6 +20,7 @@ from windlass.cli.rows import Commands, option, settings_of
 from windlass.cli.work import again
 from windlass.config.addresses import shown
 from windlass.config.opening import keeps_of, open_store
+from windlass.dialects import mount_all
 from windlass.engine import Engine
 from windlass.errors import BadInput
 from windlass.extras import install
@@ -91,6 +92,17 @@ def _run(context: CommandContext, *, link: bool) -> int:
         return asyncio.run(_serve(context, settings, sock, worker, link=link))
 
 
+def _root(context: CommandContext) -> str | None:
+    """The dialect at the root of the hub."""
+    names = context.settings.dialect or ()
+    if len(names) > 1:
+        raise BadInput(
+            f"Only one dialect can be at the root of a hub, not {' and '.join(names)}.",
+            hint="Name one with --dialect; every dialect with a table in windlass.toml is below /dialects.",
+        )
+    return names[0] if names else None
+
+
 def _connections(setting: int | None) -> int:
     """How many connections the hub may have: as many as are set, else as many as it can."""
     from windlass.hub import HubSettings
@@ -135,10 +147,15 @@ async def _serve(
     store = open_store(context.store, context.clock, blocking=False, settings=context.settings)
     try:
         engine = Engine(store, context.clock, keeps=keeps_of(context.settings))
+        any_token = await engine.any_token()
         if not link:
-            auth.refuse_open(settings.host, await engine.any_token())
+            auth.refuse_open(settings.host, any_token)
         hub = Hub(engine, context.clock, settings)
-        serving = server(HubApp(hub), connections=settings.connections)
+        root = _root(context)
+        dialects = mount_all(context.settings.dialects or {}, root, os.environ, context.clock)
+        for dialect in dialects:
+            auth.refuse_dialect(dialect, settings, any_token)
+        serving = server(HubApp(hub, dialects, root), connections=settings.connections)
         address = _address(settings.host, sock.getsockname()[1])
         ticket = await engine.by(actor(), "invite", LINK_FOR).invite(LINK_FOR, ("admin",)) if link else None
         _print_address(context, address, None if ticket is None else f"{address}#ticket={ticket}")

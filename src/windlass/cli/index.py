@@ -36,4 +36,5 @@ INDEX = (
     ("config", "about", "Show every setting, and where its value comes from"),
     ("faults", "about", "List the places where a test can make a process fail"),
     ("completion", "completion", "Print the script that completes commands, options and their values in a shell"),
+    ("dialects", "dialects", "List the protocols that a hub can serve, and their words for the states of a run"),
 )

@@ -20,6 +20,7 @@ from windlass.api.views import LINE
 from windlass.cli import views
 from windlass.cli.codes import FAILED, OK, TIMED_OUT
 from windlass.cli.context import CommandContext, actor
+from windlass.cli.dialects import AS, print_run, print_runs
 from windlass.cli.documents import plain, to_plain
 from windlass.cli.output import line
 from windlass.cli.rows import Commands, one_of, option
@@ -202,6 +203,7 @@ def _verdict(context: CommandContext, run: Run) -> int:
     limit(20),
     CURSOR,
     option("--watch", action="store_true", help="draw them again every second, until Ctrl-C"),
+    AS,
     examples="""
     windlass runs
     windlass runs --state failed --limit 100
@@ -226,6 +228,8 @@ def _page(context: CommandContext, engine: Verbs) -> Page:
 
 def _list_runs(context: CommandContext, engine: Verbs) -> int:
     page = _page(context, engine)
+    if context.arguments.dialect is not None:
+        return print_runs(context, engine, page.runs)
     context.answer_list(Verbs.runs, page.runs, views.run_table, "No runs.", page=page)
     if page.cursor:
         context.output.note(f"There are more: add --cursor {page.cursor}")
@@ -268,12 +272,15 @@ def _lines(engine: Verbs, run_id: str, after: tuple[int, int] = (0, 0)) -> Itera
     "show",
     ONE_RUN,
     option("--tail", type=count, default=10, metavar="N", help="so many lines of its log (default: 10)"),
+    AS,
     examples="windlass show ID\nwindlass show --last\nwindlass show ID --json",
 )
 def show(context: CommandContext) -> int:
     """Show everything that is known of a run."""
     with context.engine() as engine:
         run = _chosen(context, engine)
+        if context.arguments.dialect is not None:
+            return print_run(context, engine, run)
         attempts, history = run_sync(engine.attempts(run.id)), run_sync(engine.history(run.id))
         tail = list(deque(_lines(engine, run.id), maxlen=context.arguments.tail))
     if context.output.json:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from windlass.config.addresses import from_folder, shown
 from windlass.durations import SHORTEST_KEEP, duration, keep, spelled
 from windlass.model import FOREVER
@@ -87,8 +89,21 @@ def _whole(text: str) -> Any:
     return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text.strip()) else text
 
 
+def _tables(value: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
+        raise ValueError('tables, such as [dialects.forge], or, in a variable, {"forge": {}}')
+    return value
+
+
 def _bool(text: str) -> Any:
     return {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower(), text)
+
+
+def _json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
 
 
 def split(text: str) -> list[str]:
@@ -109,6 +124,8 @@ REPEATED = LIST._replace(flag={"action": "append"})
 """A list whose flag is given once for each of its names."""
 SIZE = ValueKind(_mebibytes, _whole, {"type": _whole, "metavar": "SIZE"})
 YES_OR_NO = ValueKind(_yes_or_no, _bool, {"action": "store_true", "default": None}, words=lambda value: str(value).lower())
+TABLES = ValueKind(_tables, _json, mask=lambda value: dict.fromkeys(value, "***") if isinstance(value, dict) else "***", words=", ".join)
+"""Tables whose members other modules read; they may hold secrets."""
 KEEP = ValueKind(_keep, flag={"metavar": "TIME"}, words=spelled)
 
 

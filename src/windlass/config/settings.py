@@ -17,6 +17,7 @@ from windlass.config.kinds import (
     SECRET,
     SIZE,
     STORE,
+    TABLES,
     TEXT,
     YES_OR_NO,
     ValueKind,
@@ -132,6 +133,14 @@ class Settings(Struct, frozen=True):
     )] = None
     plain_http: Annotated[bool | None, Setting(
         YES_OR_NO, "send webhooks without encryption, too", "--plain-http", (UP, HUB), otherwise="false",
+    )] = None
+    dialects: Annotated[dict[str, dict[str, Any]] | None, Setting(
+        TABLES, "the protocols of other systems that a hub serves below /dialects, each with its own settings, as [dialects.forge]",
+        otherwise="none", page="dialects/index.md",
+    )] = None
+    dialect: Annotated[tuple[str, ...] | None, Setting(
+        REPEATED, "the one of them that the hub serves at its root as well",
+        "--dialect", (UP, HUB), metavar="NAME", otherwise="none", page="dialects/index.md",
     )] = None
     solvers: Annotated[bool | None, Setting(
         YES_OR_NO, "execute programs that runs bring along", "--solvers", (WORK,), otherwise="false", page="solvers.md",

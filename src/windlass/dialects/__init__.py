@@ -1,1 +1,49 @@
 """Protocols of other systems over the same engine: each is words, verbs and a table of routes. Importing one needs no web framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from windlass.api.verbs import Verbs
+from windlass.clock import Clock
+from windlass.dialects.base import Dialect
+from windlass.errors import BadInput, nearest
+from windlass.model import Run
+
+NAMES: tuple[str, ...] = ()
+"""Every dialect, by the name of its package. A package has `Settings`, `mount`, `show` and `VARIABLES`."""
+
+
+def package_of(name: str) -> Any:
+    """The package of a dialect."""
+    if name not in NAMES:
+        near = nearest(name, NAMES)
+        hint = f"Did you mean {near}?" if near else f"There are: {', '.join(NAMES)}."
+        raise BadInput(f"There is no dialect {name!r:.80}.", hint=hint)
+    return import_module(f"windlass.dialects.{name}")
+
+
+def settings_of(name: str, table: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
+    """The settings of a dialect: from its table [dialects.NAME], else from the variables that its document names."""
+    package = package_of(name)
+    variables = {field: environment[variable] for variable, field in package.VARIABLES.items() if environment.get(variable)}
+    try:
+        return msgspec.convert(variables | dict(table), package.Settings)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"[dialects.{name}] cannot be read: {error}.", hint=f"docs/dialects/{name}.md lists its settings.") from None
+
+
+def mount_all(tables: Mapping[str, Any], root: str | None, environment: Mapping[str, str], clock: Clock) -> list[Dialect]:
+    """The dialects that have a table, or are to be mounted at the root."""
+    names = dict.fromkeys((*tables, *([] if root is None else [root])))
+    return [package_of(name).mount(settings_of(name, tables.get(name, {}), environment), clock) for name in names]
+
+
+async def show(name: str, verbs: Verbs, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Runs in the words of a dialect."""
+    shown: list[dict[str, Any]] = await package_of(name).show(verbs, runs)
+    return shown

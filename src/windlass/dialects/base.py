@@ -71,8 +71,11 @@ class Credentials(Protocol):
     def required(self) -> bool:
         """Whether any are set. If none are, the dialect is open wherever the hub itself is."""
 
-    async def identify(self, headers: Mapping[bytes, bytes]) -> Identity | None:
-        """The caller; None without a credential of this kind. Raises Unauthorized for a wrong one that cannot be a token of windlass."""
+    async def identify(self, headers: Mapping[bytes, bytes], *, local: bool) -> Identity | None:
+        """The caller; None without a credential of this kind. Raises Unauthorized for a wrong one that cannot be a token of windlass.
+
+        `local`: the request was made on the hub's own machine, and not forwarded.
+        """
 
 
 class Cors(NamedTuple):
@@ -141,7 +144,8 @@ class Dialect(Struct, frozen=True, dict=True):
     credentials: Credentials | None = None  # None: only tokens of windlass
     strict: bool = True  # a parameter that a verb does not have is refused
     cors: Cors | None = None
-    required: str = ""  # how to set its credentials
+    required: str = ""  # how to set its credentials, if it may be served without only where the hub itself is open
+    private: str = ""  # why it may be served on loopback only
 
     @cached_property
     def segments(self) -> frozenset[str]:

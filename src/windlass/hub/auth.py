@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 from windlass.api.rows import ANY, Verb
 from windlass.clock import Clock
-from windlass.dialects.base import Credentials, Identity
+from windlass.dialects.base import Credentials, Dialect, Identity
 from windlass.engine import Engine
 from windlass.errors import BadInput, Forbidden, LimitReached, NotJson, Unauthorized
 from windlass.machine import LIVE
@@ -168,7 +168,7 @@ class Authenticator:
 
     async def _by_identity(self, own: Credentials, headers: Headers, scope: Scope) -> Identity | None:
         try:
-            return await own.identify(headers)
+            return await own.identify(headers, local=_is_local(scope, headers))
         except Unauthorized:
             self.failures.count(scope)
             raise
@@ -269,6 +269,19 @@ def refuse_open(host: str, any_token: bool) -> None:
             f"There is no token yet, so a hub on {host} would be open to all who can reach it.",
             hint="Make one first: `windlass tokens create NAME --scopes admin`. Without tokens a hub listens on 127.0.0.1 only.",
         )
+
+
+def refuse_dialect(dialect: Dialect, settings: HubSettings, any_token: bool) -> None:
+    """Refuse to serve a dialect whose credentials are not set where the hub itself is not open, or one for this machine elsewhere."""
+    is_local = is_loopback(settings.host)
+    if dialect.private and not is_local:
+        raise BadInput(
+            f"The dialect {dialect.name} cannot be served on {settings.host}: {dialect.private}",
+            hint="Listen on 127.0.0.1, or change that.",
+        )
+    open_too = settings.open and is_local and not any_token
+    if dialect.required and not open_too and not (dialect.credentials and dialect.credentials.required):
+        raise BadInput(f"The dialect {dialect.name} has no credentials, and this hub is not open.", hint=dialect.required)
 
 
 def _is_local(scope: Scope, headers: Headers) -> bool:

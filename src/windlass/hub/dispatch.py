@@ -206,10 +206,11 @@ def _preflight(request: HubRequest, methods: str) -> dict[str, str]:
 
 
 class Dispatcher:
-    """An ASGI app for tables of verbs. The last of them answers what belongs to none."""
+    """An ASGI app for tables of verbs. The first of them answers what belongs to none."""
 
     def __init__(self, gate: Authenticator, dialects: tuple[Dialect, ...]) -> None:
         self._gate, self._routes = gate, Routes[Endpoint]()
+        self._otherwise = dialects[0]
         self._dialects = sorted(dialects, key=lambda dialect: len(dialect.prefix), reverse=True)
         for dialect in dialects:
             for verb in dialect.verbs:
@@ -231,7 +232,7 @@ class Dispatcher:
     def _owner(self, scope: Any) -> Dialect:
         """The dialect that refuses a path which no verb has."""
         path = path_below_mount(scope)
-        return next((dialect for dialect in self._dialects if dialect.owns(path)), self._dialects[-1])
+        return next((dialect for dialect in self._dialects if dialect.owns(path)), self._otherwise)
 
     async def _answer(self, request: HubRequest, match: Match[Endpoint] | None) -> Any:
         scope = request.scope
