@@ -179,8 +179,9 @@ def test_G19_a_second_call_waits_and_is_served_in_its_turn(place: Place) -> None
 
 
 DIES = """
-import sys
+import signal, sys
 from windlass import App
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts in the background ignore it
 with App(sys.argv[1]).slot("ollama", lease=float(sys.argv[2])):
     print("held", flush=True)
     sys.stdin.read()

@@ -34,6 +34,7 @@ from windlass.store.base import ALL_QUEUES, SWEEP, Hints, NoHints, Runs, Store, 
 from windlass.store.hints import ANYTHING, Waiter, Waiters
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres, BorrowedPostgres
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
+from windlass.store.sqlite.hints import FileHints
 
 LONG = 60.0  # seconds that no test waits, unless a hint was lost; then the answer is empty
 A, B, MAIL = queue_topic("a"), queue_topic("b"), queue_topic("default")
@@ -1157,3 +1158,50 @@ def test_an_engine_on_a_callers_connection_still_hears(postgres_url: str) -> Non
         assert await engine.wait([A], LONG) == {A}
 
     borrowed(postgres_url, "blocking", work)
+
+
+# Interrupted waits
+
+
+class Interrupted(Exception):
+    """As Ctrl-C raises it: anywhere."""
+
+
+def interrupted(nth: int, wait: Callable[[], object]) -> bool:
+    """Raise at the nth call or return of a function of this wait, where a signal would be heard; whether there are so many."""
+    left = nth
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if not left:
+                sys.setprofile(None)
+                raise Interrupted
+
+    with contextlib.suppress(Interrupted, RuntimeError):  # the latter from inside an Event
+        sys.setprofile(look)
+        wait()
+        sys.setprofile(None)
+    return left <= 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what is raised while a generator is closed
+@pytest.mark.parametrize("kind", ["blocking", "hints"])
+def test_an_interrupted_wait_leaves_nothing_that_later_hints_could_reach(tmp_path: Path, kind: str) -> None:
+    """Neither a waiter that takes the hints of others, nor a descriptor that is another file by now."""
+    nth = 0
+    waiters = FileHints(str(tmp_path / "shop.db")) if kind == "blocking" else Waiters()
+    for topics in ({A}, {A}):
+        waiters.block(topics, 0)
+    while interrupted(nth := nth + 1, lambda: waiters.block({A}, 0.001)):
+        pipe, end = os.pipe()  # takes the numbers that are free now
+        os.set_blocking(pipe, False)
+        waiters.wake({A})
+        with pytest.raises(BlockingIOError):
+            os.read(pipe, 1)
+        os.close(pipe)
+        os.close(end)
+        assert waiters.block({A}, 0.001) == {A}, "the hint was given to a wait that is over"
+    assert nth > 10
+    waiters.close()

@@ -90,8 +90,9 @@ class PendingHint:
 class Waiter:
     """One waiter: its topics with a hint, and how to wake it."""
 
-    def __init__(self, ring: Callable[[], None], loop: asyncio.AbstractEventLoop | None, subscription: _Subscription) -> None:
-        self.ring, self.loop, self.subscription = ring, loop, subscription
+    def __init__(self, ring: Callable[[], None], loop: asyncio.AbstractEventLoop | None, topics: frozenset[str], *, missed: bool) -> None:
+        self.ring, self.loop = ring, loop
+        self.subscription = _Subscription(topics, set(topics) if missed else set())  # until it joins the one of others
         self.topics: set[str] = set()
         self.hints: list[PendingHint] = []
 
@@ -199,12 +200,16 @@ class Waiters:
         self, topics: Collection[str], ring: Callable[[], None], *, missed: bool = True, loop: asyncio.AbstractEventLoop | None = None
     ) -> Iterator[Waiter]:
         """Register a waiter, with the buffered hints. The first wait of a subscription gets all topics, unless `missed` is false."""
-        with self._lock:
-            while self._abandoned:
-                self._give_up(self._abandoned.popleft())
-            waiter = self._enter(frozenset(topics), ring, missed, loop)
-        try:
+        waiter = Waiter(ring, loop, frozenset(topics), missed=missed)
+        try:  # around all of it: a signal can raise anywhere
+            with self._lock:
+                while self._abandoned:
+                    self._give_up(self._abandoned.popleft())
+                self._enter(waiter)
             yield waiter
+            with self._lock:
+                self._leave(waiter)
+                waiter.subscription.looking += waiter.hints
         except GeneratorExit:
             self._abandoned.append(waiter)  # called by the garbage collector, perhaps on a thread with the lock: the next call cleans up
             raise
@@ -212,16 +217,13 @@ class Waiters:
             with self._lock:
                 self._give_up(waiter)
             raise
-        with self._lock:
-            self._leave(waiter)
-            waiter.subscription.looking += waiter.hints
 
-    def _enter(self, subscribed: frozenset[str], ring: Callable[[], None], missed: bool, loop: asyncio.AbstractEventLoop | None) -> Waiter:
-        subscription = self._subscriptions.pop(subscribed, None) or _Subscription(subscribed, set(subscribed) if missed else set())
+    def _enter(self, waiter: Waiter) -> None:
+        loop, subscribed = waiter.loop, waiter.subscription.topics
+        subscription = waiter.subscription = self._subscriptions.pop(subscribed, waiter.subscription)
         self._subscriptions[subscribed] = subscription
         looked, subscription.looking = subscription.looking, []
         self._pass_on(looked)
-        waiter = Waiter(ring, loop, subscription)
         waiter.topics, subscription.pending = subscription.pending, set()
         subscription.waiters.append(waiter)
         subscription.limit = max(subscription.limit, len(subscription.waiters))
@@ -232,7 +234,6 @@ class Waiters:
             (self._blocked if loop is None else self._asleep)[waiter] = None
         if len(self._subscriptions) > SUBSCRIPTIONS:
             self._drop_oldest()
-        return waiter
 
     def _give_up(self, waiter: Waiter) -> None:
         """It was woken, but its wait was cancelled."""
@@ -241,7 +242,8 @@ class Waiters:
         self._pass_on(waiter.hints)
 
     def _leave(self, waiter: Waiter) -> None:
-        waiter.subscription.waiters.remove(waiter)
+        with suppress(ValueError):  # it was interrupted before it had entered, or after it had left
+            waiter.subscription.waiters.remove(waiter)
         self._wake_up(waiter)
 
     def _wake_up(self, waiter: Waiter) -> None:

@@ -132,9 +132,10 @@ def _said(message: bytes) -> Collection[str]:
     return set()
 
 
-def _ring(pipe: int) -> None:
-    with suppress(BlockingIOError):  # it has enough hints
-        os.write(pipe, b"!")
+def _ring(rope: socket.socket) -> None:
+    """A socket and no descriptor: the number of a closed one may be that of another file by now."""
+    with suppress(OSError):  # it has enough hints, or its wait was interrupted and is over
+        rope.send(b"!")
 
 
 class FileHints(Waiters):
@@ -202,17 +203,14 @@ class FileHints(Waiters):
             if sock is None:
                 return super().block(topics, min(timeout, LOOK_EVERY))
             self._drain(sock)
-            bell, rope = os.pipe()
-            try:
-                os.set_blocking(rope, False)
+            bell, rope = socket.socketpair()
+            with bell, rope:
+                rope.setblocking(False)
                 with self.waiting(topics, partial(_ring, rope)) as waiter:
                     self._sit(waiter, sock, bell, timeout)
                 return waiter.topics
-            finally:
-                os.close(bell)
-                os.close(rope)
 
-    def _sit(self, waiter: Waiter, sock: HintSocket, bell: int, timeout: float) -> None:
+    def _sit(self, waiter: Waiter, sock: HintSocket, bell: socket.socket, timeout: float) -> None:
         """Wait for a datagram, or for another thread that has read it, until there is a hint."""
         poll = select.poll()
         poll.register(sock.socket, select.POLLIN)
