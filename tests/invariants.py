@@ -23,7 +23,7 @@ from windlass.store.sql import Query
 
 PENDING = (State.WAITING, State.SCHEDULED, State.QUEUED)
 HELD_FIELDS = ("token", "worker", "lease", "claimed_at", "lease_until", "lease_check_at")
-NEVER_CHANGED = ("seq", "id", "job", "created_at", "max_runtime", "grouped")
+NEVER_CHANGED = ("seq", "id", "job", "created_at", "max_runtime", "grouped", "meta")
 PATCHED = ("payload", "queue", "lane", "priority_key", "max_attempts", "policy", "aging_priority", "keys")
 MOVED = ("priority_key", "aging_priority")
 
@@ -43,6 +43,7 @@ class Closed(NamedTuple):
     started_at: int | None
     finished_at: int
     error: str | None
+    payload: str  # that it ran with: its own, or the run's
 
 
 class Moved(NamedTuple):
@@ -98,7 +99,8 @@ class Occupied(NamedTuple):
 
 TABLES = {
     "runs": f"select {', '.join(Run.__struct_fields__)} from job_runs order by seq",
-    "attempts": f"select {', '.join(Closed._fields)} from job_attempts order by run, n",
+    "attempts": f"select {', '.join(Closed._fields[:-1])}, coalesce(payload, (select j.payload from job_runs j where j.seq = run)) "
+    "from job_attempts order by run, n",
     "journal": f"select {', '.join(Moved._fields)} from job_journal order by run, rev",
     "keys": f"select {', '.join(Kept._fields)} from job_keys order by scope, key",
     "waits": f"select {', '.join(Wait._fields)} from job_waits order by run, predecessor",
@@ -252,7 +254,7 @@ def _state_is_told(run: Run) -> None:
     assert not (started and run.state is State.CLAIMED), f"A7: started, but only claimed: {run}"
     assert run.state not in (State.FAILED, State.QUARANTINED) or run.error is not None, f"failed without an error: {run}"
     assert run.state is not State.SUCCEEDED or run.error is None, f"succeeded with an error: {run}"
-    assert run.state is State.SUCCEEDED or run.output is run.output_hash is None, f"output without success: {run}"
+    assert run.state is State.SUCCEEDED or run.output is run.output_hash is run.output_key is None, f"output without success: {run}"
     assert run.state not in (State.CANCELLING, State.CANCELLED) or run.cancel_asked_at is not None, f"cancelled by nobody: {run}"
 
 

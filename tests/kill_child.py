@@ -197,6 +197,8 @@ def report_in_every_way(life: Life) -> None:
     life(life.engine.beat([Held(run.seq, run.token or "") for run in (good, again, later, bad)], lease=60_000))
     life.succeed(good)
     life.report(again, Fail(token=again.token, error=BOOM, delay=0))
+    life(life.engine.patch(again.id, payload=8))
+    life.ledger.write("P", again.id, 8)
     life.report(later, Snooze(token=later.token, delay=500))
     life.report(bad, Fail(token=bad.token, error=BOOM, retry=False))
     life.create(after=(good.id,))

@@ -91,6 +91,7 @@ class Succeed(Report, frozen=True, kw_only=True):
     name = "succeed"
     output: str | None = None
     output_hash: str | None = None
+    key: str | None = None  # the worker's own name for the result, by which a repeated report is recognised
 
 
 class Fail(Report, frozen=True, kw_only=True):
@@ -270,7 +271,8 @@ def _in_its_lane(run: Run) -> dict[str, Any]:
 
 def succeed(run: Run, cmd: Succeed, now: int) -> Run:
     started_at = run.started_at if run.started_at is not None else run.claimed_at
-    return _end(run, State.SUCCEEDED, now, started_at=started_at, error=None, output=cmd.output, output_hash=cmd.output_hash)
+    result = {"output": cmd.output, "output_hash": cmd.output_hash, "output_key": cmd.key}
+    return _end(run, State.SUCCEEDED, now, started_at=started_at, error=None, **result)
 
 
 _UNHELD: dict[str, Any] = dict.fromkeys(

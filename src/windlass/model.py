@@ -51,10 +51,13 @@ class Failure(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
 
 
 class Solver(Struct, frozen=True):
-    """A program that a run names: its URL, and the SHA-256 of its bytes in hexadecimal."""
+    """A program that a run names: its URL, and the SHA-256 of its bytes in hexadecimal.
+
+    Without a checksum it may be another program at every attempt; workers execute it only if they are set to.
+    """
 
     url: str
-    checksum: str
+    checksum: str | None = None
 
 
 class Policy(Struct, frozen=True, omit_defaults=True):
@@ -244,6 +247,7 @@ class NewRun(Struct, frozen=True):
     schedule: int | None = None
     instant: int | None = None  # only for runs of a schedule
     checked: bool = False  # the payload was checked against the caller's own signature; otherwise the job's schemas are checked
+    meta: dict[str, Any] | None = None  # the caller's own facts about the run, which never change
 
 
 class Created(Struct, frozen=True, gc=False):
@@ -360,6 +364,8 @@ class Run(Struct, frozen=True, gc=False):
     aging_priority: int | None = None  # its priority, if its queue has aging
     grouped: int | None = None  # its group's internal key
     keep: int | None = None  # milliseconds from its end; None: the store's setting
+    meta: str | None = None  # JSON text of an object, as its creation gave it
+    output_key: str | None = None  # the name that the worker gave its output
 
     @property
     def priority(self) -> int:
@@ -408,6 +414,7 @@ class Attempt(Struct, frozen=True):
     started_at: int | None
     finished_at: int | None
     error: Failure | None
+    payload: str | None = None  # JSON text, if it is not the run's: the run was patched after this attempt
 
 
 class Entry(Struct, frozen=True):
@@ -667,6 +674,7 @@ class Limits(Struct, frozen=True):
     """Everything is bounded. Sizes are bytes, times milliseconds."""
 
     payload: int = 256 * 1024
+    meta: int = 4 * 1024
     output: int = 1024 * 1024
     error: int = 16 * 1024
     progress: int = 4 * 1024

@@ -21,9 +21,10 @@ from msgspec.structs import replace
 from tests.harness import KINDS
 from tests.tiers import corners
 from windlass import App, AsyncApp, AsyncHandle, Context, Fail, Handle, Key, State, current
+from windlass.client.port import PARCEL
 from windlass.clock import ManualClock
 from windlass.errors import BadInput, NotFinished, NotFound, Pruned, RunFailed, TooLarge, UnknownJob, WrongState
-from windlass.model import Limits, Run
+from windlass.model import Limits, NewRun, Run
 
 COLOURS: dict[str, type[App | AsyncApp]] = {"plain": App, "async": AsyncApp}
 
@@ -141,6 +142,13 @@ def test_many_are_enqueued_in_slices_and_keep_their_order(w: World) -> None:
     w.work(slots=20)
     assert [w(handle.wait(10)) for handle in handles] == [n + 2 for n in range(35)]
     assert w(w.app.enqueue_many([])) == []
+
+
+def test_slices_for_a_hub_fit_into_a_request_with_their_meta() -> None:
+    news = [NewRun("mail", meta={"a": "x" * 4_000}) for _ in range(5_000)]
+    some = list(App("http://127.0.0.1:9")._slices(news))
+    assert [new for slice_ in some for new in slice_] == news
+    assert all(len(slice_) * 4_000 <= PARCEL for slice_ in some)
 
 
 def test_a_slice_is_whole_or_not_at_all_and_those_before_it_stay(w: World) -> None:
@@ -640,6 +648,13 @@ def test_rerun(w: World) -> None:
     assert (w.get(again).retry_of, again.record.priority) == (handle.id, 3)
     w.work()
     assert w(again.wait(10)) == 3
+
+
+def test_meta(w: World) -> None:
+    handle = w(w.job(add).options(meta={"user": "ann"}).enqueue(1))
+    assert w.get(handle).meta == '{"user":"ann"}'
+    w.work()
+    assert w.get(w(handle.rerun())).meta == '{"user":"ann"}'
 
 
 def test_logs_and_why(w: World) -> None:

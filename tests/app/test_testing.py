@@ -397,6 +397,13 @@ def test_options_are_asserted_through_the_job(queue: InMemory) -> None:
         queue.assert_enqueued(mail.options(key="k"))
 
 
+def test_meta_is_asserted_as_a_whole(queue: InMemory) -> None:
+    mail.options(meta={"user": "ann", "n": 1}).enqueue("ann")
+    queue.assert_enqueued(mail.options(meta={"n": 1, "user": "ann"}), "ann")
+    queue.refute_enqueued(mail.options(meta={"user": "ann"}))
+    queue.refute_enqueued(mail.options(meta={}))
+
+
 def test_the_message_lists_what_there_is_instead(queue: InMemory) -> None:
     mail.enqueue("done")
     queue.drain()

@@ -34,7 +34,7 @@ from windlass.config.settings import SLOTS
 from windlass.engine import Engine
 from windlass.errors import BadInput, WindlassError
 from windlass.machine import Fail, Succeed
-from windlass.model import Failure, LogLine, NewRun, Options, Run, WorkerInfo
+from windlass.model import Failure, LogLine, NewRun, Options, Run, Solver, WorkerInfo
 from windlass.store.base import run_sync
 from windlass.store.records import Held, fault_points
 
@@ -246,6 +246,21 @@ def test_what_a_run_may_say_itself(w: World) -> None:
     assert "key" in again.notes
 
 
+def test_meta_is_one_json_object(w: World) -> None:
+    run = w.get(w("enqueue", "mail", "--meta", '{"user": "ann"}').strip())
+    assert run.meta == '{"user":"ann"}'
+    assert '{"user": "ann"}' in w("show", run.id)
+    assert w.json("show", run.id)["meta"] == {"user": "ann"}
+    assert "meta" in w("enqueue", "mail", "--meta", "{ann}", exits=codes.USAGE).notes
+    assert "meta must be a JSON object" in w("enqueue", "mail", "--meta", "[1]", exits=codes.USAGE).notes
+
+
+def test_a_program_may_be_named_without_a_checksum_but_not_by_a_checksum_alone(w: World) -> None:
+    made = w.get(w("enqueue", "mail", "--solver-url", "https://example.com/x").strip())
+    assert made.policy.solver == Solver("https://example.com/x")
+    assert "names no program" in w("enqueue", "mail", "--solver-checksum", "a" * 64, exits=codes.USAGE).notes
+
+
 def test_later(w: World) -> None:
     before = w.clock.now()
     delayed = w.get(w("enqueue", "mail", "--delay", "1h30m").strip())
@@ -327,6 +342,20 @@ def test_filters_without_an_index_are_refused_with_those_there_are(w: World) -> 
 
 def test_watching_needs_a_terminal(w: World) -> None:
     assert "terminal" in w("runs", "--watch", exits=codes.USAGE).notes
+
+
+def test_attempts_show_what_they_ran_with_and_are_rerun_with_it(w: World) -> None:
+    run_sync(w.engine.define("twice", options=Options(backoff=(0,), max_attempts=2)))
+    run_id = w.create("twice", payload={"to": "ann"})
+    w.fail(w.started(), Failure("smtp", "no route"))
+    assert "payload" not in w("show", run_id).partition("Attempts")[2]
+    run_sync(w.engine.patch(run_id, payload={"to": "bob"}))
+    assert '{"to": "ann"}' in w("show", run_id).partition("Attempts")[2]
+    assert [attempt.get("payload") for attempt in w.json("show", run_id)["attempts"]] == [{"to": "ann"}, None]
+    w("rerun", run_id, exits=codes.CONFLICT)
+    again = w.get(w("rerun", run_id, "--attempt", "1").strip())
+    assert (again.payload, again.retry_of) == ('{"to":"ann"}', run_id)
+    w("rerun", run_id, "--attempt", "3", exits=codes.NOT_FOUND)
 
 
 def test_show_knows_everything_but_the_token(w: World) -> None:

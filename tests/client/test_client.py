@@ -143,6 +143,8 @@ async def _story(verbs: Any, port: Any, leap: Callable[[int], None]) -> list[Any
     await ask(verbs.cancel(third.id))
     await ask(verbs.rerun(runs[0].id))
     await ask(verbs.rerun(runs[1].id))
+    await ask(verbs.rerun(runs[1].id, attempt=1))
+    await ask(verbs.rerun(runs[1].id, attempt=9))
     await ask(verbs.schedule("nightly", "mail", cron="0 3 * * *", zone="Europe/Paris", payload={"to": "all"}, missed="all", max_missed=5))
     await ask(verbs.schedule("poll/1", "mail", every="15m", overlap="skip", jitter=10, enabled=False, by_code=True))
     await ask(verbs.schedule("bad", "mail", cron="nonsense"))

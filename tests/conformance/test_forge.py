@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.conformance import FORGE, FORGE_LEASE, IN_STATE, SHARED, at_once, begun, crowd, late, unchanged
 from tests.harness import Harness, token
 from tests.tiers import long
-from windlass.errors import LeaseLost, WindlassError, WrongState
+from windlass.errors import BadInput, LeaseLost, WindlassError, WrongState
 from windlass.machine import Fail, Succeed
 from windlass.model import Failure, NewRun, Options, Run, State
 from windlass.store.records import Held
@@ -159,6 +159,43 @@ def test_F8_another_result_is_refused(h: Harness) -> None:
         with unchanged(h), pytest.raises(WindlassError) as refused:
             h.report(run, other)
         assert refused.value.status == 409
+
+
+def test_F8_the_key_of_a_result_is_stored_with_it_and_known_from_any_worker(h: Harness) -> None:
+    h.define(**FORGE)
+    h.create()
+    run = begin(h)
+    h.report(run, Succeed(token=run.token, output='"42"', output_hash="sha256-a", key="result-1"))
+    assert h.get(run.id).output_key == "result-1"
+    for again in (
+        Succeed(token=run.token, output='"43"', output_hash="sha256-b", key="result-1"),
+        Succeed(token=h.clock.nonce(), output=None, key="result-1"),
+        Succeed(token=run.token, output='"42"', key="result-2"),
+    ):
+        with unchanged(h):
+            receipt = h.report(run, again)
+        assert (receipt.run, receipt.state, receipt.repeated) == (run.id, State.SUCCEEDED, True)
+    with unchanged(h), pytest.raises(WindlassError) as refused:
+        h.report(run, Succeed(token=run.token, output='"43"', key="result-2"))
+    assert refused.value.status == 409
+
+
+def test_F8_a_result_without_a_key_is_not_known_by_one(h: Harness) -> None:
+    h.define(**FORGE)
+    h.create()
+    run = begin(h)
+    h.report(run, Succeed(token=run.token, output='"42"'))
+    with unchanged(h), pytest.raises(WindlassError):
+        h.report(run, Succeed(token=run.token, output='"43"', key="result-1"))
+
+
+@pytest.mark.parametrize("key", ["", "x" * 129, "a\0b"])
+def test_F8_a_key_that_is_none_ends_nothing(h: Harness, key: str) -> None:
+    h.define(**FORGE)
+    h.create()
+    run = begin(h)
+    with unchanged(h), pytest.raises(BadInput, match="The output's key"):
+        h.report(run, Succeed(token=run.token, output='"42"', key=key))
 
 
 def test_F10_a_failure_with_attempts_left_makes_it_claimable_at_once(h: Harness) -> None:

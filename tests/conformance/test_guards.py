@@ -364,6 +364,28 @@ def test_G12_a_failed_run_can_always_be_run_again_by_hand_with_its_own_snapshot(
     assert (h.get(third).retry_of, h.get(again).retry_of, h.get(run_id).state) == (again, run_id, State.FAILED)
 
 
+def test_G12_a_failed_attempt_is_run_again_beside_the_retry_that_is_planned(h: Harness) -> None:
+    h.define(backoff=(60_000,))
+    run_id = h.create(payload={"topic": "old"})
+    h.fail(h.claimed())
+    before = h.get(run_id)
+    beside = h.get(h(h.engine.rerun(run_id, attempt=1)).id)
+    assert (payload.decode(beside.payload), beside.retry_of, beside.state) == ({"topic": "old"}, run_id, State.QUEUED)
+    assert h.get(run_id) == before
+
+
+def test_G40_an_ended_job_shows_the_params_it_ran_with_and_a_manual_retry_of_it_starts_from_them(h: Harness) -> None:
+    h.define(backoff=(0,))
+    run_id = h.create(payload={"topic": "old"})
+    h.fail(h.claimed())
+    h(h.engine.patch(run_id, payload={"topic": "new"}))
+    first, second = h(h.engine.attempts(run_id))
+    assert (first.payload, second.payload) == ('{"topic":"old"}', None)
+    assert payload.decode(h.claimed().payload) == {"topic": "new"}
+    again = h.get(h(h.engine.rerun(run_id, attempt=1)).id)
+    assert (payload.decode(again.payload), again.retry_of) == ({"topic": "old"}, first.id)
+
+
 @pytest.mark.parametrize("state", [*WAITS, *LIVE])
 def test_G12_what_has_not_ended_cannot_be_run_again(h: Harness, state: State) -> None:
     run = IN_STATE[state](h)

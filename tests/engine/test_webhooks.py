@@ -817,7 +817,8 @@ def a_run(**fields: Any) -> Run:
 
 
 def test_G22_the_body_tells_the_change_and_the_run_as_the_api_does() -> None:
-    run = a_run(output='{"a":[1]}')
+    run = a_run(output='{"a":[1]}', meta='{"user":"ann"}')
+    assert RUN.show(run).meta is not None
     body = json.loads(body_of(entry(queue="slow", worker="w"), End(run)))
     assert body["data"].pop("full") == json.loads(msgspec.json.encode(RUN.show(run)))
     assert body == {

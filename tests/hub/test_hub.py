@@ -213,6 +213,36 @@ def test_L9_to_retry_by_hand_is_a_new_run_and_the_old_one_stays_failed(desk: Hub
     desk.refused("POST", f"/runs/{made['id']}/rerun", None, 409, "wrong_state")
 
 
+def test_G40_an_attempt_is_rerun_with_the_payload_it_ran_with(desk: HubDesk) -> None:
+    old = desk.create(payload={"n": 1}, meta={"user": "ann"}, options={"max_attempts": 2, "backoff": [0]})
+    desk.fail(desk.claimed())
+    desk.ask("PATCH", f"/runs/{old}", {"payload": {"n": 2}})
+    first, second = desk.ask("GET", f"/runs/{old}/attempts")["attempts"]
+    assert (first["payload"], "payload" in second) == ({"n": 1}, False)
+    desk.refused("POST", f"/runs/{old}/rerun", None, 409, "wrong_state")
+    desk.refused("POST", f"/runs/{second['id']}/rerun", None, 409, "wrong_state")
+    made = desk.ask("POST", f"/runs/{old}/rerun?attempt=1", None, 202, idempotency_key="k")["run"]
+    assert (made["payload"], made["retry_of"], made["meta"]) == ({"n": 1}, first["id"], {"user": "ann"})
+    assert desk.ask("POST", f"/runs/{old}/rerun?attempt=1", None, 202, idempotency_key="k")["id"] == made["id"]
+    desk.refused("POST", f"/runs/{old}/rerun?attempt=0", None, 400, "bad_input")
+    desk.refused("POST", f"/runs/{old}/rerun?attempt=3", None, 404, "not_found")
+    desk.ask("POST", f"/runs/{old}/cancel")
+    desk.refused("POST", f"/runs/{old}/rerun?attempt=2", None, 409, "conflict", idempotency_key="k")
+
+
+def test_meta_is_kept_as_it_was_sent(desk: HubDesk) -> None:
+    run_id = desk.create(meta={"user": "ann", "deep": [{"é": None}]})
+    assert desk.get(run_id)["meta"] == {"user": "ann", "deep": [{"é": None}]}
+    assert desk.get(desk.create())["meta"] is None
+    assert desk.get(desk.create(meta=None))["meta"] is None
+    batch = desk.ask("POST", "/runs/batch", {"runs": [{"job": "mail", "meta": {"n": n}} for n in range(2)]}, 202)
+    assert [desk.get(one["id"])["meta"] for one in batch["runs"]] == [{"n": 0}, {"n": 1}]
+    group = desk.ask("POST", "/groups", {"members": [{"job": "mail", "meta": {"n": 7}}]}, 202)
+    assert [one["meta"] for one in desk.ask("GET", f"/groups/{group['id']}/runs")["runs"]] == [{"n": 7}]
+    desk.refused("POST", "/runs", {"job": "mail", "meta": [1]}, 400, "bad_input")
+    desk.refused("POST", "/runs", {"job": "mail", "meta": {"a": "x" * 4_096}}, 413, "too_large")
+
+
 def test_L11_log_lines_are_read_unchanged_after_the_end(desk: HubDesk) -> None:
     run_id = desk.create()
     run = desk.claimed()

@@ -95,6 +95,7 @@ WITH_PROGRAM: list[tuple[str, str, Any]] = [
     ("PUT", "/jobs/new", _OPTIONS),
     ("PUT", "/schedules/new", EVERY | _OPTIONS),
     ("POST", "/runs", {"job": "mail"} | _OPTIONS),
+    ("POST", "/runs", {"job": "mail", "options": {"solver": {"url": PROGRAM["url"]}}}),
     ("POST", "/runs/batch", {"runs": [{"job": "mail"}, {"job": "mail"} | _OPTIONS]}),
     ("POST", "/groups", {"members": [{"job": "mail"} | _OPTIONS]}),
     ("POST", "/groups", {"members": [{"job": "mail"}], "callback": {"job": "mail"} | _OPTIONS}),

@@ -158,7 +158,11 @@ def _ended(draw: Callable[..., Any], run: Run, tokens: Any) -> Run:
         return replace(run, cancel_asked_at=draw(times))
     if run.state is State.SUCCEEDED:
         return replace(
-            run, started_at=run.started_at or run.claimed_at, output=draw(st.none() | words), output_hash=draw(st.none() | words)
+            run,
+            started_at=run.started_at or run.claimed_at,
+            output=draw(st.none() | words),
+            output_hash=draw(st.none() | words),
+            output_key=draw(st.none() | words),
         )
     return run
 
@@ -169,7 +173,7 @@ commands: dict[type[Command], st.SearchStrategy[Command]] = {
     Claim: st.builds(Claim, grant=st.just("new"), worker=words, lease=lengths, slot=st.sampled_from([None, 0])),
     Start: st.builds(Start),
     Beat: st.builds(Beat, lease=lengths, progress=st.none() | words),
-    Succeed: st.builds(Succeed, output=st.none() | words, output_hash=st.none() | words),
+    Succeed: st.builds(Succeed, output=st.none() | words, output_hash=st.none() | words, key=st.none() | words),
     Fail: st.builds(Fail, error=errors, retry=st.booleans(), delay=st.none() | durations, chance=chances, next_id=st.just("next")),
     Snooze: st.builds(Snooze, delay=durations, next_id=st.just("next")),
     Requeue: st.builds(Requeue, begun=st.booleans(), next_id=st.just("next")),
@@ -434,7 +438,8 @@ def test_a_run_that_is_being_cancelled_ends_cancelled_and_keeps_nothing_of_a_rep
     after = stepped(run, cmd, now)
     if isinstance(after, Run) and not isinstance(cmd, Beat):
         assert after.state is State.CANCELLED
-        assert (after.output, after.output_hash, after.error, after.failures) == (run.output, run.output_hash, run.error, run.failures)
+        results = [(each.output, each.output_hash, each.output_key, each.error, each.failures) for each in (run, after)]
+        assert results[0] == results[1]
 
 
 @given(runs(State.CLAIMED, State.RUNNING), bad_ends, times)

@@ -105,9 +105,11 @@ class Doc:
     error: str | None = None
     output: str | None = None
     digest: str | None = None
+    name: str | None = None  # of the output
+    meta: str | None = None
     progress: str | None = None
     entries: list[tuple[str, str, int, str | None]] = field(default_factory=list)  # move, state, attempt, worker
-    closed: list[tuple[Any, ...]] = field(default_factory=list)  # outcome, answer, worker, token, claimed, started, finished, error
+    closed: list[tuple[Any, ...]] = field(default_factory=list)  # outcome, answer, worker, token, claimed ... error, payload
     said: dict[str, tuple[Any, str]] = field(default_factory=dict)  # by token: the report that ended the attempt, and its answer
     lines: dict[tuple[int, int], str] = field(default_factory=dict)
     refused: tuple[int, int, int] | None = None  # which attempt was refused last, since when, and how often in a row
@@ -281,6 +283,7 @@ class Model:
             policy=Policy(**{name: options[name] for name in Policy.__struct_fields__ if name in options}),
             after=sorted(set(new.after)),
             rule=new.after_end,
+            meta=None if new.meta is None else msgspec.json.encode(new.meta).decode(),
         )
         self._rank(doc, -doc.priority_key, self.aging.get(doc.queue))
         return doc
@@ -300,12 +303,18 @@ class Model:
             self.supplies.setdefault(use.resource, Supply())  # one at a time, until somebody says otherwise
         self._note(doc, "create")
 
-    def rerun(self, run: str, answer: Created | None, now: int) -> Created:
+    def rerun(self, run: str, attempt: int | None, answer: Created | None, now: int) -> Created:
         old = self.get(run)
-        if not old.ended:
+        if attempt is not None and attempt > old.attempt:
+            raise Refused(NotFound)
+        closed = old.closed[attempt - 1] if attempt is not None and attempt < old.attempt else None
+        if not old.ended and (closed is None or closed[0] == "returned"):
             raise Refused(WrongState)
         assert answer is not None, "the engine refused what it must rerun"
-        self._add(self._again_from(old, answer.id, now, 0))
+        doc = self._again_from(old, answer.id, now, 0)
+        if attempt is not None and closed is not None:
+            doc.retry_of, doc.payload = old.ids[attempt - 1], closed[-1]
+        self._add(doc)
         return Created(answer.id, created=True)
 
     def _again_from(self, old: Doc, run: str, now: int, index: int) -> Doc:
@@ -321,6 +330,7 @@ class Model:
             "max_runtime",
             "policy",
             "aging_priority",
+            "meta",
         )
         kept = {name: getattr(old, name) for name in names}
         place = position(now - old.head_start, index)
@@ -625,7 +635,7 @@ class Model:
         if not isinstance(report, Snooze | Requeue):
             doc.started_at = doc.claimed_at if doc.started_at is None else doc.started_at
         if isinstance(report, Succeed):
-            doc.output, doc.digest, doc.error = report.output, report.output_hash, None
+            doc.output, doc.digest, doc.name, doc.error = report.output, report.output_hash, report.key, None
             self._end(doc, "succeeded", now, "succeed")
         elif isinstance(report, Fail):
             self._fail(doc, report.error.code, now, "fail", report.delay, final=not report.retry)
@@ -673,7 +683,7 @@ class Model:
         started_at = doc.started_at if outcome == "lapsed" or doc.started_at is not None else doc.claimed_at
         finished_at = max(now, doc.claimed_at or 0, started_at or 0)
         error = refused if outcome == "returned" else doc.error
-        doc.closed.append((outcome, doc.state, doc.worker, doc.token, doc.claimed_at, started_at, finished_at, error))
+        doc.closed.append((outcome, doc.state, doc.worker, doc.token, doc.claimed_at, started_at, finished_at, error, doc.payload))
         self._note(doc, move)
         doc.attempt += 1
         self._let_go(doc)
@@ -1003,7 +1013,7 @@ def _said(options: Options) -> dict[str, Any]:
 
 def _content(new: NewRun) -> Any:
     """What a creation asks for, without the name it asks under."""
-    return new.job, new.payload, new.options, new.due_at, new.after, new.after_end
+    return new.job, new.payload, new.options, new.due_at, new.after, new.after_end, new.meta
 
 
 def _lane(doc: Doc) -> Any:
@@ -1046,13 +1056,15 @@ def _unbegun(report: Report) -> bool:
 
 
 def _equal(doc: Doc, report: Succeed) -> bool:
+    if report.key is not None and doc.name == report.key:
+        return True
     return doc.digest == report.output_hash if doc.digest and report.output_hash else doc.output == report.output
 
 
 _COMPARED = (
     "job", "queue", "priority_key", "position", "due_at", "created_at", "max_attempts", "max_runtime", "policy", "attempt", "failures",
     "requeues", "token", "worker", "lease", "claimed_at", "started_at", "lease_until", "lease_check_at", "cancel_asked_at", "finished_at",
-    "reason", "output", "progress", "aging_priority",
+    "reason", "output", "progress", "aging_priority", "meta",
 )  # fmt: skip
 
 
@@ -1060,14 +1072,16 @@ def _row(row: Any) -> dict[str, Any]:
     known = {name: getattr(row, name) for name in _COMPARED}
     error = None if row.error is None else row.error.code
     payload = msgspec.json.decode(row.payload)
-    return known | {"state": row.state.value, "alone": row.slot == 0, "error": error, "digest": row.output_hash, "payload": payload}
+    result = {"digest": row.output_hash, "name": row.output_key}
+    return known | result | {"state": row.state.value, "alone": row.slot == 0, "error": error, "payload": payload}
 
 
 def _expected(doc: Doc) -> dict[str, Any]:
-    names = (*_COMPARED, "state", "alone", "error", "digest", "payload")
+    names = (*_COMPARED, "state", "alone", "error", "digest", "name", "payload")
     return {name: getattr(doc, name) for name in names}
 
 
 def _closed(item: Any) -> tuple[Any, ...]:
     error = None if item.error is None else msgspec.json.decode(item.error)["code"]
-    return item.outcome, item.answer, item.worker, item.token, item.claimed_at, item.started_at, item.finished_at, error
+    payload = msgspec.json.decode(item.payload)
+    return item.outcome, item.answer, item.worker, item.token, item.claimed_at, item.started_at, item.finished_at, error, payload

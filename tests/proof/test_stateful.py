@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -80,12 +81,18 @@ items = st.tuples(
     st.just(Options()) | options,
     st.sampled_from([None, None, None, -50, 900, 20_000]),
     st.sampled_from([False, False, True]).flatmap(lambda some: keys if some else st.none()),
+    st.sampled_from([None, None, {"user": "ann"}]),
 )
 waits = st.sampled_from([(), (), (), (0,), (0, 1), (5,)])
 ends = st.sampled_from(["success", "any"])
 failures = st.sampled_from([Failure("boom", "it broke"), Failure("bang", "it broke", "in two")])
 reports: st.SearchStrategy[Report] = st.one_of(
-    st.builds(Succeed, output=st.sampled_from([None, "1", '"x"']), output_hash=st.sampled_from([None, None, "h1"])),
+    st.builds(
+        Succeed,
+        output=st.sampled_from([None, "1", '"x"']),
+        output_hash=st.sampled_from([None, None, "h1"]),
+        key=st.sampled_from([None, None, "k1"]),
+    ),
     st.builds(Fail, error=failures, retry=st.sampled_from([True, True, True, False]), delay=st.sampled_from([None, None, 0, 3_000])),
     st.builds(Snooze, delay=st.sampled_from([0, 4_000])),
     st.builds(Requeue, begun=st.sampled_from([True, True, False])),
@@ -355,8 +362,10 @@ class EngineMachine(RuleBasedStateMachine):
     def create_many(self, items: list[Any], waits: tuple[int, ...], after_end: Any, trouble: str | None, deed: str | None) -> None:
         after = self._after(waits)
         news = [
-            NewRun(job, payload, given, None if offset is None else self.now + offset, key, after if index == 0 else (), after_end)
-            for index, (job, payload, given, offset, key) in enumerate(items)
+            NewRun(
+                job, payload, given, None if offset is None else self.now + offset, key, after if index == 0 else (), after_end, meta=meta
+            )
+            for index, (job, payload, given, offset, key, meta) in enumerate(items)
         ]
         self._create(news, trouble, deed)
 
@@ -387,13 +396,20 @@ class EngineMachine(RuleBasedStateMachine):
         self.ids += new
         self.observer.promise(new)
 
-    def _rerun(self, run: str, trouble: str | None) -> None:
-        answer = self.ask(self.here.engine.rerun(run), "create", trouble)
+    def _rerun(self, run: str, attempt: int | None, trouble: str | None) -> None:
+        answer = self.ask(self._rerun_of(run, attempt), "create", trouble)
         made = None if isinstance(answer, WindlassError) else answer
-        expected = self.judge(answer, lambda: self.model.rerun(run, made, self.now), trouble)
+        expected = self.judge(answer, lambda: self.model.rerun(run, attempt, made, self.now), trouble)
         if expected is not None:
             assert answer == expected
             self._made([answer])
+
+    def _rerun_of(self, run: str, attempt: int | None) -> Coroutine[Any, Any, Created]:
+        """The run, or one attempt: by its own id where it has one that is not the run's."""
+        doc = self.model.runs.get(run)
+        if doc is None or attempt is None or not 1 < attempt <= doc.attempt:
+            return self.here.engine.rerun(run, attempt=attempt)
+        return self.here.engine.rerun(doc.ids[attempt - 1])
 
     # Workers
 
@@ -572,17 +588,18 @@ class EngineMachine(RuleBasedStateMachine):
         what=st.sampled_from(["cancel", "cancel", "skip", "rerun"]),
         number=picks,
         reason=st.sampled_from([None, "changed my mind"]),
+        attempt=st.sampled_from([None, None, 1, 2, 3]),
         trouble=troubles,
         deed=deeds,
     )
-    def edit(self, what: str, number: int, reason: str | None, trouble: str | None, deed: str | None) -> None:
+    def edit(self, what: str, number: int, reason: str | None, attempt: int | None, trouble: str | None, deed: str | None) -> None:
         run, trouble = self.pick(number), trouble if deed is None else None
         if what == "cancel":
             self._cancel(run, reason, trouble, deed)
         elif what == "skip":
             self._skip(run, trouble, deed)
         else:
-            self._rerun(run, trouble)
+            self._rerun(run, attempt, trouble)
 
     def _cancel(self, run: str, reason: str | None, trouble: str | None, deed: str | None) -> None:
         answer = self.ask(self.here.engine.cancel(run, reason=reason), "cancel", trouble, deed, "write_back", run)
@@ -818,6 +835,9 @@ class EngineMachine(RuleBasedStateMachine):
         assert [item.n for item in attempts] == list(range(1, doc.attempt + 1))
         assert [item.outcome for item in attempts] == [*(item[0] for item in doc.closed), doc.state]
         assert [item.id for item in attempts] == doc.ids
+        own = self.observer.last.by_id()[run].payload
+        payloads = [msgspec.json.decode(own if item.payload is None else item.payload) for item in attempts]
+        assert payloads == [*(item[-1] for item in doc.closed), doc.payload]
         assert [self.ask(engine.get(item.id)).id for item in attempts] == [run] * len(attempts)
         lines = self.ask(engine.lines(run))
         assert [((line.attempt, line.n), line.text) for line in lines] == sorted(doc.lines.items())

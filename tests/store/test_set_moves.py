@@ -46,6 +46,7 @@ from windlass.store.creation import Creation, Kind, NewRow
 from windlass.store.records import Change, Held, Ready, Records, Written
 from windlass.store.records.claims import ClaimStamp, ClaimTerms, Head, Scan
 from windlass.store.records.limiters import Usage, within
+from windlass.store.records.work import SuccessRow
 from windlass.store.rows import error_text, policy_text
 
 NOBODY = Beat(token="nobody's", lease=1)
@@ -55,6 +56,9 @@ COLUMNS = (*Run.__struct_fields__, "mark")
 OWN = {
     **CLEAR,
     "put_run": f"insert into job_runs ({', '.join(COLUMNS)}) values ({', '.join(f':{name}' for name in COLUMNS)})",
+    "put_attempt": "insert into job_attempts (run, n, id, outcome, answer, finished_at, payload) "
+    "values (:run, :n, :id, 'failed', 'queued', 1, :payload)",
+    "own_payloads": "select run, n, payload from job_attempts order by run, n",
     "put_wait": "insert into job_waits (run, predecessor, rule) values (:run, :predecessor, :rule)",
     "put_key": "insert into job_keys (scope, key, run, unfinished, until) values ('claim', :key, :run, 0, :until)",
     "put_limiter": "insert into job_limiters (key, resource, wake_at, used_at) values (:key, :resource, null, 0)",
@@ -179,7 +183,7 @@ class New(NamedTuple):
     due_at: int | None
     waits: bool
     kind: tuple[Any, ...]  # job, max_runtime, policy, retry_of, keep
-    own: tuple[Any, ...]  # payload, schedule, instant, keys
+    own: tuple[Any, ...]  # payload, schedule, instant, keys, meta
 
 
 news = st.builds(
@@ -187,7 +191,7 @@ news = st.builds(
     st.none() | times,
     st.booleans(),
     st.tuples(words, st.none() | lengths, st.sampled_from([Policy(), Policy(grace=1)]), st.none() | words, st.none() | lengths),
-    st.tuples(st.sampled_from(["{}", '"é"']), st.none() | st.integers(1, 9), st.none() | times, st.none() | words),
+    st.tuples(st.sampled_from(["{}", '"é"']), st.none() | st.integers(1, 9), st.none() | times, st.none() | words, st.none() | words),
 )
 
 
@@ -198,15 +202,16 @@ def test_create(table: Table, asked: list[New], aging_priority: int | None, now:
     table.fill([])
     rows: dict[Kind, list[NewRow]] = defaultdict(list)
     expected = {}
-    for index, (due_at, waits, (job, max_runtime, policy, retry_of, keep), (payload, schedule, instant, keys)) in enumerate(asked):
+    for index, (due_at, waits, (job, max_runtime, policy, retry_of, keep), own) in enumerate(asked):
         state, due, position = begin(now, due_at, waits=waits, index=index, head_start=aging_priority or 0)
+        payload, schedule, instant, keys, meta = own
         common = (job, "mail", 2, -1, 3, max_runtime, policy_text(policy), retry_of)
         kind = Kind(state.value, *common, aging_priority=aging_priority, keep=keep)
-        rows[kind].append(NewRow(f"run{index}", position, due, payload, schedule=schedule, instant=instant, keys=keys))
+        rows[kind].append(NewRow(f"run{index}", position, due, payload, schedule=schedule, instant=instant, keys=keys, meta=meta))
         expected[f"run{index}"] = Run(
             seq=0, id=f"run{index}", rev=1, state=state, job=job, queue="mail", lane=2, priority_key=-1, position=position, payload=payload,
             due_at=due, created_at=now, max_attempts=3, max_runtime=max_runtime, policy=policy, retry_of=retry_of, schedule=schedule,
-            instant=instant, keys=keys, aging_priority=aging_priority, keep=keep,
+            instant=instant, keys=keys, aging_priority=aging_priority, keep=keep, meta=meta,
         )  # fmt: skip
     run_sync(table.records.creations.create(Creation(now, list(expected), rows), MARK))
     found = table.read()
@@ -490,7 +495,7 @@ def test_unpark(table: Table, case: tuple[list[Run], list[tuple[str, int, str, i
         return
     if how == "succeed":
         commands: dict[int, Command] = {run.seq: Succeed(token=run.token, output="1") for run in live}
-        done = [(run.seq, run.token or "", "1", None) for run in live]
+        done = [SuccessRow(run.seq, run.token or "", "1") for run in live]
         written = run_sync(table.records.work.succeed(done, MARK, FOLLOW, now, limited=True))
     else:
         commands = {
@@ -551,17 +556,18 @@ def test_beat(table: Table, case: tuple[list[Run], list[Held]], lease: int, text
 
 
 @examples
-@given(held(), st.none() | words, st.none() | words, times)
-def test_succeed(table: Table, case: tuple[list[Run], list[Held]], output: str | None, digest: str | None, now: int) -> None:
+@given(held(), st.tuples(*[st.none() | words] * 3), times)
+def test_succeed(table: Table, case: tuple[list[Run], list[Held]], result: tuple[str | None, ...], now: int) -> None:
     rows, items = case
     table.fill(rows)
     # A run that is being cancelled is confirmed, one by one; the set move leaves it alone.
     stopping = {run.seq for run in rows if run.state is State.CANCELLING}
+    output, digest, key = result
     asked: dict[int, Command] = {
-        item.seq: Succeed(token=item.token, output=output, output_hash=digest) for item in items if item.seq not in stopping
+        item.seq: Succeed(token=item.token, output=output, output_hash=digest, key=key) for item in items if item.seq not in stopping
     }
     expected, moved = after_each(rows, asked, now)
-    done = [(item.seq, item.token, output, digest) for item in items]
+    done = [SuccessRow(item.seq, item.token, *result) for item in items]
     assert run_sync(table.records.work.succeed(done, MARK, FOLLOW, now, limited=False)) == Written({run.seq for run in moved}, [])
     table.expect(expected, entries(moved, expected, "succeed", now))
 
@@ -694,6 +700,7 @@ def _attempt(run: Run, after: Run, cmd: Command, now: int) -> Closed:
         started_at=started_at,
         finished_at=max(now, run.claimed_at or 0, started_at or 0),
         error=None if isinstance(cmd, Snooze | Requeue) else error_text(after.error),
+        payload=run.payload,
     )
 
 
@@ -723,8 +730,11 @@ def test_write_back(table: Table, case: tuple[list[Run], dict[int, tuple[Run, Co
 @examples
 @given(changes(Patch))
 def test_patch(table: Table, case: tuple[list[Run], dict[int, tuple[Run, Command]], int]) -> None:
+    """A patch changes the run as `step` does, and no payload that a closed attempt ran with."""
     rows, asked, now = case
     table.fill(rows)
+    own = put_closed(table, rows)
+    attempts = table.read().attempts
     expected, journal = {run.seq: run for run in rows}, set()
     for run in rows:
         if run.seq not in asked:
@@ -735,7 +745,19 @@ def test_patch(table: Table, case: tuple[list[Run], dict[int, tuple[Run, Command
         if written:
             expected[run.seq] = step(run, cmd, now)
             journal.add(_entry(run, expected[run.seq], "patch", now))
-    table.expect(expected, journal)
+    assert table.expect(expected, journal).attempts == attempts
+    changed = {run.seq: run.payload for run in rows if expected[run.seq].payload != run.payload}
+    kept = [(seq, n, changed.get(seq) if payload is None else payload) for seq, n, payload in own]
+    assert run_sync(table.store.batch("read", [Statement("own_payloads")]))[0] == kept
+
+
+def put_closed(table: Table, rows: Sequence[Run]) -> list[tuple[int, int, str | None]]:
+    """The closed attempts of these runs, the first ones of some with a payload of their own."""
+    own = [(run.seq, n, '"own"' if n < run.seq else None) for run in rows for n in range(1, run.attempt)]
+    put = [Statement("put_attempt", {"run": seq, "n": n, "id": f"{seq}-{n}", "payload": payload}) for seq, n, payload in own]
+    if put:
+        run_sync(table.store.batch("put", put))
+    return own
 
 
 # What waits for runs that end
@@ -818,7 +840,7 @@ def _ends(current: dict[int, Run], chosen: dict[int, int], succeeds: bool) -> di
 
 def _end(table: Table, current: dict[int, Run], ends: dict[int, Command], mark: str, now: int) -> Written:
     if all(isinstance(cmd, Succeed) for cmd in ends.values()):
-        done = [(seq, current[seq].token or "", cmd.output, None) for seq, cmd in ends.items() if isinstance(cmd, Succeed)]
+        done = [SuccessRow(seq, current[seq].token or "", cmd.output) for seq, cmd in ends.items() if isinstance(cmd, Succeed)]
         return run_sync(table.records.work.succeed(done, MARK + mark, FOLLOW + mark, now, limited=False))
     written = [Change(current[seq], step(current[seq], cmd, now), cmd.name) for seq, cmd in ends.items()]
     return run_sync(table.records.work.write_back("report", written, MARK + mark, FOLLOW + mark, now, limited=False))

@@ -74,12 +74,14 @@ def _migrated(where: str, folder: Path, request: pytest.FixtureRequest) -> tuple
 OLD = {
     "old_job": "insert into jobs (name, handler, payload, options, rev, created_at, updated_at) values ('job', 'job', '{}', '{}', 1, 1, 1)",
     "old_lane": "insert into job_lanes (queue, job, requires) values ('default', 'job', '')",
-    "old_run": "insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts)"
-    " values (:id, 1, 'queued', 'job', 'default', 1, 0, :n, '{}', 1, 1, 3)",
+    "old_run": "insert into job_runs (id, rev, state, job, queue, lane, {rank}, position, payload, due_at, created_at, max_attempts)"
+    " values (:id, 1, 'queued', 'job', 'default', 1, 0, :n, '{{}}', 1, 1, 3)",
     "old_entry": "insert into job_journal (run, rev, at, move, state, attempt)"
     " select seq, 1, 1, 'create', 'queued', 1 from job_runs where id = :id",
 }
 """What the first version wrote, and every later one could read."""
+RENAMED = 21
+"""The step that called the column `band` `priority_key`."""
 
 
 @pytest.mark.parametrize(("where", "version"), corners(("file", "postgres"), range(1, len(sql.migrations("sqlite")))))
@@ -88,7 +90,8 @@ def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(
 ) -> None:
     opened, migrate = _migrated(where, tmp_path, request)
     dialect = "sqlite" if where == "file" else "postgres"
-    old = opened(steps=sql.migrations(dialect)[:version], queries=with_tables(dialect, **OLD))
+    put = OLD | {"old_run": OLD["old_run"].format(rank="band" if version < RENAMED else "priority_key")}
+    old = opened(steps=sql.migrations(dialect)[:version], queries=with_tables(dialect, **put))
     created = [f"run-{n}" for n in range(3)]
     runs = [Statement(name, {"id": run, "n": n}) for n, run in enumerate(created) for name in ("old_run", "old_entry")]
     run_sync(old.batch("put", [Statement("old_job"), Statement("old_lane"), *runs]))
@@ -98,7 +101,7 @@ def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(
     newest = len(sql.migrations("sqlite"))
     assert migrate() == (version, newest)
     assert migrate() == (newest, newest)
-    store = opened(queries=with_tables(dialect, **OLD))
+    store = opened(queries=with_tables(dialect, **put))
     with pytest.raises(Conflict):  # a revision of a run is journaled once
         run_sync(store.batch("put", [Statement("old_entry", {"id": created[0]})]))
     engine = Engine(store, ManualClock())

@@ -29,6 +29,8 @@ from msgspec.structs import replace
 from tests.tiers import long
 from tests.workers import DEADLINE, Gate, ended, in_state, until, working
 from windlass import App, Handle, State
+from windlass.config.opening import solvers_of
+from windlass.config.settings import Settings
 from windlass.egress import Egress
 from windlass.errors import BadInput
 from windlass.machine import Fail, Report, Succeed
@@ -54,6 +56,12 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: Any) -> None: ...  # a client that went away
+
+
+class Offered(Solver, frozen=True):
+    """A program with its checksum."""
+
+    checksum: str = ""
 
 
 class Files:
@@ -83,9 +91,9 @@ class Files:
         self._server = _Server(("127.0.0.1", 0), Answer)
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def offer(self, program: bytes, path: str = "/solver") -> Solver:
+    def offer(self, program: bytes, path: str = "/solver") -> Offered:
         self.files[path] = program
-        return Solver(f"{self.address}{path}", sha(program))
+        return Offered(f"{self.address}{path}", sha(program))
 
     def __enter__(self) -> Files:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -126,7 +134,9 @@ def app() -> App:
 
 def asked(app: App, solver: Solver, payload: Any = None, **options: Any) -> Handle[Any]:
     """A run that brings a program along."""
-    return app.enqueue("solve", payload, solver_url=solver.url, solver_checksum=solver.checksum, **{"max_attempts": 1} | options)
+    if solver.checksum is not None:
+        options["solver_checksum"] = solver.checksum
+    return app.enqueue("solve", payload, solver_url=solver.url, **{"max_attempts": 1} | options)
 
 
 def solved(app: App, cache: Path, solver: Solver, payload: Any = None, *, limits: dict[str, Any] | None = None, **options: Any) -> Run:
@@ -336,7 +346,6 @@ def test_the_settings_make_a_worker_with_solvers(app: App, cache: Path, files: F
         ("https://host/x", ""),
         ("https://host/x", 7),
         (7, "a" * 64),
-        ("https://host/x", None),
         (None, "a" * 64),
     ],
 )
@@ -349,7 +358,54 @@ def test_a_solver_that_cannot_be_one_is_refused_and_nothing_is_made(app: App, ur
 
 def test_it_is_kept_with_the_run(app: App, files: Files) -> None:
     solver = files.offer(HELLO)
-    assert asked(app, solver).refresh().policy.solver == solver
+    assert asked(app, solver).refresh().policy.solver == Solver(solver.url, solver.checksum)
+    assert asked(app, Solver(solver.url)).refresh().policy.solver == Solver(solver.url, None)
+
+
+# Without a checksum
+
+
+def test_a_program_without_a_checksum_is_refused_once_and_the_reason_names_the_setting(app: App, cache: Path, files: Files) -> None:
+    run = solved(app, cache, Solver(files.offer(HELLO).url), max_attempts=3)
+    assert (failure(run).code, run.attempt) == ("solver_unchecked", 1)
+    assert "solver_unchecked = true" in failure(run).message
+    assert files.asked == []  # nothing is even fetched
+
+
+def test_a_worker_that_is_set_to_executes_it_and_fetches_it_for_every_attempt(cache: Path, files: Files, place: str) -> None:
+    files.files["/solver"] = lambda number: HELLO if number == 1 else SHELL + b"echo changed\n"
+    unchecked = loopback(cache, unchecked=True)
+    solver = Solver(f"{files.address}/solver")
+    assert [result(ran(unchecked, solver)), result(ran(unchecked, solver))] == ["hello", "changed"]
+    assert os.listdir(cache) == []
+
+
+def test_a_program_in_the_cache_is_not_taken_for_one_without_a_checksum(cache: Path, files: Files) -> None:
+    unchecked, solver = loopback(cache, unchecked=True), files.offer(HELLO)
+    assert result(ran(unchecked, solver)) == "hello"
+    files.files["/solver"] = 404
+    assert error(ran(unchecked, Solver(solver.url))).message == "download failed: HTTP 404"
+    assert result(ran(unchecked, solver)) == "hello"
+
+
+def test_the_allowed_hosts_are_checked_without_a_checksum_too(cache: Path, files: Files) -> None:
+    files.offer(HELLO)
+    strict = Solvers(Egress(plain_http=True), cache=cache, unchecked=True)
+    assert error(ran(strict, Solver(f"{files.address}/solver"))).code == "egress_refused"
+
+
+def test_one_with_a_checksum_is_verified_also_where_others_need_none(cache: Path, files: Files) -> None:
+    files.offer(HELLO)
+    report = ran(loopback(cache, unchecked=True), Solver(f"{files.address}/solver", sha(b"other")))
+    assert error(report).code == "solver_checksum_mismatch"
+
+
+@pytest.mark.parametrize("unchecked", [None, False, True])
+def test_the_setting_reaches_the_worker(cache: Path, unchecked: bool | None) -> None:
+    solvers = solvers_of(Settings(solvers=True, solver_unchecked=unchecked, solver_cache=str(cache)))
+    assert solvers is not None
+    report = ran(solvers, Solver("https://127.0.0.1:1/solver"))
+    assert error(report).code == ("egress_refused" if unchecked else "solver_unchecked")
 
 
 # What is executed is what was verified

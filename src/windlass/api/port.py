@@ -133,6 +133,7 @@ class ReportView(Body, frozen=True, omit_defaults=True):
     delay: int | None = None
     begun: bool = True  # false: it is requeued without having started
     schema: str | None = None  # a fingerprint of what the worker's code accepts, if it refuses the payload
+    key: str | None = None  # the worker's own name for the result of a success
 
 
 class ReportRuns(Body, frozen=True):
@@ -160,7 +161,7 @@ def report_of(view: ReportView) -> Outcome:
     report: Report
     match view.kind:
         case "succeed":
-            report = Succeed(token=view.token, output=view.output, output_hash=view.output_hash)
+            report = Succeed(token=view.token, output=view.output, output_hash=view.output_hash, key=view.key)
         case "fail":
             if view.error is None:
                 raise BadInput("A failure without its error.", hint="Send error with code and message.")
@@ -182,7 +183,7 @@ def report_view(outcome: Outcome) -> ReportView:
     token = report.token or ""
     match report:
         case Succeed():
-            return ReportView(run, token, "succeed", seq, output=report.output, output_hash=report.output_hash)
+            return ReportView(run, token, "succeed", seq, output=report.output, output_hash=report.output_hash, key=report.key)
         case Fail():
             return ReportView(run, token, "fail", seq, error=report.error, retry=report.retry, delay=report.delay)
         case Snooze():

@@ -62,11 +62,17 @@ class CreateRun(Body, frozen=True):
     after_end: Literal["success", "any"] = "success"
     undefined: Literal["refuse", "wait"] = "refuse"
     checked: bool | UnsetType = UNSET  # checked against the signature of the calling code: it is not compared with the job's schemas
+    meta: dict[str, Any] | UnsetType | None = UNSET  # the caller's own facts about the run, which never change
 
     def new_run(self, now: int) -> NewRun:
         """The run as the engine takes it."""
         due_at, checked = _due_at(self.scheduled_for, self.delay, now), self.checked is True
-        return NewRun(self.job, self.payload, self.options, due_at, self.key, self.after, self.after_end, checked=checked)
+        rules = self.after, self.after_end
+        return NewRun(self.job, self.payload, self.options, due_at, self.key, *rules, checked=checked, meta=_or_none(self.meta))
+
+
+def _or_none(meta: dict[str, Any] | UnsetType | None) -> dict[str, Any] | None:
+    return None if meta is UNSET else meta
 
 
 def _due_at(scheduled_for: str | None, delay: int | None, now: int) -> int | None:
@@ -127,11 +133,12 @@ class CreateCallback(Body, frozen=True):
     scheduled_for: str | None = None
     delay: int | None = None  # milliseconds from now, instead of scheduled_for
     checked: bool | UnsetType = UNSET  # as for a run
+    meta: dict[str, Any] | UnsetType | None = UNSET  # as for a run
 
     def new_run(self, now: int) -> NewRun:
         """The run as the engine takes it."""
         due_at = _due_at(self.scheduled_for, self.delay, now)
-        return NewRun(self.job, self.payload, self.options, due_at, checked=self.checked is True)
+        return NewRun(self.job, self.payload, self.options, due_at, checked=self.checked is True, meta=_or_none(self.meta))
 
 
 class CreateMember(CreateCallback, frozen=True):

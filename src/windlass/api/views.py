@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from windlass.answers import Holder, Kept, Minute, Occupants, Preview, Reason, ResourceState, Retention, Stats
 from windlass.api.codec import JSON, Added, Form, View, instant
-from windlass.api.values import from_rfc3339, to_rfc3339, to_text
+from windlass.api.values import from_rfc3339, to_raw, to_rfc3339, to_text
 from windlass.firing import described, edited, fingerprint
 from windlass.limiters import limiter_key, parts_of
 from windlass.machine import ENDED, MOVES, Cancel, Command, Patch, Reorder
@@ -87,7 +87,7 @@ RUN = View(
     "A run, without its lease and its place in the queue.",
     hidden={
         "seq": 0, "lane": 0, "position": 0, "attempt_id": None, "token": None, "slot": None, "lease": None,
-        "lease_until": None, "lease_check_at": None, "output_hash": None, "schedule": None, "keys": None,
+        "lease_until": None, "lease_check_at": None, "output_hash": None, "output_key": None, "schedule": None, "keys": None,
         "parked": None, "aging_priority": None, "grouped": None,
     },
     renamed={"priority_key": "priority"},
@@ -95,6 +95,7 @@ RUN = View(
         "payload": JSON,
         "output": JSON,
         "progress": JSON,
+        "meta": Form(dict[str, Any], to_raw, to_text),
         "instant": instant("instant"),
         "error": FAILURE.as_form(),
         "priority_key": Form(int, _negative, _negative),
@@ -110,7 +111,15 @@ RUN = View(
     finish=_finish_run,
 )  # fmt: skip
 
-ATTEMPT = View(Attempt, "AttemptView", "One execution of a run.", hidden={"run": "", "token": None}, forms={"error": FAILURE.as_form()})
+ATTEMPT = View(
+    Attempt,
+    "AttemptView",
+    "One execution of a run. It has a payload of its own if the run was patched since.",
+    hidden={"run": "", "token": None},
+    forms={"error": FAILURE.as_form(), "payload": JSON},
+    optional=("payload",),
+    omit_defaults=True,
+)
 RESULT = View(Result, "ResultView", "The result of a predecessor.", forms={"output": JSON})
 ENTRY = View(
     Entry,

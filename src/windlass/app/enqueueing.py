@@ -146,8 +146,13 @@ class Enqueueing(Registry):
         """The same in slices that each fit into one request to a hub."""
         from windlass.client.port import parcels
 
-        for some in parcels(news, lambda new: BESIDE + len(payload.encode(new.payload, limit=self.limits.payload).encode())):
+        for some in parcels(news, self._size):
             yield list(some)
+
+    def _size(self, new: NewRun) -> int:
+        """About how many bytes a creation takes of a request."""
+        meta = 0 if new.meta is None else len(payload.encode(new.meta, limit=self.limits.meta, what="meta").encode())
+        return BESIDE + meta + len(payload.encode(new.payload, limit=self.limits.payload).encode())
 
     def _by_name(self, job: str, payload: Any, options: RunOptions) -> NewRun:
         known = self.jobs.get(job)

@@ -53,6 +53,7 @@ class RunOptions(TypedDict, total=False):
     uses: Uses
     solver_url: str
     solver_checksum: str
+    meta: dict[str, Any]
 
 
 class CommandOptions(TypedDict, total=False):
@@ -156,8 +157,8 @@ def _solver(options: Any) -> Solver | None:
     url, checksum = options.get("solver_url"), options.get("solver_checksum")
     if url is None and checksum is None:
         return None
-    if url is None or checksum is None:
-        raise BadInput("A solver has a URL and a checksum.", hint="Give solver_url and solver_checksum, its SHA-256.")
+    if url is None:
+        raise BadInput("A checksum without a URL names no program.", hint="Give solver_url as well.")
     return Solver(url, checksum)
 
 
@@ -186,6 +187,7 @@ def new_run(job: str, payload: Any, options: RunOptions, now: int, *, checked: b
         after=_ids(options.get("after", ())),
         after_end=options.get("after_end", "success"),
         checked=checked,
+        meta=options.get("meta"),
     )
 
 

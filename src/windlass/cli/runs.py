@@ -97,7 +97,8 @@ def _value(text: str) -> Any:
     option("--max-attempts", type=int, metavar="N", help="executions in all"),
     option("--keep", type=keep, metavar="TIME", help="keep it for so long after its end, or forever"),
     option("--solver-url", metavar="URL", help="a program to execute, instead of the job's own code"),
-    option("--solver-checksum", metavar="SHA256", help="the SHA-256 of that program"),
+    option("--solver-checksum", metavar="SHA256", help="the SHA-256 of that program; few workers execute one without"),
+    option("--meta", metavar="JSON", help="an object of your own facts about the run, of at most 4 KiB"),
     option("--undefined", choices=("refuse", "wait"), default="refuse", help="what happens if the job is not defined"),
     option("--wait", action="store_true", help="wait for the end; the exit code tells how it ended"),
     option("--timeout", type=duration, metavar="TIME", help="with --wait: no longer than this (exit code 124)"),
@@ -124,6 +125,7 @@ def enqueue(context: CommandContext) -> int:
         due_at=context.clock.now() + arguments.delay if arguments.delay is not None else arguments.at,
         key=Key(arguments.key) if arguments.key else None,
         after=tuple(arguments.after or ()),
+        meta=None if arguments.meta is None else payload.parse(arguments.meta, limit=LIMIT, what="--meta"),
     )
     undefined: Literal["refuse", "wait"] = arguments.undefined
     with context.engine() as engine:
@@ -135,8 +137,8 @@ def enqueue(context: CommandContext) -> int:
 
 
 def _solver(arguments: Namespace) -> Solver | None:
-    if (arguments.solver_url is None) != (arguments.solver_checksum is None):
-        raise BadInput("A solver has a URL and a checksum.", hint="Give both --solver-url and --solver-checksum.")
+    if arguments.solver_url is None and arguments.solver_checksum is not None:
+        raise BadInput("A checksum without a URL names no program.", hint="Give --solver-url as well.")
     return None if arguments.solver_url is None else Solver(arguments.solver_url, arguments.solver_checksum)
 
 
@@ -414,9 +416,14 @@ def move(context: CommandContext) -> int:
     return context.answer(Verbs.move, run, f"{run.state} in {run.queue}, priority {run.priority}")
 
 
-@COMMANDS.add("rerun", ID, examples="windlass rerun ID")
+@COMMANDS.add(
+    "rerun",
+    ID,
+    option("--attempt", type=count, metavar="N", help="the N-th attempt, with the payload that it ran with"),
+    examples="windlass rerun ID\nwindlass rerun ID --attempt 1",
+)
 def rerun(context: CommandContext) -> int:
     """Make a new run from an ended one, and print its id."""
-    id = context.arguments.id
+    id, attempt = context.arguments.id, context.arguments.attempt
     with context.engine() as engine:
-        return print_created(context, run_sync(context.audited(engine, "rerun", f"run {id}").rerun(id)))
+        return print_created(context, run_sync(context.audited(engine, "rerun", f"run {id}").rerun(id, attempt=attempt)))

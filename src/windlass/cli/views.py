@@ -119,6 +119,7 @@ def _facts(run: Run, now: int) -> Iterable[tuple[str, str | None]]:
     yield "reason", line(run.reason) if run.reason else None
     yield "payload", as_json(opened(run.payload))
     yield "output", as_json(opened(run.output)) if run.output is not None else None
+    yield "meta", as_json(opened(run.meta)) if run.meta is not None else None
 
 
 def run_facts(run: Run, now: int, *, drawn: bool) -> RenderableType:
@@ -150,14 +151,17 @@ def failure_text(error: Failure) -> RenderableType:
 
 
 def attempt_table(attempts: Sequence[Attempt], now: int) -> Table:
-    """A line for each attempt."""
-    grid = table("n", "outcome", "worker", "began", "took", "error", cut=("worker", "error"))
+    """A line for each attempt, with its payload where the run was patched after any of them."""
+    patched = any(attempt.payload is not None for attempt in attempts)
+    payloads = ("payload",) if patched else ()
+    grid = table("n", "outcome", "worker", "began", "took", "error", *payloads, cut=("worker", "error", *payloads))
     for attempt in attempts:
         began = attempt.started_at or attempt.claimed_at
         took = "" if began is None else span((attempt.finished_at or now) - began)
         error = f"{attempt.error.code}: {attempt.error.message}" if attempt.error else ""
-        outcome = line(attempt.outcome)
-        grid.add_row(str(attempt.n), outcome, cell(attempt.worker or ""), "" if began is None else _clock_time(began), took, cell(error))
+        outcome, begun = line(attempt.outcome), "" if began is None else _clock_time(began)
+        payload = [cell("" if attempt.payload is None else as_json(opened(attempt.payload)))] if patched else []
+        grid.add_row(str(attempt.n), outcome, cell(attempt.worker or ""), begun, took, cell(error), *payload)
     return grid
 
 

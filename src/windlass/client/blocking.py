@@ -105,9 +105,9 @@ class BlockingVerbs:
         """Cancel a waiting run at once; stop a running one."""
         return run_sync(self._verbs.cancel(run_id, reason=reason, by=by))
 
-    def rerun(self, run_id: str) -> Created:
-        """Create a new run from an ended one: the same payload and rules, a fresh limit of attempts, no key."""
-        return run_sync(self._verbs.rerun(run_id))
+    def rerun(self, run_id: str, *, attempt: int | None = None) -> Created:
+        """Create a new run from an ended one, or from one attempt: the same payload and rules, a fresh limit of attempts, no key."""
+        return run_sync(self._verbs.rerun(run_id, attempt=attempt))
 
     def attempts(self, run_id: str) -> list[Attempt]:
         """All attempts of a run, oldest first."""

@@ -125,7 +125,7 @@ def solvers_of(settings: Settings) -> Solvers | None:
 
     egress = Egress(allow=settings.solver_allow or (), only=settings.solver_hosts, plain_http=settings.solver_plain_http or False)
     limits = {name: getattr(settings, f"solver_{name}") for name in ("memory", "processes", "file_size")}
-    return Solvers(egress, cache=settings.solver_cache, **without_none(limits))
+    return Solvers(egress, cache=settings.solver_cache, unchecked=settings.solver_unchecked or False, **without_none(limits))
 
 
 @contextmanager

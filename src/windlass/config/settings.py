@@ -154,6 +154,9 @@ class Settings(Struct, frozen=True):
     solver_plain_http: Annotated[bool | None, Setting(
         YES_OR_NO, "download them without encryption, too", "--solver-plain-http", (WORK,), otherwise="false",
     )] = None
+    solver_unchecked: Annotated[bool | None, Setting(
+        YES_OR_NO, "execute also those that a run names without a checksum", "--solver-unchecked", (WORK,), otherwise="false",
+    )] = None
     solver_cache: Annotated[str | None, Setting(
         PATH, "the folder in which they are cached", "--solver-cache", (WORK,), otherwise="~/.cache/windlass/solvers",
     )] = None

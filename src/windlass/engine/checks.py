@@ -156,14 +156,25 @@ def keep(duration: Any, what: str, limits: Limits) -> int:
 
 
 def solver(program: Solver) -> None:
-    """A program that a run brings along: its location and its checksum."""
+    """A program that a run brings along: its location, and its checksum if it has one."""
     kind(program, "solver", Solver)
     egress.parse(program.url)
     checksum: Any = program.checksum
+    if checksum is None:
+        return
     if not isinstance(checksum, str) or not _is_checksum(checksum):
         raise BadInput(
             f"A solver's checksum must be 64 hexadecimal digits, not {checksum!r:.80}.", hint="Write what `sha256sum FILE` prints."
         )
+
+
+def meta(facts: Any, limits: Limits) -> str | None:
+    """The JSON text of the facts that a creation gives of its run, or None when not given."""
+    if facts is None:
+        return None
+    if not isinstance(facts, dict):
+        raise BadInput(f"meta must be a JSON object, not {facts!r:.80}.", hint='Write {"name": value}.')
+    return json.encode(facts, limit=limits.meta, what="meta")
 
 
 def reason(text: Any) -> str:

@@ -20,7 +20,7 @@ from windlass.engine.provision import Provision
 from windlass.engine.runs import Runs
 from windlass.engine.templates import Template
 from windlass.errors import BadInput, Conflict, DuplicateKey, Forbidden, NotFound, OutcomeUnknown, WrongState, in_doubt
-from windlass.limiters import keys_text, limits_by_key, own_amounts
+from windlass.limiters import amounts_of, keys_text, limits_by_key, own_amounts
 from windlass.machine import ENDED, begin, rank, refusal
 from windlass.model import Created, JobRecord, Key, Lane, NewRun, Options, Run, State, Use, place
 from windlass.needs import lessened, merged
@@ -32,6 +32,9 @@ from windlass.store.rows import policy_of, policy_text, storing
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 _common_of = storing(COMMON)
+_FAILED_ATTEMPTS = ("failed", "lapsed")
+"""The outcomes of closed attempts that may be rerun while their run goes on; a returned one has not failed."""
+
 _NOTHING_SAID = NewRun("").options  # the very object that a creation has by default
 
 
@@ -39,8 +42,9 @@ def content_hash(new: NewRun) -> str:
     """Equal for creations with the same content."""
     if new.key is not None and new.key.content is not None:
         return new.key.content
-    content = _canonical((new.job, new.payload, new.options, new.due_at, new.after, new.after_end))
-    return blake2b(content, digest_size=16).hexdigest()
+    content = (new.job, new.payload, new.options, new.due_at, new.after, new.after_end)
+    whole = content if new.meta is None else (*content, new.meta)
+    return blake2b(_canonical(whole), digest_size=16).hexdigest()
 
 
 _Alike = tuple[State, str, Options | None, str | None]  # state, job, own options, retry_of: what a kind is computed from
@@ -100,14 +104,13 @@ class Creations(Part):
             await self.ground.refresh_controls()
         raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
 
-    async def rerun(self, run_id: str, *, key: Key | None = None) -> Created:
-        """Create a new run from an ended one: the same payload and rules, for the same instant, with a fresh limit.
+    async def rerun(self, run_id: str, *, attempt: int | None = None, key: Key | None = None) -> Created:
+        """Create a new run from an ended one: the same payload, meta and rules, for the same instant, with a fresh limit.
 
-        It has no key but the one given here, under which it is created once.
+        One attempt is rerun by its number or by its id (a run's id stands for the whole run), with the payload that it ran with; a failed
+        or lost one also before the run has ended. The new run has no key but the one given here, under which it is created once.
         """
-        old = await self._runs.get(run_id)
-        if old.state not in ENDED:
-            raise WrongState(refusal(old, "rerun"), hint="Wait for its end, or cancel it first.")
+        old = await self._rerunnable(run_id, attempt)
         now, new_id = self.clock.now(), self.clock.new_id()
         asked: _Asked = (new_id, NewRun(old.job, key=key), None if key is None else (checks.key(key, self.limits).scope, key.name), "")
         creation = Creation(now, [new_id], {})
@@ -125,6 +128,14 @@ class Creations(Part):
             await self.ground.refresh_controls()
         raise Conflict(f"Run {old.id} could not be rerun.", hint="Try again.")
 
+    async def _rerunnable(self, run_id: str, n: int | None) -> Run:
+        """The run as it was in the attempt that is to be executed again."""
+        run, attempt = await self._runs.attempt(run_id, n)
+        if run.state not in ENDED and attempt.outcome not in _FAILED_ATTEMPTS:
+            raise WrongState(refusal(run, "rerun"), hint="Wait for its end, or cancel it first.")
+        payload = run.payload if attempt.payload is None else attempt.payload
+        return replace(run, lane=abs(run.lane), attempt_id=attempt.id, payload=payload)
+
     async def lanes_again(self, ended: Sequence[Run]) -> tuple[int, list[tuple[int, str | None]]]:
         """The lanes and the keys for reruns of these ended runs, and the revision of the controls for which they hold.
 
@@ -136,10 +147,9 @@ class Creations(Part):
         needs = [known[run.lane] if run.lane in known else jobs[run.job][1].requires for run in ended]
         lane_keys = [(run.queue, run.job, text) for run, text in zip(ended, needs, strict=True)]
         rev, lanes = await self._provision.lanes_for(set(lane_keys))
-        return rev, [
-            (lanes[key].id, run.keys if run.lane in known else _keys_of(lanes[key], jobs[run.job][1], run.payload))
-            for run, key in zip(ended, lane_keys, strict=True)
-        ]
+        placed = [(run, lanes[key]) for run, key in zip(ended, lane_keys, strict=True)]
+        amounts = [amounts_of(lane.requires, run.keys) if run.lane in known else jobs[run.job][1].amounts for run, lane in placed]
+        return rev, [(lane.id, _keys_of(lane, own, run.payload)) for (run, lane), own in zip(placed, amounts, strict=True)]
 
     async def _store(self, creation: Creation) -> dict[tuple[str, str], Winner] | None:
         """The holders of the keys once the runs are stored; None when they are not stored.
@@ -220,11 +230,12 @@ class Creations(Part):
             template = jobs[new.job][0].payload
             if template or new.payload is None:
                 text = json.dump(laid_over(template, new.payload), limit=self.limits.payload)
-            if key is None and new.schedule is None and new.instant is None:  # as nearly all
+            if key is None and new.schedule is None and new.instant is None and new.meta is None:  # as nearly all
                 row = NewRow(identity, position, due_at, text)
             else:
                 scope, name = key or (None, None)
-                row = NewRow(identity, position, due_at, text, scope, name, new.schedule, new.instant)
+                meta = checks.meta(new.meta, self.limits)
+                row = NewRow(identity, position, due_at, text, scope, name, new.schedule, new.instant, meta=meta)
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
             if new.after:
                 waits += ((identity, predecessors[before], new.after_end) for before in sorted(set(new.after)))
@@ -318,9 +329,9 @@ class Creations(Part):
                 )
 
 
-def _keys_of(lane: Lane, job: Template, payload: str) -> str | None:
-    """The keys of a run of this job in a lane, with its own amounts where it has any."""
-    uses, own = lane.requires.uses, own_amounts(lane.requires, job.amounts)
+def _keys_of(lane: Lane, amounts: tuple[int, int], payload: str) -> str | None:
+    """The keys of a run with this payload in a lane, with its own amounts where the lane has rounded them."""
+    uses, own = lane.requires.uses, own_amounts(lane.requires, amounts)
     return keys_text(uses, msgspec.json.decode(payload), own) if own is not None or limits_by_key(uses) else None
 
 
@@ -328,7 +339,7 @@ def again(old: Run, new_id: str, lane: int, keys: str | None, now: int, *, waits
     """The creation of a new run with the payload and the rules of an ended one, in this lane and under these keys."""
     state, due_at, position = begin(now, waits=waits, index=index, head_start=old.head_start)
     kind = Kind(**dict(zip(COMMON, _common_of(old), strict=True)))._replace(state=state.value, lane=lane, retry_of=None)
-    return kind, NewRow(new_id, position, due_at, old.payload, instant=old.instant, keys=keys)
+    return kind, NewRow(new_id, position, due_at, old.payload, instant=old.instant, keys=keys, meta=old.meta)
 
 
 def _keyed(rows: list[NewRow], uses: tuple[Use, ...], amounts: tuple[int, int] | None) -> list[NewRow]:

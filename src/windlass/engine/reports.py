@@ -29,6 +29,7 @@ from windlass.model import Failure, Receipt, Run, State
 from windlass.needs import open_to
 from windlass.payload import slices
 from windlass.store.records import Change
+from windlass.store.records.work import SuccessRow
 
 _FAILED = (State.FAILED, State.QUARANTINED)
 
@@ -91,6 +92,8 @@ class Reports(Part):
             checks.json_text(report.output, "The output", self.limits.output)
             if report.output_hash is not None:
                 checks.name(report.output_hash, "The output's hash")
+            if report.key is not None:
+                checks.name(report.key, "The output's key")
             return report
         if isinstance(report, Snooze):
             checks.integer(report.delay, "delay", 0, self.limits.duration)
@@ -132,7 +135,7 @@ class Reports(Part):
     async def _succeed(self, done: dict[int, Succeed]) -> dict[int, State]:
         if not done:
             return {}
-        rows = [(seq, report.token or "", report.output, report.output_hash) for seq, report in done.items()]
+        rows = [SuccessRow(seq, report.token or "", report.output, report.output_hash, report.key) for seq, report in done.items()]
         now = self.clock.now()
         written = await self.records.work.succeed(rows, self.clock.nonce(), self.clock.nonce(), now, limited=self.ground.lanes.limited)
         await self.ground.wake_after((), written, now)
@@ -255,7 +258,9 @@ def _refused_by(error: Failure | None, report: Refuse) -> bool:
 
 
 def _same_result(run: Run, report: Report) -> bool:
-    """Whether a run succeeded with exactly this result; by hash where the report has one."""
+    """Whether a run succeeded with this result: by its key, else by hash where both have one, else by the output itself."""
     if run.state is not State.SUCCEEDED or not isinstance(report, Succeed):
         return False
+    if report.key is not None and report.key == run.output_key:
+        return True
     return report.output_hash == run.output_hash if report.output_hash and run.output_hash else report.output == run.output

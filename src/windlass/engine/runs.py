@@ -76,6 +76,17 @@ class Runs(Part):
         run = await self.get(run_id)
         return [*await self.records.runs.attempts(run), _current(run)]
 
+    async def attempt(self, run_id: str, n: int | None = None) -> tuple[Run, Attempt]:
+        """A run and one of its attempts: the n-th, the one with this id if it is not the run's, or the current one."""
+        checks.maybe(n, "attempt", 1, 2**31 - 1)
+        run = await self.get(run_id)
+        if run_id in (run.id, run.current_attempt) if n is None else n == run.attempt:
+            return run, _current(run)
+        closed = await self.records.runs.attempt(run, n=n, id=run_id if n is None else None)
+        if closed is None:
+            raise NotFound(f"Run {run.id} has no attempt {n or run_id}.", hint=f"It has {run.attempt}; `attempts` lists them.")
+        return run, closed
+
     async def history(self, run_id: str, *, after: int = 0, count: int = 1_000) -> list[Entry]:
         """Every change of state of a run, from the beginning or after a revision."""
         checks.integer(count, "count", 1, self.limits.page)

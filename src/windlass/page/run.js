@@ -55,7 +55,8 @@ function everything(page, { run, attempts, events, reasons }, lines, again) {
     h("section", { key: "timeline" }, h("h2", {}, "Timeline"), strip(events, run), timeline(events)),
     h("div", { class: "columns", key: "values" },
       h("section", {}, h("h2", {}, "Payload"), value(run.payload)),
-      h("section", {}, h("h2", {}, "Output"), output(run))),
+      h("section", {}, h("h2", {}, "Output"), output(run)),
+      run.meta && h("section", {}, h("h2", {}, "Meta"), value(run.meta))),
     attempts.length > 1 && h("section", { key: "attempts" }, h("h2", {}, "Attempts"), attempts.map(attempt)),
     lines.node,
   ];
@@ -179,11 +180,12 @@ function timeline(events) {
       event.detail && h("code", { class: "detail" }, JSON.stringify(event.detail)))));
 }
 
-function attempt({ n, outcome, worker, claimed_at: claimed, started_at: started, finished_at: finished, error }) {
+function attempt({ n, outcome, worker, claimed_at: claimed, started_at: started, finished_at: finished, error, payload }) {
   const began = started ?? claimed;
   return h("details", { key: n, class: "attempt" },
     h("summary", {}, `${n}. `, pill(outcome), " ",
       h("span", { class: "faint" }, [worker, began && at(began), between(began, finished)].filter(Boolean).join(" · ")),
       error && h("span", { class: "short" }, ` ${error.code}: ${error.message}`)),
-    error ? failure(error) : faint("No error."));
+    error ? failure(error) : faint("No error."),
+    payload !== undefined && [h("p", { class: "faint" }, "Its payload, before the run was changed:"), value(payload)]);
 }

@@ -53,7 +53,7 @@ LISTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "key": (KeyRow, KeyRow._fields[:-1]),
     "holder": (KeyRow, KeyRow._fields[2:-1]),
     "attempt": (Attempt, _ATTEMPT[1:]),
-    "closed": (Attempt, tuple(name for name in _ATTEMPT if name not in ("run", "finished_at"))),
+    "closed": (Attempt, tuple(name for name in _ATTEMPT if name not in ("run", "finished_at", "payload"))),
     "group": (Group, Group.__struct_fields__),
     "job": (JobRecord, JobRecord.__struct_fields__[:-1]),
     "schedule": (Schedule, Schedule.__struct_fields__),

@@ -39,6 +39,7 @@ class NewRow(Struct, frozen=True, gc=False, array_like=True):
     schedule: int | None = None
     instant: int | None = None
     keys: str | None = None
+    meta: str | None = None
 
 
 _first_four = attrgetter("id", "position", "due_at", "payload")
@@ -46,8 +47,17 @@ _first_four = attrgetter("id", "position", "due_at", "payload")
 
 def sent(rows: Sequence[NewRow]) -> Sequence[Any]:
     """The rows as a database takes them: columns that are null in all rows are left out, because SQLite is slow to read them."""
-    more = [row for row in rows if row.key is not None or row.schedule is not None or row.instant is not None or row.keys is not None]
+    more = [
+        row
+        for row in rows
+        if row.key is not None or row.schedule is not None or row.instant is not None or row.keys is not None or row.meta is not None
+    ]
     return rows if more else list(map(_first_four, rows))
+
+
+def sizes(rows: Sequence[NewRow]) -> list[int]:
+    """About how many bytes each row takes of a batch."""
+    return [len(row.payload) if row.meta is None else len(row.payload) + len(row.meta) for row in rows]
 
 
 class KeyRow(NamedTuple):

@@ -89,7 +89,7 @@ def _states(listing: str) -> str:
     return f"= {states[0]}" if len(states) == 1 else f"in ({', '.join(states)})"
 
 
-_BARE = {"payload": "'null'", "output": "null"}
+_BARE = {"payload": "'null'", "output": "null", "meta": "null"}
 """Replacements for the columns of a run that a decision about a move does not need."""
 
 

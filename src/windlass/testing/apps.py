@@ -346,7 +346,7 @@ class RunMatcher:
     def __init__(self, new: NewRun, payload: Any) -> None:
         if new.key is not None or new.after or new.options.requires is not None:
             raise BadInput("A key, predecessors and requirements cannot be asserted.", hint="Check queue.enqueued() yourself.")
-        self._job, self._due_at, self._given = new.job, new.due_at, payload
+        self._job, self._due_at, self._given, self._meta = new.job, new.due_at, payload, new.meta
         self._options = {name: value for name, value in asdict(new.options).items() if value is not None}
 
     def fits(self, item: Enqueued) -> bool:
@@ -354,13 +354,18 @@ class RunMatcher:
 
     def _has_options(self, run: Run) -> bool:
         options = all(getattr(run if hasattr(run, name) else run.policy, name) == value for name, value in self._options.items())
-        return options and self._due_at in (None, run.due_at)
+        return options and self._due_at in (None, run.due_at) and (self._meta is None or self._meta == _opened(run.meta))
 
     def __str__(self) -> str:
         options = [f", {name} {value}" for name, value in self._options.items()]
         due = [] if self._due_at is None else [f", due {_moment(self._due_at)}"]
+        due += [] if self._meta is None else [f", meta {json.dump(self._meta, limit=2**20)}"]
         arguments = "" if self._given == {} else f" with {json.dump(self._given, limit=2**20)}"
         return f"{self._job!r}{arguments}{''.join(options + due)} is enqueued"
+
+
+def _opened(meta: str | None) -> Any:
+    return None if meta is None else json.decode(meta)
 
 
 def _moment(ms: int) -> str:

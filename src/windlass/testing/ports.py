@@ -278,6 +278,18 @@ async def the_same_report_again_gets_the_same_answer(ports: Ports) -> None:
 
 
 @_case
+async def a_success_is_known_by_the_key_of_its_result(ports: Ports) -> None:
+    run = await ports.claimed()
+    first, other = (Outcome(run.id, Succeed(token=run.token, output=output, key="result-1"), run.seq) for output in ("1", "2"))
+    assert ends(await ports.port.report_many([first])) == [State.SUCCEEDED]
+    (again,) = await ports.another().report_many([other])
+    assert isinstance(again, Receipt)
+    assert again.repeated
+    stored = await ports.engine.get(run.id)
+    assert (stored.output, stored.output_key) == ("1", "result-1")
+
+
+@_case
 async def one_report_that_is_refused_does_not_harm_the_others(ports: Ports) -> None:
     await ports.create(4)
     cancelled, fine, bad, stranger = await ports.claim(4)

@@ -53,6 +53,16 @@ class Mismatch(Exception):
     """The program does not have the checksum that the run names."""
 
 
+class Unchecked(Exception):
+    """The run names no checksum, and this worker executes only programs that have one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The run names a program without its SHA-256, which this worker does not execute. "
+            "Name its checksum, or set solver_unchecked = true where any program at that address may be executed."
+        )
+
+
 class Image:
     """A program on its way to execution: hashed as it is written, then closed to every change."""
 
@@ -115,7 +125,10 @@ def _in_memory() -> int | None:
 
 
 class Solvers:
-    """Provides programs that are verified by their checksum. Any number of workers may share its cache."""
+    """Provides programs that are verified by their checksum. Any number of workers may share its cache.
+
+    With `unchecked`, a program without a checksum is fetched for every attempt, and never taken from the cache or put there.
+    """
 
     def __init__(
         self,
@@ -128,11 +141,12 @@ class Solvers:
         largest: int = LARGEST,
         room: int = ROOM,
         patience: float = PATIENCE,
+        unchecked: bool = False,
     ) -> None:
         self._egress = egress or Egress()
         self._cache = Path(cache or _default_cache())
         self.memory, self.processes, self.file_size = memory, processes, file_size
-        self._largest, self._room, self._patience = largest, room, patience
+        self._largest, self._room, self._patience, self._unchecked = largest, room, patience, unchecked
         if not CONFINES:
             _warn_once()
         with self._folder() as folder:  # so that a folder that cannot be used is an error at the start
@@ -140,17 +154,24 @@ class Solvers:
 
     def fill(self, image: Image, solver: Solver, stop: threading.Event) -> None:
         """Write the program into an image, from the cache or from where it is; Mismatch when its checksum is not the run's."""
-        checksum = solver.checksum.lower()
+        if solver.checksum is None and not self._unchecked:
+            raise Unchecked
+        self._egress.check(solver.url)  # also for a program in the cache: the allowed hosts may have changed
+        if solver.checksum is None:
+            self._download(solver.url, image, stop)
+        else:
+            self._fill_checked(image, solver.url, solver.checksum.lower(), stop)
+
+    def _fill_checked(self, image: Image, url: str, checksum: str, stop: threading.Event) -> None:
         if not _is_checksum(checksum):
             raise Mismatch("The run names no SHA-256.")
-        self._egress.check(solver.url)  # also for a program in the cache: the allowed hosts may have changed
         with self._folder() as folder:
             if self._cached(folder, checksum, image):
                 return
             with _locked(folder, checksum, stop):
                 if self._cached(folder, checksum, image):  # by the process that had the lock
                     return
-                self._download(solver.url, image, stop)
+                self._download(url, image, stop)
                 if image.checksum != checksum:
                     raise Mismatch(f"The program's SHA-256 is {image.checksum}, not {checksum}.")
                 try:
@@ -307,7 +328,7 @@ class SolverExecutor:
                 with needed("thread"):  # for the download
                     self.solvers.fill(image, self.solver, self._stop)
                 program = self._prepared(image, folder)
-            except (Mismatch, Stopped, WindlassError) as error:
+            except (Mismatch, Unchecked, Stopped, WindlassError) as error:
                 return _not_run(error)
             return program.run()
 
@@ -339,6 +360,8 @@ class SolverExecutor:
 def _not_run(error: BaseException) -> Report:
     """The report for a program that was not executed."""
     match error:
+        case Unchecked():
+            return Fail(error=Failure(code="solver_unchecked", message=f"solver_unchecked: {error}"), retry=False)
         case Mismatch():
             return Fail(error=Failure(code="solver_checksum_mismatch", message=f"solver_checksum_mismatch: {error}"), retry=False)
         case EgressRefused() | EgressTooLarge():

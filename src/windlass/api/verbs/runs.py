@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from msgspec import Meta
 
 from windlass.answers import Page, Reason, Status
 from windlass.api.answers import CreatedRun, CreatedRuns
@@ -29,6 +31,9 @@ _ATTEMPTS = listed("Attempts", "All attempts of a run, oldest first.", attempts=
 _HISTORY = listed("History", "Changes of state, oldest first.", events=ENTRY)
 _LINES = listed("Lines", "Log lines, oldest first.", lines=LINE)
 _WHY = listed("Why", "Everything that blocks a run.", reasons=REASON)
+_ATTEMPT = Param(
+    "attempt", Annotated[int, Meta(ge=1)] | None, description="The number of an attempt: it is rerun with the payload that it ran with."
+)
 _MANY = Param("count", COUNT.kind, 1_000, description=COUNT.description)
 
 CREATE_RUN = Verb(
@@ -77,10 +82,10 @@ class RunVerbs(Protocol):
 
     @verb(
         POST, "/runs/{run_id}/rerun", "Rerun it as a new run", CREATED,
-        scope="submit", query=(IDEMPOTENCY_KEY,), status=202, audit="rerun run {run_id}",
+        scope="submit", query=(_ATTEMPT, IDEMPOTENCY_KEY), status=202, audit="rerun run {run_id}",
     )  # fmt: skip
-    async def rerun(self, run_id: str) -> Created:
-        """Create a new run from an ended one: the same payload and rules, a fresh limit of attempts, no key."""
+    async def rerun(self, run_id: str, *, attempt: int | None = None) -> Created:
+        """Create a new run from an ended one, or from one attempt: the same payload and rules, a fresh limit of attempts, no key."""
         raise ByRow
 
     @verb(GET, "/runs/{run_id}/attempts", "All attempts of a run", _ATTEMPTS, scope="read", repeatable=True)

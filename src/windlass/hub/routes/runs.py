@@ -64,9 +64,9 @@ async def create(request: HubRequest, data: CreateRuns, idempotency_key: str | N
     return CreatedRuns([CreatedRun(one.id, one.created, one.pruned) for one in created])
 
 
-async def rerun(request: HubRequest, run_id: str, idempotency_key: str | None) -> CreatedRun:
-    key = request_key(request, idempotency_key, ("rerun", run_id))
-    return await answer_of(request, await request.audited({"run_id": run_id}).rerun(run_id, key=key))
+async def rerun(request: HubRequest, run_id: str, attempt: int | None, idempotency_key: str | None) -> CreatedRun:
+    key = request_key(request, idempotency_key, ("rerun", run_id) if attempt is None else ("rerun", run_id, attempt))
+    return await answer_of(request, await request.audited({"run_id": run_id}).rerun(run_id, attempt=attempt, key=key))
 
 
 async def trigger(request: HubRequest, key: str, idempotency_key: str | None) -> CreatedRun:

@@ -320,8 +320,9 @@ select seq, token from job_runs where seq {in: ids} and state in ({live})
 update job_runs
 set state = 'succeeded', rev = rev + 1, mark = :mark, started_at = coalesce(started_at, claimed_at),
   finished_at = {greatest}(:now, coalesce(started_at, claimed_at)),
-  slot = null, lease_until = null, lease_check_at = null, error = null, output = r.output, output_hash = r.output_hash
-from {rows: r: seq int, token text, output text, output_hash text}
+  slot = null, lease_until = null, lease_check_at = null, error = null, output = r.output, output_hash = r.output_hash,
+  output_key = r.output_key
+from {rows: r: seq int, token text, output text, output_hash text, output_key text}
 where job_runs.seq {probe: r.seq} and job_runs.token = r.token and state {from: succeed succeeded}
 returning job_runs.seq
 
@@ -366,6 +367,11 @@ set {each: patched: @ = r.@}, mark = :mark
 from {rows: r: seq int, *patched}
 where job_runs.seq {probe: r.seq} and job_runs.rev = r.rev - 1 and job_runs.state {from: patch} and {controls} = :controls
 returning job_runs.seq
+
+-- Closed attempts that have no payload of their own have run with the one that the patch has just replaced.
+-- name: keep_payload
+update job_attempts set payload = :payload
+where run = :seq and payload is null and exists (select 1 from job_runs where seq = :seq and mark = :mark)
 
 -- Dependents of runs that have ended ---------------------------------------------------------------------------------
 
@@ -546,6 +552,9 @@ select key from job_keys where run = :id limit 1
 
 -- name: attempts
 select {attempt} from job_attempts where run = :seq order by n
+
+-- name: attempt_of
+select {attempt} from job_attempts where run = :seq and (n = :n or id = :id)
 
 -- name: closed_attempt
 select n, outcome, answer, error from job_attempts where run = :seq and token = :token

@@ -69,7 +69,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "report": ("succeed", "journal", *_WRITE_BACK, *_RELEASE_HOLDS),
     "cancel": (*_ENDED, *changes.FOLLOW),
     "skip": (*_ENDED, *changes.FOLLOW),
-    "patch": ("patch", "journal_moves"),
+    "patch": ("patch", "journal_moves", "keep_payload"),
     "dispatch": ("dispatch", "journal"),
     "settle": (*changes.FOLLOW, "drop_checks"),
     "probe": ("unlocked", "unlocked_old"),

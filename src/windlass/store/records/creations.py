@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from windlass.payload import slices
 from windlass.store.base import Row, Statement, Value
-from windlass.store.creation import Creation, KeyRow, Kind, NewRow, sent
+from windlass.store.creation import Creation, KeyRow, Kind, NewRow, sent, sizes
 from windlass.store.records.batches import Rows
 from windlass.store.records.changes import SETTLE, Ready, released_by
 from windlass.store.records.groups import GroupRow, before_members, behind_members
@@ -87,7 +87,7 @@ class CreationRecords(Rows):
     def _cut(self, rows: Mapping[Kind, Sequence[NewRow]]) -> Iterator[tuple[Kind, Sequence[NewRow]]]:
         """The rows of each kind, in sets that fit into one parameter of the database."""
         for kind, alike in rows.items():
-            for some in slices(alike, [len(row.payload) for row in alike], self._limit):
+            for some in slices(alike, sizes(alike), self._limit):
                 yield kind, some
 
     async def create_group(self, group: GroupRow, creation: Creation, mark: str) -> Stored:

@@ -37,6 +37,11 @@ class RunRecords(Rows):
         rows = await self._read("attempts", seq=run.seq)
         return [_attempt_of(run.id, row) for row in rows]
 
+    async def attempt(self, run: Run, *, n: int | None = None, id: str | None = None) -> Attempt | None:
+        """The closed attempt of this number or of this id."""
+        rows = await self._read("attempt_of", seq=run.seq, n=n, id=id)
+        return _attempt_of(run.id, rows[0]) if rows else None
+
     async def closed_attempt(self, seq: int, token: str) -> tuple[str, State, Failure | None] | None:
         """Outcome, answer and error of the attempt that was held under a token."""
         rows = await self._read("closed_attempt", seq=seq, token=token)
@@ -76,5 +81,5 @@ def _entries(run: Run, rows: Iterable[Row]) -> list[Entry]:
 
 
 def _attempt_of(run_id: str, row: Row) -> Attempt:
-    *values, error = row
-    return Attempt(*[run_id, *values, error_of(error)])
+    *values, error, payload = row
+    return Attempt(*[run_id, *values, error_of(error), payload])

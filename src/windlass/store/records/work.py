@@ -25,6 +25,16 @@ class Beaten(NamedTuple):
     server: int | None = None
 
 
+class SuccessRow(NamedTuple):
+    """The success of a run, as its worker reports it."""
+
+    seq: int
+    token: str
+    output: str | None
+    output_hash: str | None = None
+    output_key: str | None = None
+
+
 class WorkRecords(Rows):
     """Batches of workers, and moves that `step` decided."""
 
@@ -48,9 +58,7 @@ class WorkRecords(Rows):
         rows = await self._read("still_held", ids=pack([item.seq for item in held])) if held else ()
         return {Held(*row) for row in rows}.intersection(held)
 
-    async def succeed(
-        self, done: Sequence[tuple[int, str, str | None, str | None]], mark: str, follow: str, now: int, *, limited: bool
-    ) -> Written:
+    async def succeed(self, done: Sequence[SuccessRow], mark: str, follow: str, now: int, *, limited: bool) -> Written:
         """End these runs as succeeded, each under its token; returns those that were held so."""
         ordered = sorted(done)
         ids = pack([item[0] for item in ordered])
@@ -96,9 +104,15 @@ class WorkRecords(Rows):
 
     async def patch(self, change: Change, mark: str, now: int, controls: int) -> bool:
         """Whether the run and the controls were still as they were read."""
-        rows = pack([[change.after.seq, *_patched(change.after)]])
-        journal = Statement("journal_moves", {"r": pack([_journaled(change)]), "mark": mark, "now": now})
-        return bool((await self._batch("patch", Statement("patch", {"r": rows, "mark": mark, "controls": controls}), journal))[0])
+        before, after = change.before, change.after
+        rows = pack([[after.seq, *_patched(after)]])
+        statements = [
+            Statement("patch", {"r": rows, "mark": mark, "controls": controls}),
+            Statement("journal_moves", {"r": pack([_journaled(change)]), "mark": mark, "now": now}),
+        ]
+        if before.attempt > 1 and after.payload != before.payload:
+            statements.append(Statement("keep_payload", {"seq": before.seq, "payload": before.payload, "mark": mark}))
+        return bool((await self._batch("patch", *statements))[0])
 
 
 def _changed(change: Change) -> list[Any]:
