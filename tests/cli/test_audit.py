@@ -133,7 +133,7 @@ READS = (
     "runs", "show", "logs", "why", "jobs", "jobs show", "groups list", "groups show", "pauses", "queues", "queues list", "retention",
     "retention show", "resources", "resources list", "resources show", "lanes", "slots", "schedules list", "schedules preview",
     "schedules skips", "workers", "stats", "doctor", "tokens list", "webhooks list", "webhooks deliveries", "audit", "config",
-    "faults", "completion", "backup",
+    "faults", "completion", "dialects", "backup",
 )  # fmt: skip
 
 NEED_NO_ENTRY = {

@@ -43,7 +43,7 @@ EVIL = "[red]a[/red]\x1b[2J\x1b]0;b\x07\x9b31m\u202e\x7f"
 COMMANDS = (
     "migrate", "backup", "restore", "work", "up", "hub", "enqueue", "runs", "show", "logs", "why", "cancel", "move", "rerun", "jobs",
     "groups", "pause", "resume", "pauses", "queues", "resources", "lanes", "retention", "slots", "slot", "workers", "stats", "doctor",
-    "schedules", "webhooks", "tokens", "audit", "config", "faults", "completion",
+    "schedules", "webhooks", "tokens", "audit", "config", "faults", "completion", "dialects",
 )  # fmt: skip
 
 
