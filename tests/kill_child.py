@@ -100,6 +100,7 @@ def scenario(life: Life) -> None:
     life(life.engine.register(WORKER))
     life(life.engine.records.scales.keep_scale(Scale("boot", 0, None, None, 0)))
     life(life.engine.worker_metrics(WORKER.name, {"load": 1}))
+    life(life.engine.seen(WORKER.name))
     take_over(life)
     let_old_runs_go(life)
     let_unused_go(life)

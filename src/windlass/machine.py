@@ -159,6 +159,7 @@ class Cancel(Command, frozen=True, kw_only=True):
 
     name = "cancel"
     reason: str | None = None
+    only: tuple[State, ...] | None = None  # refused in all other states
 
 
 class Abandon(Command, frozen=True, kw_only=True):
@@ -365,12 +366,22 @@ def refuse(run: Run, cmd: Refuse, now: int) -> Run:
 
 
 def cancel(run: Run, cmd: Cancel, now: int) -> Run:
+    _check_only(run, cmd)
     return _end(run, State.CANCELLED, now, cancel_asked_at=now, reason=cmd.reason)
 
 
 def ask_to_stop(run: Run, cmd: Cancel, now: int) -> Run:
+    _check_only(run, cmd)
     lease_check_at = min(run.lease_check_at or now, now + run.policy.grace)
     return replace(run, state=State.CANCELLING, cancel_asked_at=now, lease_check_at=lease_check_at, reason=cmd.reason)
+
+
+def _check_only(run: Run, cmd: Cancel) -> None:
+    if cmd.only is not None and run.state not in cmd.only:
+        raise WrongState(
+            f"Run {run.id} {_HOW_IT_IS[run.state]}; it was to be cancelled only while {' or '.join(cmd.only)}.",
+            hint=f"It is {run.state}. Cancel it without naming states, or leave it.",
+        )
 
 
 def confirm(run: Run, cmd: Command, now: int) -> Run:

@@ -558,6 +558,7 @@ class WorkerInfo(Struct, frozen=True):
     cores: int = 1  # with the memory: the capacity for runs that require any
     memory: int = 0  # MiB
     slots: int = 1
+    programs: bool = False  # it also takes runs that bring a program, of whatever job
 
 
 class Leases(Struct, frozen=True):

@@ -36,11 +36,11 @@ def lessened(job: Options, own_options: Options) -> str | None:
 
 
 def open_to(lane: Lane, worker: WorkerInfo) -> bool:
-    """Whether a worker can and may take the runs of a lane. A run that names its own program needs no handler."""
+    """Whether a worker can and may take the runs of a lane. A run that brings a program needs no handler."""
     requires = lane.requires
     return (
         (worker.queues is None or lane.queue in worker.queues)
-        and (worker.jobs is None or lane.job in worker.jobs or SOLVER in requires.tags)
+        and (worker.jobs is None or lane.job in worker.jobs or (worker.programs and SOLVER in requires.tags))
         and set(requires.tags) <= set(worker.tags)
         and requires.cores <= worker.cores
         and requires.memory <= worker.memory

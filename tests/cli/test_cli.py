@@ -337,7 +337,18 @@ def test_runs_as_a_table(w: World) -> None:
 
 
 def test_filters_without_an_index_are_refused_with_those_there_are(w: World) -> None:
-    assert "There are:" in w("runs", "--queue", "slow", exits=codes.USAGE).notes
+    assert "There are:" in w("runs", "--queue", "slow", "--job", "report", exits=codes.USAGE).notes
+    assert "There are:" in w("runs", "--state", "failed", "--state", "queued", exits=codes.USAGE).notes
+
+
+def test_runs_of_a_queue_in_some_states(w: World) -> None:
+    first, second = w.create(), w.create()
+    w("cancel", first)
+    w.succeed(w.started())
+    third = w.create()
+    for words, expected in (((), [third, second, first]), (("cancelled", "queued"), [third, first]), (("succeeded",), [second])):
+        states = [part for state in words for part in ("--state", state)]
+        assert [run["id"] for run in w.json("runs", "--queue", "default", *states)["runs"]] == expected
 
 
 def test_watching_needs_a_terminal(w: World) -> None:
@@ -420,6 +431,16 @@ def test_logs(w: World) -> None:
     assert [log["n"] for log in w.json("show", run.id, "--tail", "1")["log"]] == [1_001]
 
 
+def test_the_log_of_one_attempt(w: World) -> None:
+    w.create("again", options=Options(backoff=(0,)))
+    first = w.started("one", "two")
+    w.fail(first, Failure("smtp", "no route"))
+    w.started("three", "four")
+    assert [log["line"] for log in w.json("logs", first.id, "--attempt", "1")["lines"]] == ["one", "two"]
+    assert [log["line"] for log in w.json("logs", first.id, "--attempt", "1", "--tail", "1")["lines"]] == ["two"]
+    assert [log["line"] for log in w.json("logs", first.id, "--tail", "3")["lines"]] == ["two", "three", "four"]
+
+
 def test_following_a_log_until_the_end(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
     w.create()
     run = w.started("one")
@@ -447,8 +468,8 @@ def test_a_line_written_just_before_the_end_is_not_missed(w: World, monkeypatch:
     _meanwhile(monkeypatch, lambda: None)
     read = runs._lines
 
-    def read_and_then(engine: Engine, run_id: str, after: tuple[int, int]) -> Iterator[LogLine]:
-        yield from read(engine, run_id, after)
+    def read_and_then(engine: Engine, run_id: str, after: tuple[int, int], **how: Any) -> Iterator[LogLine]:
+        yield from read(engine, run_id, after, **how)
         if after == (0, 0):  # the command has seen all lines, and not yet the end
             _both(lambda: w.log(run, "two", first=2), lambda: w.succeed(run))
 

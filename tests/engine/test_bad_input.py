@@ -354,6 +354,7 @@ def test_bad_counts_are_refused(h: Harness) -> None:
         "history": lambda count: h(h.engine.history(run_id, count=count)),
         "tail": lambda count: h(h.engine.tail(count=count)),
         "lines": lambda count: h(h.engine.lines(run_id, count=count)),
+        "ranked": lambda count: h(h.engine.ranked("q", limit=count)),
         "jobs": lambda count: h(h.engine.jobs(count=count)),
     }
     cases: dict[str, Case] = {}
@@ -361,15 +362,23 @@ def test_bad_counts_are_refused(h: Harness) -> None:
         cases |= each(BAD_COUNTS, verb, what)
     cases |= each((-1, 2**63, 1.5, True, "1", None), lambda after: h(h.engine.history(run_id, after=after)), "history after")
     cases |= each((-1, 2**63, 1.5, True, "1", None), lambda after: h(h.engine.lines(run_id, after=(1, after))), "lines after")
+    cases |= each((0, -1, 1_001, 1.5, True, "1"), lambda last: h(h.engine.lines(run_id, last=last)), "last lines")
+    cases |= each((0, -1, 2**63, 1.5, True, "1"), lambda attempt: h(h.engine.lines(run_id, attempt=attempt)), "lines of an attempt")
+    cases |= each((-1, 2**63, 1.5, True, "1", None), lambda offset: h(h.engine.ranked("q", offset=offset)), "offset")
     cases |= each(("\ud800", "a\0", 5), lambda after: h(h.engine.jobs(after=after)), "jobs after")
     assert_refused(h, cases)
 
 
 def test_bad_states_and_lists_without_an_index_are_refused(h: Harness) -> None:
     cases = each(("bogus", "", "QUEUED", 5, True, ["queued"]), lambda state: h(h.engine.runs(state=state)))
+    bad: tuple[Any, ...] = ("queued", [], ["bogus"], [5], 5, [["queued"]])
+    cases |= each(bad, lambda states: h(h.engine.runs(queue="q", states=states)), "states")
+    cases |= each(bad, lambda states: h(h.engine.ranked("q", states)), "states to rank")
+    cases |= each(bad, lambda states: h(h.engine.cancel("r", only=states)), "states to cancel in")
     cases |= {
-        "a queue's runs": lambda: h(h.engine.runs(queue="default")),
-        "a queue's ended ones": lambda: h(h.engine.runs(queue="default", state="failed")),
+        "some states of all queues": lambda: h(h.engine.runs(states=["failed", "queued"])),
+        "a state and some states": lambda: h(h.engine.runs(queue="default", state="failed", states=["queued"])),
+        "some states of a job": lambda: h(h.engine.runs(job="mail", queue="default", states=["failed"])),
         "a job's running ones": lambda: h(h.engine.runs(job="mail", state="running")),
     }
     assert_refused(h, cases)
@@ -392,6 +401,9 @@ LISTS: tuple[dict[str, Any], ...] = (
     {"state": "queued"},
     {"state": "queued", "job": "mail"},
     {"state": "queued", "queue": "default"},
+    {"queue": "default"},
+    {"queue": "default", "state": "failed"},
+    {"queue": "default", "states": ("queued", "failed")},
 )
 
 

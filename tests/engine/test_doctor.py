@@ -28,7 +28,7 @@ from windlass.clock import ManualClock, SystemClock
 from windlass.doctor import CHECKS, LIMIT, stores
 from windlass.engine import Engine, Finding
 from windlass.errors import StoreUnreachable
-from windlass.model import NewRun, Options, Rate, Requires, Use, WorkerInfo
+from windlass.model import NewRun, Options, Rate, Requires, Solver, Use, WorkerInfo
 from windlass.store import disks
 from windlass.store.base import run_sync
 from windlass.store.disks import FileEnvironment, ForeignProcess, Mount, mount_of, mounts
@@ -154,6 +154,15 @@ def test_runs_wait_that_no_live_worker_takes(h: Harness, can: dict[str, Any], op
     assert needs in finding.todo
     lives(h, "other")
     lives(h, "able", tags=("gpu",), cores=8, memory=4096)
+    assert h(h.engine.doctor()) == []
+
+
+def test_runs_wait_that_bring_a_program_for_which_no_live_worker_is_open(h: Harness) -> None:
+    lives(h, jobs=("other",), tags=("solver",))
+    h.define("prodplan", solver=Solver("https://files.example/solve", "a" * 64))
+    h.create("prodplan")
+    assert only(h, "no_worker", "problem").todo == "Start a worker that executes programs: windlass work --solvers --queue default"
+    lives(h, jobs=("other",), tags=("solver",), programs=True)
     assert h(h.engine.doctor()) == []
 
 

@@ -198,6 +198,9 @@ async def reading() -> dict[str, list[Exchange]]:
         for path in (
             "history?after=2",
             "history?count=2",
+            "logs?attempt=1&last=1",
+            "logs?attempt=2",
+            "logs?last=0",
             "history?after=99",
             "logs?after=1",
             "logs?after=3",
@@ -227,6 +230,10 @@ async def _lists(w: World) -> None:
         "job=mail&queue=post&state=queued",
         "job=mail&queue=post",
         "queue=post&state=failed",
+        "queue=post&states=queued,failed",
+        "queue=post&states=bogus",
+        "queue=post&states=",
+        "states=queued",
         "state=running",
         "job=large",
     ):
@@ -278,6 +285,8 @@ async def changing() -> dict[str, list[Exchange]]:
         await change("again", "/cancel", run=third)
         await change("with an empty body", "/cancel", b"", run=later)
         await change("null", "/cancel", b"null", first)
+        await change("only in other states", "/cancel", {"only": ["claimed", "running"]}, second)
+        await change("only in no states", "/cancel", {"only": []}, second)
         await change("with a reason", "/cancel", {"reason": "no"}, second)
         await change("with a reason that is null", "/cancel", {"reason": None}, await _new(w))
         await change("an empty object, by one who may submit", "/cancel", {}, await _new(w), actor="submit")

@@ -741,6 +741,21 @@ def test_what_workers_ask_has_no_parameters_either(desk: HubDesk) -> None:
     assert len(desk.claim()) == 1  # nothing was taken before
 
 
+@pytest.mark.parametrize(
+    ("says", "jobs"), [({}, ["mail", "solve"]), ({"programs": True}, ["mail", "solve"]), ({"programs": False}, ["mail"])]
+)
+def test_F2_a_worker_that_does_not_send_programs_goes_on_by_its_tag(desk: HubDesk, says: dict[str, bool], jobs: list[str]) -> None:
+    desk.define("solve", solver={"url": "https://files.example/solve", "checksum": "a" * 64})
+    for job in ("mail", "solve"):
+        desk.ask("POST", "/runs", {"job": job}, status=202)
+    worker = {"name": "w", "jobs": ["mail"], "tags": ["solver"], "slots": 9} | says
+    desk.ask("POST", "/worker/register", {"worker": worker})
+    (row,) = desk.ask("GET", "/workers")["workers"]
+    assert row["programs"] is ("solve" in jobs)
+    runs = desk.ask("POST", "/worker/claim", {"worker": worker, "count": 9, "lease": 30_000})["runs"]
+    assert [run["job"] for run in runs] == jobs
+
+
 def test_files_of_the_page_and_health_are_there_whatever_stands_behind_them(desk: HubDesk) -> None:
     for place in ("", "page/style.css", "healthz", "metrics"):
         assert httpx.get(f"{desk.served.url}{place}?v=2").status_code == 200

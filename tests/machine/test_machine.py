@@ -274,6 +274,7 @@ LITERALS: dict[str, set[str]] = {
     "start": _from(Start, State.RUNNING) | _to(Start),
     "beat": _from(Beat),
     "succeed": _from(Succeed, State.SUCCEEDED) | {"succeeded"},
+    "held_of_queue": _from(Succeed, State.SUCCEEDED),
     "due": _from(Dispatch),
     "next_times": _from(Dispatch),
     "list_scheduled": _from(Dispatch),

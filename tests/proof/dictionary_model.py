@@ -8,7 +8,7 @@ error that it must raise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -874,6 +874,8 @@ class Model:
 
     def listed(self, job: str | None, queue: str | None, state: str | None) -> list[str]:
         """The ids of a list, in its order."""
+        if queue is not None and state != "queued":
+            return self.in_queue(queue, [state] if state else [doc.state for doc in self.runs.values()])
         wanted = {"job": job, "queue": queue, "state": state}
         docs = [doc for doc in self.runs.values() if all(value in (None, getattr(doc, name)) for name, value in wanted.items())]
         if state in LIVE:
@@ -889,6 +891,11 @@ class Model:
         else:
             docs.sort(key=lambda doc: doc.number, reverse=True)
         return [doc.id for doc in docs]
+
+    def in_queue(self, queue: str, states: Collection[str]) -> list[str]:
+        """The ids of the runs of a queue in these states, newest first."""
+        docs = [doc for doc in self.runs.values() if doc.queue == queue and doc.state in states]
+        return [doc.id for doc in sorted(docs, key=lambda doc: doc.number, reverse=True)]
 
     def why(self, run: str, now: int) -> list[str]:
         """The codes of all that holds a run back, but for those runs that come before it, and how often it was refused."""

@@ -144,8 +144,8 @@ def fail(run: Run) -> Verb:
     return lambda engine: engine.report(run.id, Fail(token=run.token, error=BOOM, retry=False), seq=run.seq)
 
 
-def cancel(run_id: str) -> Verb:
-    return lambda engine: engine.cancel(run_id)
+def cancel(run_id: str, **how: Any) -> Verb:
+    return lambda engine: engine.cancel(run_id, **how)
 
 
 def patch(run_id: str, **fields: Any) -> Verb:
@@ -494,6 +494,23 @@ def test_a_cancel_and_a_claim_leave_no_run_to_an_unwarned_worker(arena: Arena) -
             assert arena(arena.engine.beat([Held(claimed[0].seq, claimed[0].token)])) == ["stop"]
         assert cancelled.state is (State.CANCELLING if claimed else State.CANCELLED)
         arena.finish(run_id)
+
+
+def test_a_cancel_of_what_waits_and_a_claim_leave_one_winner(arena: Arena) -> None:
+    winners = Counter[str]()
+    for _ in range(ROUNDS):
+        (run_id,) = arena.create()
+        runs, cancelled = arena.race(claim(), cancel(run_id, only=("waiting", "scheduled", "queued")))
+        if runs:
+            assert isinstance(cancelled, WrongState)
+            assert "is in the hands of a worker" in str(cancelled)
+        else:
+            assert cancelled.state is State.CANCELLED
+        winner = arena.get(run_id).state.value
+        assert winner == ("claimed" if runs else "cancelled")
+        winners[winner] += 1
+        arena.finish(run_id)
+    assert sum(winners.values()) == ROUNDS
 
 
 def test_a_patch_counts_before_the_claim_or_not_at_all(arena: Arena) -> None:

@@ -780,18 +780,22 @@ class EngineMachine(RuleBasedStateMachine):
     # Looking
 
     @rule(
-        what=st.sampled_from(["tail", "page", "page", "one"]),
+        what=st.sampled_from(["tail", "page", "page", "queue", "one"]),
         number=picks,
         job=st.sampled_from([None, None, "a", "b"]),
         queue=st.sampled_from([None, "default", "other"]),
         state=st.sampled_from([None, *State]),
+        states=st.sets(st.sampled_from(State), min_size=1),
         count=st.sampled_from([1, 2, 100]),
     )
-    def look(self, what: str, number: int, job: str | None, queue: str | None, state: State | None, count: int) -> None:
+    def look(self, what: str, number: int, job: str | None, queue: str | None, state: State | None, states: set[State], count: int) -> None:
         if what == "tail":
             self._read_tail(count)
         elif what == "page":
             self._page(job, queue, state, count)
+        elif what == "queue":
+            queue = queue or "other"
+            assert self._listed(count, queue=queue, states=states) == self.model.in_queue(queue, states)
         else:
             self._look_at_one(self.pick(number))
 
@@ -805,16 +809,19 @@ class EngineMachine(RuleBasedStateMachine):
         return len(page.entries)
 
     def _page(self, job: str | None, queue: str | None, state: State | None, count: int) -> None:
-        queue = queue if state is State.QUEUED else None
+        queue = queue if state is State.QUEUED or job is None else None
         job = job if state in (None, State.QUEUED) or state not in (State.WAITING, State.SCHEDULED, *map(State, LIVE)) else None
+        assert self._listed(count, job=job, queue=queue, state=state) == self.model.listed(job, queue, state)
+
+    def _listed(self, count: int, **filters: Any) -> list[str]:
+        """The ids of a list, from its first page to its last."""
         found, cursor = [], None
         while True:
-            page = self.ask(self.here.engine.runs(job=job, queue=queue, state=state, cursor=cursor, count=count))
+            page = self.ask(self.here.engine.runs(**filters, cursor=cursor, count=count))
             found += [run.id for run in page.runs]
             cursor = page.cursor
             if cursor is None:
-                break
-        assert found == self.model.listed(job, queue, state)
+                return found
 
     def _look_at_one(self, run: str) -> None:
         """History, attempts, log and the reasons why it does not run, by the run's id."""

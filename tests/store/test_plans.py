@@ -68,6 +68,11 @@ WALKS = {
     "list_scheduled": {"job_runs_due": "due_at"},
     "list_waiting": {"job_runs_waiting": "seq"},
     "list_live": {"job_runs_look": "lease_check_at"},
+    "list_queue": {"job_runs_queue": "queue state"},
+    "ranked": {"job_runs_queue": "queue state"},
+    "list_default": {"job_runs_pkey": "seq"},
+    "ranked_default": {"job_runs_pkey": "seq"},
+    "seq_below": {"job_runs_pkey": "seq"},
     "lanes_of_waiting": {"job_runs_waiting": "seq"},
     "lanes_of_scheduled": {"job_runs_due": "due_at"},
     "lanes_in_use": {"job_runs_ready": "lane"},
@@ -111,7 +116,9 @@ WALKS = {
 }
 """Statements that follow an index in its order and stop at their limit: the index, and how its key must begin."""
 
-RANGES = {"idle_limiters", "drop_minutes", "minute_behind", "copied_upto", "settle_journal", "minutes_since", "jobs_since"}
+RANGES = {
+    "idle_limiters", "drop_minutes", "minute_behind", "copied_upto", "settle_journal", "minutes_since", "jobs_since", "ranked_default",
+}  # fmt: skip
 """Those of them that read on to a bound instead, which their caller keeps near."""
 
 PAIRS = {
@@ -124,6 +131,7 @@ WHOLE = {
     "idle_limiters": ("job_limiters", "only keys of the last hour, once a minute"),
     "held_by_workers": ("job_runs_look", "only leases that are held now"),
     "held_by_lives": ("job_runs_look", "only leases that are held now, and a worker asks only at its start and its end"),
+    "held_of_queue": ("job_runs_look", "only leases that are held now"),
     "leases": ("job_runs_look", "only leases that are held now, once for each burst and doctor"),
     "lanes_in_use": ("job_runs_look", "only leases that are held now, once a day"),
     "drop_lanes": ("job_runs_look", "only leases that are held now, once a day"),
@@ -161,6 +169,8 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(
         ("lease", "since", "before", "attempt", "n", "until", "definitions", "expected", "keys", "cores", "memory", "slots"), 1
     ),
+    **dict.fromkeys(("offset", "low", "programs"), 1),
+    "states": '["failed"]',
     **dict.fromkeys(("ids", "ending", "lanes", "predecessors"), "[1, 2, 3]"),
     **dict.fromkeys(("r", "d", "c", "k"), "[]"),
     **dict.fromkeys(("names", "queues", "jobs", "tags"), '["a"]'),
@@ -248,7 +258,8 @@ _STATES = ", ".join(f"'{state}'" for state in State)
 _FILL = f"""
 insert into job_runs (id, rev, state, job, queue, lane, priority_key, position, payload, due_at, created_at, max_attempts, token, worker,
   lease, claimed_at, lease_until, lease_check_at, finished_at, attempt_id)
-select 'run' || n, 1, state, 'job' || (n % 7), 'default', n % 7 + 1, 0, n, '{{}}', n, n, 3, 'token' || n, 'worker' || (n % 100), 30, n,
+select 'run' || n, 1, state, 'job' || (n % 7), case n % 3 when 0 then 'other' else 'default' end, n % 7 + 1, 0, n, '{{}}', n,
+  n, 3, 'token' || n, 'worker' || (n % 100), 30, n,
   case when live then n end, case when live then n end, case when ended then n end, case when n % 3 = 0 then 'again' || n end
 from (select n, state, state in ('claimed', 'running', 'cancelling') as live,
     state in ('succeeded', 'failed', 'quarantined', 'cancelled', 'skipped') as ended

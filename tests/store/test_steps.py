@@ -27,6 +27,8 @@ OLD = (
        '{"exhausted":"quarantined","max_returns":3,"ageing":60000}')""",
     """insert into job_runs (id, rev, state, job, queue, lane, band, position, payload, due_at, created_at, max_attempts, policy)
        values ('r2', 1, 'queued', 'mail', 'default', 1, 0, 1, '{"exhausted":1}', 1, 1, 5, '{"grace":1000}')""",
+    """insert into workers (name, jobs, tags, cores, memory, slots, registered_at, seen_at)
+       values ('plain', '["mail"]', '["gpu"]', 1, 0, 1, 1, 1), ('solves', '["mail"]', '["gpu","solver"]', 1, 0, 1, 1, 1)""",
 )
 
 
@@ -40,6 +42,7 @@ def _is_read_under_the_new_names(store: Store) -> None:
     assert (schedule.max_missed, schedule.code_hash, schedule.options.max_requeues) == (7, None, 3)
     options = run_sync(engine.get_job("mail")).options
     assert (options.on_exhausted, options.max_requeues) == ("quarantined", 3)
+    assert [(worker.info.name, worker.info.programs) for worker in run_sync(engine.workers())] == [("plain", False), ("solves", True)]
     run_sync(engine.close())
 
 

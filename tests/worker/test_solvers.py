@@ -1119,7 +1119,7 @@ def test_the_jobs_own_code_runs_where_there_is_no_solver(app: App, cache: Path) 
 
 def test_a_worker_without_solvers_that_is_handed_such_a_run_does_not_take_it_for_its_own(app: App, files: Files) -> None:
     def pretend(worker: Worker) -> None:
-        worker.runtime.info = replace(worker.info, tags=("solver",))
+        worker.runtime.info = replace(worker.info, tags=("solver",), programs=True)
 
     handle = asked(app, files.offer(HELLO))
     with working(app, prepare=pretend):

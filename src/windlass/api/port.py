@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from windlass.answers import Outcome
 from windlass.api.problems import Problem
 from windlass.api.requests import Body
 from windlass.errors import BadInput
 from windlass.machine import Fail, Refuse, Report, Requeue, Snooze, Succeed
-from windlass.model import BeatAnswer, Failure, Life, Run, State, WorkerInfo
+from windlass.model import SOLVER, BeatAnswer, Failure, Life, Run, State, WorkerInfo
+
+
+class WorkerDescription(WorkerInfo, frozen=True):
+    """A worker as it describes itself. One that does not send `programs` is of a version in which the tag alone decided."""
+
+    programs: bool | None = None  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, worker: WorkerInfo) -> Self:
+        """The description of a worker."""
+        return cls(*astuple(worker))
+
+    def info(self) -> WorkerInfo:
+        """The worker as the engine takes it."""
+        programs = SOLVER in self.tags if self.programs is None else self.programs
+        return WorkerInfo(self.name, self.queues, self.jobs, self.tags, self.cores, self.memory, self.slots, programs)
 
 
 class RegisterWorker(Body, frozen=True):
     """A worker registers: what it can take, and facts about its host and process."""
 
-    worker: WorkerInfo
+    worker: WorkerDescription
     about: dict[str, Any] | None = None
     schemas: dict[str, str] | None = None  # by job: a fingerprint of what its code accepts
 
@@ -81,7 +98,7 @@ class TellMetrics(Body, frozen=True):
 class ClaimRuns(Body, frozen=True):
     """A worker claims runs; with `wait`, the answer may take this many milliseconds if there are none at once."""
 
-    worker: WorkerInfo
+    worker: WorkerDescription
     count: int
     lease: int
     token: str | None = None

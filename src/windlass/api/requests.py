@@ -107,6 +107,13 @@ class PatchRun(Body, frozen=True):
 
 
 class CancelRun(Body, frozen=True):
+    """The reason of a cancel, and the only states in which the run is to be cancelled."""
+
+    reason: str | None = None
+    only: tuple[State, ...] | None = None
+
+
+class CancelGroup(Body, frozen=True):
     """The reason of a cancel."""
 
     reason: str | None = None

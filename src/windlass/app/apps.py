@@ -148,9 +148,17 @@ class App(Working):
         record = run_sync(self.verbs.get(run_id))
         return Handle(self, record.job, self._reader(record.job), record.id)
 
-    def runs(self, *, job: str | None = None, queue: str | None = None, state: State | str | None = None, count: int = 100) -> Page:
+    def runs(
+        self,
+        *,
+        job: str | None = None,
+        queue: str | None = None,
+        state: State | str | None = None,
+        states: Iterable[State | str] | None = None,
+        count: int = 100,
+    ) -> Page:
         """A page of runs, newest first unless they are queued."""
-        return run_sync(self.verbs.runs(job=job, queue=queue, state=state, count=count))
+        return run_sync(self.verbs.runs(job=job, queue=queue, state=state, states=states, count=count))
 
     def work(self, *, burst: bool = False, **settings: Unpack[WorkerOptions]) -> bool:
         """Work until a signal stops it, or, with `burst`, until nothing is queued; returns whether the process needs a restart.
@@ -293,9 +301,17 @@ class AsyncApp(Working):
         record = await self.verbs.get(run_id)
         return AsyncHandle(self, record.job, self._reader(record.job), record.id)
 
-    async def runs(self, *, job: str | None = None, queue: str | None = None, state: State | str | None = None, count: int = 100) -> Page:
+    async def runs(
+        self,
+        *,
+        job: str | None = None,
+        queue: str | None = None,
+        state: State | str | None = None,
+        states: Iterable[State | str] | None = None,
+        count: int = 100,
+    ) -> Page:
         """A page of runs, newest first unless they are queued."""
-        return await self.verbs.runs(job=job, queue=queue, state=state, count=count)
+        return await self.verbs.runs(job=job, queue=queue, state=state, states=states, count=count)
 
     async def work(self, *, burst: bool = False, **settings: Unpack[WorkerOptions]) -> bool:
         """Work until a signal stops it, or, with `burst`, until nothing is queued; returns whether the process needs a restart.

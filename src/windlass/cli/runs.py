@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from argparse import Namespace
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -199,9 +198,15 @@ def _verdict(context: CommandContext, run: Run) -> int:
 
 @COMMANDS.add(
     "runs",
-    option("--state", choices=[state.value for state in State], metavar="STATE", help=", ".join(State)),
+    option(
+        "--state",
+        action="append",
+        choices=[state.value for state in State],
+        metavar="STATE",
+        help=f"{', '.join(State)}; with --queue it may be repeated",
+    ),
     option("--job", metavar="NAME", help="of this job"),
-    option("--queue", metavar="NAME", help="of this queue; with --state queued"),
+    option("--queue", metavar="NAME", help="of this queue"),
     limit(20),
     CURSOR,
     option("--watch", action="store_true", help="draw them again every second, until Ctrl-C"),
@@ -210,6 +215,7 @@ def _verdict(context: CommandContext, run: Run) -> int:
     windlass runs
     windlass runs --state failed --limit 100
     windlass runs --job mail --json
+    windlass runs --queue reports --state failed --state cancelled
     windlass runs --watch
     """,
 )
@@ -223,8 +229,10 @@ def runs(context: CommandContext) -> int:
 
 def _page(context: CommandContext, engine: Verbs) -> Page:
     arguments = context.arguments
+    states = arguments.state or []
+    one, several = (states[0], None) if len(states) == 1 else (None, states or None)
     return run_sync(
-        engine.runs(job=arguments.job, queue=arguments.queue, state=arguments.state, cursor=arguments.cursor, count=arguments.limit)
+        engine.runs(job=arguments.job, queue=arguments.queue, state=one, states=several, cursor=arguments.cursor, count=arguments.limit)
     )
 
 
@@ -263,9 +271,14 @@ def _chosen(context: CommandContext, engine: Verbs) -> Run:
     return newest[0]
 
 
-def _lines(engine: Verbs, run_id: str, after: tuple[int, int] = (0, 0)) -> Iterator[LogLine]:
-    """The log of a run from a place on, read in pages."""
-    while page := run_sync(engine.lines(run_id, after=after, count=PAGE)):
+def _lines(
+    engine: Verbs, run_id: str, after: tuple[int, int] = (0, 0), *, attempt: int | None = None, last: int | None = None
+) -> Iterator[LogLine]:
+    """The log of a run, or of one attempt, from a place on, read in pages; or its last lines."""
+    if last is not None:
+        yield from run_sync(engine.lines(run_id, attempt=attempt, after=after, last=last))
+        return
+    while page := run_sync(engine.lines(run_id, attempt=attempt, after=after, count=PAGE)):
         yield from page
         after = (page[-1].attempt, page[-1].n)
 
@@ -284,7 +297,7 @@ def show(context: CommandContext) -> int:
         if context.arguments.dialect is not None:
             return print_run(context, engine, run)
         attempts, history = run_sync(engine.attempts(run.id)), run_sync(engine.history(run.id))
-        tail = list(deque(_lines(engine, run.id), maxlen=context.arguments.tail))
+        tail = list(_lines(engine, run.id, last=context.arguments.tail))
     if context.output.json:
         events, lines = plain(Verbs.history, history)["events"], plain(Verbs.lines, tail)["lines"]
         context.output.document(plain(Verbs.get, run) | plain(Verbs.attempts, attempts) | {"history": events, "log": lines})
@@ -309,8 +322,9 @@ def show(context: CommandContext) -> int:
     "logs",
     ONE_RUN,
     option("-f", "--follow", action="store_true", help="continue until the run has ended; the exit code tells how it ended"),
+    option("--attempt", type=count, metavar="N", help="of the N-th attempt only"),
     option("--tail", type=count, metavar="N", help="begin with the last N lines (default: all)"),
-    examples="windlass logs ID\nwindlass logs ID --follow\nwindlass logs --last -f --json",
+    examples="windlass logs ID\nwindlass logs ID --attempt 1 --tail 20\nwindlass logs ID --follow\nwindlass logs --last -f --json",
 )
 def logs(context: CommandContext) -> int:
     """Print the log of a run."""
@@ -318,7 +332,7 @@ def logs(context: CommandContext) -> int:
         run = _chosen(context, engine)
         if context.arguments.follow:
             return _follow(context, engine, run)
-        tail = list(deque(_lines(engine, run.id), maxlen=context.arguments.tail))
+        tail = list(_lines(engine, run.id, attempt=context.arguments.attempt, last=context.arguments.tail))
     if context.output.json:
         context.output.document({"run": run.id} | plain(Verbs.lines, tail))
         return OK
@@ -335,10 +349,10 @@ def _print_line(context: CommandContext, log: LogLine) -> None:
 
 
 def _follow(context: CommandContext, engine: Verbs, run: Run) -> int:
-    after, tail = (0, 0), context.arguments.tail
+    after, attempt, tail = (0, 0), context.arguments.attempt, context.arguments.tail
     while True:
         ended = run.state in ENDED  # read before the lines: an ended run gets no more of them
-        for log in deque(_lines(engine, run.id, after), maxlen=tail):
+        for log in _lines(engine, run.id, after, attempt=attempt, last=tail):
             _print_line(context, log)
             after = (log.attempt, log.n)
         if ended:

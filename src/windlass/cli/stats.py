@@ -43,7 +43,8 @@ def _workers(records: Sequence[WorkerRecord], now: int) -> Table:
         seen = Text(views.ago(worker.seen_at, now), style="green" if worker.alive else "red")
         if worker.stopped_at is not None:
             seen = Text(f"stopped {views.ago(worker.stopped_at, now)}", style="dim")
-        queues, jobs = (", ".join(names) if names is not None else "all" for names in (info.queues, info.jobs))
+        queues = ", ".join(info.queues) if info.queues is not None else "all"
+        jobs = ", ".join([*info.jobs, *(["any with a program"] if info.programs else [])]) if info.jobs is not None else "all"
         machine = [f"{info.cores} cores", *([f"{info.memory:,} MiB"] if info.memory else []), *info.tags]
         holds = f"{worker.held} of {info.slots}" + (", cannot execute" if worker.alive and worker.metrics.get("unable_ms") else "")
         grid.add_row(cell(info.name), seen, holds, cell(queues), cell(jobs), cell(", ".join(machine)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from windlass.answers import AuditPage, Deliveries, Finding, Occupants, Page, Preview, Reason, ResourceState, Retention, Stats, Status
@@ -87,11 +87,12 @@ class BlockingVerbs:
         job: str | None = None,
         queue: str | None = None,
         state: State | str | None = None,
+        states: Iterable[State | str] | None = None,
         cursor: str | None = None,
         count: int = 100,
     ) -> Page:
         """A page of runs."""
-        return run_sync(self._verbs.runs(job=job, queue=queue, state=state, cursor=cursor, count=count))
+        return run_sync(self._verbs.runs(job=job, queue=queue, state=state, states=states, cursor=cursor, count=count))
 
     def get(self, run_id: str) -> Run:
         """The run with this id, or with an attempt of this id."""
@@ -101,9 +102,9 @@ class BlockingVerbs:
         """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""
         return run_sync(self._verbs.patch(run_id, by=by, **fields))
 
-    def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> Run:
-        """Cancel a waiting run at once; stop a running one."""
-        return run_sync(self._verbs.cancel(run_id, reason=reason, by=by))
+    def cancel(self, run_id: str, *, reason: str | None = None, only: Collection[State | str] | None = None, by: str | None = None) -> Run:
+        """Cancel a waiting run at once; stop a running one. With `only`, cancel it only while it is in one of these states."""
+        return run_sync(self._verbs.cancel(run_id, reason=reason, only=only, by=by))
 
     def rerun(self, run_id: str, *, attempt: int | None = None) -> Created:
         """Create a new run from an ended one, or from one attempt: the same payload and rules, a fresh limit of attempts, no key."""
@@ -117,9 +118,11 @@ class BlockingVerbs:
         """Every change of state of a run, from the beginning or after a revision."""
         return run_sync(self._verbs.history(run_id, after=after, count=count))
 
-    def lines(self, run_id: str, *, after: tuple[int, int] = (0, 0), count: int = 100) -> list[LogLine]:
-        """The log of a run in its order, after (attempt, number)."""
-        return run_sync(self._verbs.lines(run_id, after=after, count=count))
+    def lines(
+        self, run_id: str, *, attempt: int | None = None, after: tuple[int, int] = (0, 0), last: int | None = None, count: int = 100
+    ) -> list[LogLine]:
+        """The log of a run, or of one attempt, in its order, after (attempt, number); with `last`, only its last lines."""
+        return run_sync(self._verbs.lines(run_id, attempt=attempt, after=after, last=last, count=count))
 
     def why(self, run_id: str) -> list[Reason]:
         """Everything that blocks a run now; empty if a worker could claim it at once."""

@@ -30,6 +30,7 @@ from windlass.api.port import (
     StartRuns,
     WaitFor,
     WokenTopics,
+    WorkerDescription,
     report_view,
 )
 from windlass.client.problems import error_of
@@ -68,7 +69,7 @@ class RemotePort(RemoteVerbs):
     ) -> None:
         """Register a worker, and mark it as alive."""
         documents = [None if one is None else dict(one) for one in (about, schemas)]
-        await self._tell("register", RegisterWorker(worker, *documents), Done)
+        await self._tell("register", RegisterWorker(WorkerDescription.of(worker), *documents), Done)
 
     async def begin_life(self, worker: str, life: Life) -> list[Life]:
         """Register a process of a worker; returns all processes under its name, if this token is bound to that name."""
@@ -93,7 +94,9 @@ class RemotePort(RemoteVerbs):
     async def claim(self, worker: WorkerInfo, *, count: int = 1, lease: int = 30_000, token: str | None = None) -> list[Run]:
         """Claim up to `count` runs; repeated with the same token, it returns those of them that are still held."""
         try:
-            return (await self._tell("claim", ClaimRuns(worker, count, lease, token or self.clock.nonce()), Claimed)).runs
+            return (
+                await self._tell("claim", ClaimRuns(WorkerDescription.of(worker), count, lease, token or self.clock.nonce()), Claimed)
+            ).runs
         except OutcomeUnknown as unknown:
             unknown.settled = True  # the token is the claim's nonce: a repeated request takes nothing twice and misses nothing
             raise

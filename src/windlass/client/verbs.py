@@ -5,7 +5,7 @@ Most are defined by their rows alone. Here are only those that a row cannot expr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from msgspec import Raw
@@ -110,17 +110,19 @@ class RemoteVerbs(Requester, Verbs):
         run: Run = await self.perform(row(Verbs.patch), {"run_id": run_id}, body=encoded(body))
         return run
 
-    async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> Run:
+    async def cancel(
+        self, run_id: str, *, reason: str | None = None, only: Collection[State | str] | None = None, by: str | None = None
+    ) -> Run:
         """Cancel a waiting run at once; stop a running one. The actor is taken from the token; `by` is ignored."""
         try:
-            return await super().cancel(run_id, reason=reason)
+            return await super().cancel(run_id, reason=reason, only=only)
         except OutcomeUnknown:
             pass
         try:
-            run: Run = await self.perform(row(Verbs.cancel), {"run_id": run_id, "reason": reason}, safe=True)
+            run: Run = await self.perform(row(Verbs.cancel), {"run_id": run_id, "reason": reason, "only": only}, safe=True)
         except WrongState:
             run = await self.get(run_id)
-            if run.state is not State.CANCELLED:
+            if run.state not in (State.CANCELLED, State.CANCELLING):
                 raise
         return run  # by this request or by its first attempt
 

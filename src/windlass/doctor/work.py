@@ -9,7 +9,7 @@ from windlass.answers import Finding
 from windlass.doctor.findings import problem, runs, warning
 from windlass.doctor.subject import COUNTED, Subject
 from windlass.durations import span
-from windlass.model import Lane
+from windlass.model import SOLVER, Lane
 from windlass.needs import open_to
 from windlass.store.records.doctor import Timing, Waiting
 
@@ -63,16 +63,18 @@ def _undefined(lane: Lane, waiting: Waiting) -> Finding:
 
 def _no_worker(lane: Lane, waiting: Waiting, alive: int) -> Finding:
     needs_of_lane, number = lane.requires, waiting.ready + waiting.parked
+    brings = SOLVER in needs_of_lane.tags
+    start = "that executes programs: windlass work --solvers" if brings else "whose app has the job: windlass work MODULE:APP"
     needs = [
         f"--queue {lane.queue}",
-        *(f"--tag {tag}" for tag in needs_of_lane.tags),
+        *(f"--tag {tag}" for tag in needs_of_lane.tags if tag != SOLVER),
         *([f"--cores {needs_of_lane.cores}"] if needs_of_lane.cores > 1 else []),
         *([f"--memory {needs_of_lane.memory}MiB"] if needs_of_lane.memory else []),
     ]
     return problem(
         "no_worker",
         f"Waiting in queue {lane.queue!r}: {runs(number, COUNTED)} of job {lane.job!r}; none of the {alive} live workers takes them.",
-        f"Start a worker whose app has the job: windlass work MODULE:APP {' '.join(needs)}",
+        f"Start a worker {start} {' '.join(needs)}",
         job=lane.job,
         queue=lane.queue,
         tags=needs_of_lane.tags,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from windlass import egress
@@ -11,7 +11,7 @@ from windlass import payload as json
 from windlass.durations import SHORTEST_KEEP
 from windlass.engine import fits
 from windlass.errors import BadInput, TooLarge
-from windlass.model import FOREVER, Failure, Key, Limits, Options, Requires, Solver, Use
+from windlass.model import FOREVER, Failure, Key, Limits, Options, Requires, Solver, State, Use
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
 _KEY = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,255}")
@@ -65,6 +65,17 @@ def choice(value: Any, what: str, among: Sequence[str]) -> None:
     """One of a few words, or None when not given."""
     if value is not None and value not in among:
         raise BadInput(f"{what} must be one of {', '.join(among)}, not {value!r:.80}.", hint="Correct the word.")
+
+
+def states(chosen: Iterable[State | str], what: str) -> tuple[State, ...]:
+    """Some states, each once, in the order of a run's life."""
+    try:
+        members = {State(state) for state in chosen}
+    except (TypeError, ValueError):
+        raise BadInput(f"{chosen!r:.80} are not states.", hint=f"Choose from {', '.join(State)}.") from None
+    if not members:
+        raise BadInput(f"{what} needs at least one state.", hint=f"Choose from {', '.join(State)}.")
+    return tuple(state for state in State if state in members)
 
 
 def count(items: Sequence[Any], what: str, limit: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,14 +29,19 @@ class Edits(Part):
         super().__init__(ground)
         self._runs, self._provision, self._payloads = runs, provision, payloads
 
-    async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> Run:
-        """Cancel a run that waits at once; ask one that runs to stop. Repeated while it stops, the call changes nothing."""
-        cmd = Cancel(reason=_reason(reason))
+    async def cancel(
+        self, run_id: str, *, reason: str | None = None, only: Collection[State | str] | None = None, by: str | None = None
+    ) -> Run:
+        """Cancel a run that waits at once; ask one that runs to stop. Repeated while it stops, the call changes nothing.
+
+        With `only`, a run in any other state is not cancelled: the call raises WrongState.
+        """
+        cmd = Cancel(reason=_reason(reason), only=None if only is None else checks.states(only, "A cancel with `only`"))
         try:
             return await self._change("cancel", run_id, cmd, detail_of(by, reason=cmd.reason))
         except WrongState:
             run = await self._runs.get(run_id)
-            if run.state is State.CANCELLING:
+            if run.state is State.CANCELLING and State.CANCELLING in (cmd.only or State):
                 return run
             raise
 

@@ -10,6 +10,7 @@ from windlass.defaults import MAX_WAIT
 from windlass.engine import checks
 from windlass.engine.controls import Controls
 from windlass.engine.lanes import Lanes, Open
+from windlass.engine.sightings import Sightings
 from windlass.engine.templates import KnownJobs
 from windlass.errors import Forbidden
 from windlass.limiters import Limiter, offers, owner_of, parts_of
@@ -58,6 +59,7 @@ class Ground:
         self.controls = Controls()
         self.steady = Steady(clock)
         self.memory = KnownJobs()
+        self.seen = Sightings()
 
     def _copy(self) -> Ground:
         other = Ground.__new__(Ground)  # several times as fast as `copy`, and every request of a hub makes one

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from windlass import defaults
 from windlass.answers import Page, Status
 from windlass.engine import checks
 from windlass.engine.cursors import LAST, encoded, place
@@ -15,6 +16,7 @@ from windlass.errors import BadInput, NotFound, Pruned
 from windlass.machine import ENDED
 from windlass.model import Attempt, Entry, LogLine, Run, State
 from windlass.store.records.claims import FIRST, Scan
+from windlass.store.records.runs import LAST_ATTEMPT, QueueSlice
 from windlass.store.rows import pack
 
 
@@ -41,6 +43,7 @@ _ENDED = _List("list_ended", ("at", "seq"), (LAST, LAST), ("finished_at", "seq")
 _JOB_ENDED = _List("list_job_ended", ("at", "seq"), (LAST, LAST), ("finished_at", "seq"))
 _SCHEDULED = _List("list_scheduled", ("at", "seq"), (0, 0), ("due_at", "seq"))
 _WAITING = _List("list_waiting", ("seq",), (0,), ("seq",))
+_QUEUE = "queue"  # the first word of the cursor of a queue's list
 _LIVE = _List("list_live", ("at", "seq"), (0, 0), ("lease_check_at", "seq"))
 
 LISTS: Mapping[tuple[str, ...], str] = {
@@ -48,10 +51,17 @@ LISTS: Mapping[tuple[str, ...], str] = {
     ("job",): "the runs of a job, newest first",
     ("state",): "the runs in a state; queued ones in the order of their queue, ended ones latest first",
     ("job", "state"): "the ended or queued runs of a job",
-    ("queue", "state"): "the queued runs of a queue, in its order",
+    ("queue",): "the runs of a queue, newest first",
+    ("queue", "state"): "the runs of a queue in a state; queued ones in its order, others newest first",
+    ("queue", "states"): "the runs of a queue in any of some states, newest first",
     ("job", "queue", "state"): "the queued runs of a job in a queue, in its order",
 }
 """The filters that can be combined, each of which has its index."""
+
+WALK = 10_000
+"""Runs of all queues that are read for one page of the default queue, which has no index."""
+RANKED = 10_000
+"""The newest runs of a queue that are ranked."""
 
 
 class Runs(Part):
@@ -71,10 +81,23 @@ class Runs(Part):
         """The status of a run, for callers that have only its id."""
         return Status.of(await self.get(run_id))
 
+    async def get_many(self, ids: Sequence[str]) -> list[Run]:
+        """The runs with these ids, in their order and whole; unknown ones are left out."""
+        checks.count(ids, "ids", self.limits.page)
+        names = list(dict.fromkeys(checks.identifier(run_id, "The run") for run_id in ids))
+        runs = await self.records.runs.find_many(names) if names else {}
+        return [runs[name] for name in names if name in runs]
+
     async def attempts(self, run_id: str) -> list[Attempt]:
         """All attempts of a run, oldest first; the last one is the run's own."""
         run = await self.get(run_id)
-        return [*await self.records.runs.attempts(run), _current(run)]
+        return (await self.attempts_of([run]))[run.id]
+
+    async def attempts_of(self, runs: Sequence[Run]) -> dict[str, list[Attempt]]:
+        """All attempts of a page of runs by the runs' ids, oldest first; the last one of each is that run's own, as it was read."""
+        checks.count(runs, "runs", self.limits.page)
+        closed = await self.records.runs.attempts_of(runs) if runs else {}
+        return {run.id: [*(one for one in closed[run.id] if one.n < run.attempt), _current(run)] for run in runs}
 
     async def attempt(self, run_id: str, n: int | None = None) -> tuple[Run, Attempt]:
         """A run and one of its attempts: the n-th, the one with this id if it is not the run's, or the current one."""
@@ -101,16 +124,26 @@ class Runs(Part):
             raise pruned(run.id)
         return Moment(now, entries, lines)
 
-    async def lines(self, run_id: str, *, after: tuple[int, int] = (0, 0), count: int = 100) -> list[LogLine]:
-        """The log of a run in the order it was written, after (attempt, number)."""
+    async def lines(
+        self,
+        run_id: str,
+        *,
+        attempt: int | None = None,
+        after: tuple[int, int] = (0, 0),
+        last: int | None = None,
+        count: int = 100,
+    ) -> list[LogLine]:
+        """The log of a run, or of one attempt, in the order it was written, after (attempt, number); with `last`, only its last lines."""
         checks.integer(count, "count", 1, self.limits.page)
+        checks.maybe(last, "last", 1, self.limits.page)
+        checks.maybe(attempt, "attempt", 1, LAST_ATTEMPT)
         checks.kind(after, "after", tuple)
         checks.count(after, "numbers in after", 2)
-        attempt, n = (*after, 0, 0)[:2]
-        for part in (attempt, n):
-            checks.integer(part, "after", 0, 2**31)
+        for part in after:
+            checks.integer(part, "after", 0, LAST_ATTEMPT)
+        begin = max((*after, 0, 0)[:2], (attempt or 0, 0))
         run = await self.get(run_id)
-        return await self.records.runs.lines(run.seq, (attempt, n), count)
+        return await self.records.runs.lines(run.seq, begin, attempt or LAST_ATTEMPT, last or count, last=last is not None)
 
     async def page(
         self,
@@ -118,17 +151,24 @@ class Runs(Part):
         job: str | None = None,
         queue: str | None = None,
         state: State | str | None = None,
+        states: Iterable[State | str] | None = None,
         cursor: str | None = None,
         count: int = 100,
     ) -> Page:
-        """A page of runs by one of the filters of `LISTS`. A run of which more than 4 KiB are left out is a `Listed`, with the sizes."""
+        """A page of runs by one of the filters of `LISTS`. A run of which more than 4 KiB are left out is a `Listed`, with the sizes.
+
+        A page may have fewer runs than asked for, or none, and a cursor all the same: then others were read on the way.
+        """
         checks.integer(count, "count", 1, self.limits.page)
         for name in (job, queue):
             checks.names(None if name is None else (name,), "A name")
-        filters = {"job": job, "queue": queue, "state": None if state is None else _state(state)}
+        one, several = None if state is None else _state(state), None if states is None else _states(states)
+        filters = {"job": job, "queue": queue, "state": one, "states": None if several is None else ",".join(several)}
         named = {name: value for name, value in filters.items() if value is not None}
-        if named.get("state") == State.QUEUED:
+        if one is State.QUEUED and several is None:
             return await self._list_queued(job, queue, cursor, count)
+        if queue is not None and named.keys() in ({"queue"}, {"queue", "state"}, {"queue", "states"}):
+            return await self._list_queue(queue, several or (tuple(State) if one is None else (one,)), cursor, count)
         chosen = _chosen(named)
         begins = place(cursor, [chosen.statement, *named.values()], len(chosen.keys)) or list(chosen.start)
         values = {name: str(value) for name, value in named.items() if chosen not in (_LIVE, _SCHEDULED, _WAITING)}
@@ -145,10 +185,41 @@ class Runs(Part):
         parked = [-lane for lane in lanes]
         look = await self.records.claims.look([Scan([*lanes, *parked], (priority_key, position, seq), count)])
         heads = look.views[0].heads
-        by_seq = {run.seq: run for run in await self.records.runs.page("list_seqs", ids=pack([item.seq for item in heads]))}
-        runs = [by_seq[item.seq] for item in heads if item.seq in by_seq]
+        runs = await self._in_order([item.seq for item in heads])
         last = heads[-1] if len(heads) == count else None
         return Page(runs, encoded([*head, last.priority_key, last.position, last.seq]) if last else None)
+
+    async def _list_queue(self, queue: str, states: Sequence[State], cursor: str | None, count: int) -> Page:
+        """The runs of a queue in these states, newest first."""
+        head = [_QUEUE, queue, *states]
+        (before,) = place(cursor, head, 1) or (LAST,)
+        queue_slice = await self._slice(queue, states, before, WALK)
+        runs = await self.records.runs.newest(queue_slice, count)
+        end = runs[-1].seq if len(runs) == count else queue_slice.low
+        return Page(runs, encoded([*head, end]) if end else None)
+
+    async def _slice(self, queue: str, states: Sequence[State], before: int, walk: int) -> QueueSlice:
+        """What one read may cover: all of a queue, but of the default one, which has no index, only so many runs."""
+        low = await self.records.runs.seq_below(before, walk) if queue == defaults.QUEUE else None
+        return QueueSlice(queue, states, before, low)
+
+    async def ranked(self, queue: str, states: Iterable[State | str] | None = None, *, limit: int = 100, offset: int = 0) -> list[Run]:
+        """Runs of a queue, those of the highest priority first, and the newest first in each, among the newest 10,000 in these states.
+
+        In the queue in which runs are by default, they are among the newest 10,000 of all queues. Runs are `Listed`, as in a page.
+        """
+        checks.name(queue, "A queue's name")
+        checks.integer(limit, "limit", 1, self.limits.page)
+        checks.integer(offset, "offset", 0, LAST)
+        chosen = tuple(State) if states is None else _states(states)
+        queue_slice = await self._slice(queue, chosen, LAST, RANKED)
+        seqs = await self.records.runs.ranked(queue_slice, RANKED, limit, offset)
+        return await self._in_order(seqs)
+
+    async def _in_order(self, seqs: Sequence[int]) -> list[Run]:
+        """These runs as in a list, in this order, without those that were removed meanwhile."""
+        by_seq = {run.seq: run for run in await self.records.runs.page("list_seqs", ids=pack(seqs))}
+        return [by_seq[seq] for seq in seqs if seq in by_seq]
 
     async def _lanes(self, queue: Any) -> list[int]:
         await self.ground.refresh_lanes()
@@ -173,6 +244,10 @@ def _state(value: State | str) -> State:
         return State(value)
     except ValueError:
         raise BadInput(f"There is no state {value!r:.40}.", hint=f"Use one of {', '.join(State)}.") from None
+
+
+def _states(values: Iterable[State | str]) -> tuple[State, ...]:
+    return checks.states(values, "A list by states")
 
 
 def _chosen(named: Mapping[str, str]) -> _List:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -54,7 +54,7 @@ class Webhooks(Part):
         signs = Secret(self._new_secret() if secret is None else _secret(secret))
         webhook = self._checked(
             Webhook(
-                self.clock.new_id(), host[:128] if name is None else name, url, jobs, queues, _states(states), delays,
+                self.clock.new_id(), host[:128] if name is None else name, url, jobs, queues, checks.states(states, "A webhook"), delays,
                 (signs,), enabled, None, 0, 0, await self._journal.tail_end(), 1, now, now,
             )
         )  # fmt: skip
@@ -104,7 +104,7 @@ class Webhooks(Part):
                 f"Cannot modify {', '.join(unknown) or 'nothing'} of a webhook.", hint=f"These can be set: {', '.join(EDITABLE)}."
             )
         if "states" in fields:
-            fields["states"] = _states(fields["states"])
+            fields["states"] = checks.states(fields["states"], "A webhook")
 
         async def edited(seen: Webhook) -> Webhook:
             webhook = self._checked(replace(seen, **fields))
@@ -194,16 +194,6 @@ def _secret(text: Any) -> str:
     if not 24 <= size <= 64:
         raise BadInput("That is no secret of a webhook.", hint=f"Write {MARK} and 24 to 64 bytes in base64, or leave it to windlass.")
     return str(text)
-
-
-def _states(states: Iterable[State | str]) -> tuple[State, ...]:
-    try:
-        members = {State(state) for state in states}
-    except (TypeError, ValueError):
-        raise BadInput(f"{states!r:.80} are not states.", hint=f"Choose from {', '.join(State)}.") from None
-    if not members:
-        raise BadInput("A webhook needs at least one state.", hint=f"Choose from {', '.join(State)}.")
-    return tuple(state for state in State if state in members)
 
 
 def _check_delays(delays: Any, limits: Limits) -> None:

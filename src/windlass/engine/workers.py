@@ -10,6 +10,7 @@ from windlass import payload as json
 from windlass.answers import Left
 from windlass.engine import checks
 from windlass.engine.ground import Part
+from windlass.engine.sightings import SEEN_EVERY
 from windlass.errors import BadInput, LimitReached, NotFound, WrongState
 from windlass.model import WorkerInfo, WorkerRecord
 from windlass.store.rows import pack
@@ -50,6 +51,19 @@ class Workers(Part):
             _number(number, checks.name(name, "A metric's name"))
         if not await self.records.workers.keep_metrics(worker, metrics, self.clock.now()):
             raise NotFound(f"There is no worker {worker}.", hint="Register it first; one that was silent for too long is forgotten.")
+
+    async def seen(self, worker: str) -> None:
+        """A registered worker is alive. At most every 15 seconds that is stored; of an unknown worker nothing is."""
+        checks.name(worker, "A worker's name")
+        if not self.ground.seen.is_due(worker, self.clock.monotonic()):
+            return
+        now = self.clock.now()
+        await self.records.workers.note_seen(worker, now, now - SEEN_EVERY)
+        self.ground.seen.note(worker, self.clock.monotonic())
+
+    async def counts(self, queue: str) -> dict[str, int]:
+        """How many runs of a queue each worker has claimed or runs; those that are being cancelled are not counted."""
+        return await self.records.workers.counts(checks.name(queue, "A queue's name"))
 
     async def page(self, *, after: str = "", count: int = 100) -> list[WorkerRecord]:
         """Workers by name, live and recently seen, with the runs they hold now."""
@@ -94,6 +108,7 @@ def check_worker(worker: WorkerInfo) -> None:
     checks.integer(worker.slots, "slots", 1, 2**20)
     checks.integer(worker.cores, "cores", 0, 2**20)
     checks.integer(worker.memory, "memory", 0, 2**40)
+    checks.kind(worker.programs, "programs", bool)
 
 
 def _number(value: Any, name: str) -> None:

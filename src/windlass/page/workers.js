@@ -42,6 +42,7 @@ function card(worker) {
     facts(
       ["Queues", worker.queues ? tags(worker.queues) : "all"],
       worker.jobs && ["Jobs", tags(worker.jobs)],
+      worker.jobs && worker.programs && ["Programs", "of any job"],
       worker.tags.length > 0 && ["Tags", tags(worker.tags)],
       ["Offers", [`${worker.cores} cores`, worker.memory > 0 && `${number(worker.memory)} MiB`].filter(Boolean).join(", ")],
       ["Host", listed(about.host, named("pid", about.pid))],

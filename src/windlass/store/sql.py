@@ -108,6 +108,7 @@ _COMMON: dict[str, Fragment] = {name: _names(name) for name in LISTS} | {
         )
     ),
     "run_bare": lambda _: ", ".join(_BARE.get(name, name) for name in Run.__struct_fields__),
+    "priority": lambda alias: f"coalesce({alias}.aging_priority, -{alias}.priority_key)",
     "ended": lambda _: ", ".join(f"'{state}'" for state in machine.ENDED),
     "live": lambda _: ", ".join(f"'{state}'" for state in machine.LIVE),
 }

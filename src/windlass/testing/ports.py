@@ -21,7 +21,7 @@ from windlass.clock import SystemClock
 from windlass.engine import Engine
 from windlass.errors import BadInput, Cancelled, LeaseLost, NotFound, WindlassError, WrongState
 from windlass.machine import Fail, Refuse, Requeue, Snooze, Succeed
-from windlass.model import LIFE_TAG, Failure, Life, NewRun, Options, Receipt, Requires, Run, State, WorkerInfo
+from windlass.model import LIFE_TAG, Failure, Life, NewRun, Options, Receipt, Requires, Run, Solver, State, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
 from windlass.testing.stores import TEXTS, refused
@@ -155,6 +155,18 @@ async def a_worker_is_not_offered_what_it_cannot_do(ports: Ports) -> None:
         run.job for run in await ports.claim(9, WorkerInfo("d", queues=("default",), tags=("gpu",), cores=8, memory=4096, slots=9))
     ] == ["heavy"]
     assert [run.queue for run in (await ports.engine.runs(state="queued")).runs] == ["far"]
+
+
+@_case
+async def a_worker_that_names_jobs_gets_programs_of_others_only_if_it_takes_any(ports: Ports) -> None:
+    program = Solver("https://files.example/solve", "a" * 64)
+    await ports.create(job="named", solver=program)
+    await ports.create(job="other", solver=program)
+    names = WorkerInfo("a", jobs=("named",), tags=("solver",), slots=9)
+    assert [run.job for run in await ports.claim(9, names)] == ["named"]
+    await ports.port.register(WorkerInfo("b", jobs=("named",), tags=("solver",), slots=9, programs=True))
+    (worker,) = await ports.engine.workers()
+    assert [run.job for run in await ports.claim(9, worker.info)] == ["other"]
 
 
 @_case

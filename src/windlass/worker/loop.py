@@ -67,7 +67,7 @@ class Worker:
         solvers: Solvers | None = None,
     ) -> None:
         tags = tuple(tag for tag in info.tags if tag != SOLVER) + ((SOLVER,) if solvers is not None else ())
-        info = replace(info, tags=tags, jobs=info.jobs if on_unknown == "fail" else tuple(handlers))
+        info = replace(info, tags=tags, jobs=info.jobs if on_unknown == "fail" else tuple(handlers), programs=solvers is not None)
         self.runtime = runtime = Runtime(port, clock, info, lease, self._failed)
         self.in_flight = in_flight = InFlight()
         self.grace, self.solvers, self._measure = grace, solvers, measure

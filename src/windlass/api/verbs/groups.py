@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from windlass.api.gives import one, paged
-from windlass.api.requests import CancelRun, CreateGroup
+from windlass.api.requests import CancelGroup, CreateGroup
 from windlass.api.rows import COUNT, GET, IDEMPOTENCY_KEY, POST, ByRow, Param, verb
 from windlass.api.views import GROUP, RESULT, RUN
 from windlass.model import Group, GroupStatus, NewGroup, Result, Run
@@ -49,7 +49,7 @@ class GroupVerbs(Protocol):
 
     @verb(
         POST, "/groups/{group_id}/cancel", "Cancel the unfinished runs of a group", _GROUP,
-        scope="submit", takes=CancelRun | None, audit="cancel group {group_id}",
+        scope="submit", takes=CancelGroup | None, audit="cancel group {group_id}",
     )  # fmt: skip
     async def cancel_group(self, group_id: str, *, reason: str | None = None, by: str | None = None) -> Group:
         """Cancel all members that have not ended."""

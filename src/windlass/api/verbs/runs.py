@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import Meta
@@ -25,8 +25,14 @@ STATE = Param("state", State | None)
 
 _RUN = one(RUN)
 _PAGE = page_of(Page, "RunPage", "Some runs, and the cursor of the next page.", runs=RUN)
-_FILTERS = (Param("job"), Param("queue"), STATE, CURSOR, COUNT)
+_STATES = Form(str, ",".join, lambda text: text.split(","))
+_FILTERS = (
+    Param("job"), Param("queue"), STATE,
+    Param("states", form=_STATES, description="States, separated by commas; with queue."), CURSOR, COUNT,
+)  # fmt: skip
 _AFTER_LINE = Param("after", AFTER_NUMBER.kind, 0, form=Form(int, lambda place: line_cursor(*place) if place[0] else 0, line_place))
+_LINES_OF = Param("attempt", Annotated[int, Meta(ge=1)] | None, description="Of this attempt only.")
+_LAST = Param("last", Annotated[int, Meta(ge=1, le=1_000)] | None, description="The last so many lines.")
 _ATTEMPTS = listed("Attempts", "All attempts of a run, oldest first.", attempts=ATTEMPT)
 _HISTORY = listed("History", "Changes of state, oldest first.", events=ENTRY)
 _LINES = listed("Lines", "Log lines, oldest first.", lines=LINE)
@@ -59,6 +65,7 @@ class RunVerbs(Protocol):
         job: str | None = None,
         queue: str | None = None,
         state: State | str | None = None,
+        states: Iterable[State | str] | None = None,
         cursor: str | None = None,
         count: int = 100,
     ) -> Page:
@@ -76,8 +83,10 @@ class RunVerbs(Protocol):
         raise ByRow
 
     @verb(POST, "/runs/{run_id}/cancel", "Cancel a run", _RUN, scope="submit", takes=CancelRun | None, audit="cancel run {run_id}")
-    async def cancel(self, run_id: str, *, reason: str | None = None, by: str | None = None) -> Run:
-        """Cancel a waiting run at once; stop a running one."""
+    async def cancel(
+        self, run_id: str, *, reason: str | None = None, only: Collection[State | str] | None = None, by: str | None = None
+    ) -> Run:
+        """Cancel a waiting run at once; stop a running one. With `only`, cancel it only while it is in one of these states."""
         raise ByRow
 
     @verb(
@@ -101,9 +110,17 @@ class RunVerbs(Protocol):
         """Every change of state of a run, from the beginning or after a revision."""
         raise ByRow
 
-    @verb(GET, "/runs/{run_id}/logs", "Its log lines", _LINES, scope="read", query=(_AFTER_LINE, COUNT), repeatable=True)
-    async def lines(self, run_id: str, *, after: tuple[int, int] = (0, 0), count: int = 100) -> list[LogLine]:
-        """The log of a run in its order, after (attempt, number)."""
+    @verb(GET, "/runs/{run_id}/logs", "Its log lines", _LINES, scope="read", query=(_LINES_OF, _AFTER_LINE, _LAST, COUNT), repeatable=True)
+    async def lines(
+        self,
+        run_id: str,
+        *,
+        attempt: int | None = None,
+        after: tuple[int, int] = (0, 0),
+        last: int | None = None,
+        count: int = 100,
+    ) -> list[LogLine]:
+        """The log of a run, or of one attempt, in its order, after (attempt, number); with `last`, only its last lines."""
         raise ByRow
 
     @verb(GET, "/runs/{run_id}/why", "What blocks a run", _WHY, scope="read", repeatable=True)

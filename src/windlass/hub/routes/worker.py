@@ -21,7 +21,7 @@ TOPICS = 100
 
 async def register(request: HubRequest, data: port.RegisterWorker) -> Done:
     request.caller.check_worker(data.worker.name)
-    await request.hub.engine.register(data.worker, about=data.about, schemas=data.schemas)
+    await request.hub.engine.register(data.worker.info(), about=data.about, schemas=data.schemas)
     return Done()
 
 
@@ -61,7 +61,7 @@ async def claim(request: HubRequest, data: port.ClaimRuns) -> port.Claimed:
 
 
 def _ask(engine: Engine, data: port.ClaimRuns) -> ClaimRequest:
-    return engine.asking(data.worker, count=data.count, lease=data.lease, nonce=data.token)
+    return engine.asking(data.worker.info(), count=data.count, lease=data.lease, nonce=data.token)
 
 
 def _topics(worker: WorkerInfo) -> frozenset[str]:

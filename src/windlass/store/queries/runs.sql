@@ -541,6 +541,9 @@ select {run: j} from job_attempts a join job_runs j on j.seq {probe: a.run} wher
 -- name: seqs
 select id, seq from job_runs where id {in_texts: ids} order by seq + 0
 
+-- name: find_ids
+select {run} from job_runs where id {in_texts: ids}
+
 -- name: find_seqs
 select {run} from job_runs where seq {in: ids} order by seq
 
@@ -550,8 +553,8 @@ select {run_bare} from job_runs where seq {in: ids} order by seq
 -- name: pruned_key
 select key from job_keys where run = :id limit 1
 
--- name: attempts
-select {attempt} from job_attempts where run = :seq order by n
+-- name: attempts_of
+select run, {attempt} from job_attempts where run {in: ids} order by run, n
 
 -- name: attempt_of
 select {attempt} from job_attempts where run = :seq and (n = :n or id = :id)
@@ -601,7 +604,46 @@ select {run_within: limit} from job_runs where state = 'waiting' and seq > :seq 
 -- name: list_live
 select {run_within: limit} from job_runs where lease_check_at is not null and (lease_check_at, seq) > (:at, :seq) order by lease_check_at, seq limit :count
 
--- The journal in commit order. SQLite has one writer, so its key is that order.
+-- The newest runs of a queue in each of some states, and of these the newest.
+-- fragment: newest_in_queue sqlite
+select r.seq, {priority: r} as priority from json_each(:states) as s cross join job_runs as r
+where r.seq in (
+  select q.seq from job_runs q
+  where q.queue <> 'default' and q.queue = :queue and q.state = s.value and q.seq + 0 < :seq
+  order by q.seq + 0 desc limit :each)
+order by r.seq desc limit :each
+
+-- fragment: newest_in_queue postgres
+select h.seq, h.priority
+from json_array_elements_text(:states::json) as s(state), lateral (
+  select q.seq, {priority: q} as priority from job_runs q
+  where q.queue <> 'default' and q.queue = :queue and q.state = s.state and q.seq + 0 < :seq
+  order by q.seq + 0 desc limit :each) as h
+order by h.seq desc limit :each
+
+-- fragment: newest_seqs
+select n.seq from ({newest_in_queue}) as n
+
+-- name: list_queue
+select {run_within: limit} from job_runs where seq {among: newest_seqs} order by seq desc
+
+-- name: ranked
+select n.seq from ({newest_in_queue}) as n order by n.priority desc, n.seq desc limit :count offset :offset
+
+-- The same for the queue that the index leaves out, among the newest runs of all queues: from one seq down to another.
+-- name: list_default
+select {run_within: limit} from job_runs
+where seq < :seq and seq >= :low and queue = :queue and state {in_texts: states} order by seq desc limit :count
+
+-- name: ranked_default
+select r.seq from job_runs r
+where r.seq < :seq and r.seq >= :low and r.queue = :queue and r.state {in_texts: states}
+order by {priority: r} desc, r.seq desc limit :count offset :offset
+
+-- The last of so many runs before a seq, if there are as many.
+-- name: seq_below
+select seq from job_runs where seq < :seq order by seq desc limit 1 offset :each - 1
+
 -- Log lines ------------------------------------------------------------------------------------------------------
 
 -- name: lock_lines postgres
@@ -631,8 +673,15 @@ from (
 where s.n < s.last or s.size - octet_length(s.text) <= :log
 on conflict (run, attempt, n) do nothing
 
+-- Up to the last line of an attempt.
+-- fragment: lines_between
+select attempt, n, at, text from job_logs where run = :seq and (attempt, n) > (:attempt, :n) and attempt <= :upto
+
 -- name: lines
-select attempt, n, at, text from job_logs where run = :seq and (attempt, n) > (:attempt, :n) order by attempt, n limit :count
+{lines_between} order by attempt, n limit :count
+
+-- name: last_lines
+select attempt, n, at, text from ({lines_between} order by attempt desc, n desc limit :count) as l order by attempt, n
 
 -- Why ------------------------------------------------------------------------------------------------------------
 

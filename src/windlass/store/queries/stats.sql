@@ -3,6 +3,9 @@
 -- name: keep_metrics
 update workers set metrics = :metrics, metrics_at = :now, seen_at = {greatest}(seen_at, :now) where name = :name returning name
 
+-- name: note_seen
+update workers set seen_at = {greatest}(seen_at, :now), stopped_at = null where name = :name and (seen_at <= :before or stopped_at is not null)
+
 -- name: workers_besides
 select count(*) from workers where name <> :name
 
@@ -17,6 +20,12 @@ select worker, held, id from (
     row_number() over (partition by l.worker order by l.claimed_at, l.seq) as n
   from job_runs l where l.lease_check_at is not null and l.worker {in_texts: names}) as h
 where h.n <= :few order by worker, claimed_at, seq
+
+-- The runs of a queue that each worker holds and that are not being cancelled.
+-- name: held_of_queue
+select l.worker, count(*) from job_runs l
+where l.lease_check_at is not null and l.queue || '' = :queue and l.state || '' {from: succeed succeeded}
+group by l.worker order by l.worker
 
 -- All leases, by their length. A lease that seems to begin later than now is as doubtful as an expired one.
 -- name: leases

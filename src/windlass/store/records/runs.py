@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from windlass.model import IN_A_LIST, Attempt, Entry, Failure, Listed, LogLine, Run, State
 from windlass.store.base import Row, Statement, Value
 from windlass.store.records.batches import Rows
 from windlass.store.records.webhooks import End
 from windlass.store.rows import STATES, error_of, listed_of, pack, run_of
+
+LAST_ATTEMPT = 2**31
+"""A number above that of every attempt."""
+
+
+class QueueSlice(NamedTuple):
+    """The runs of a queue in some states, before a seq; and for the queue that has no index of its own, from another one on."""
+
+    queue: str
+    states: Sequence[State]
+    before: int
+    low: int | None = None
+
+    def values(self) -> dict[str, Value]:
+        """Its parameters in statements."""
+        values: dict[str, Value] = {"queue": self.queue, "states": pack(self.states), "seq": self.before}
+        return values if self.low is None else values | {"low": self.low}
 
 
 class RunRecords(Rows):
@@ -29,13 +47,20 @@ class RunRecords(Rows):
         rows = await self._read("find_attempt", id=attempt_id)
         return run_of(rows[0]) if rows else None
 
+    async def find_many(self, ids: Sequence[str]) -> dict[str, Run]:
+        """The runs with these ids that exist, whole."""
+        return {run.id: run for run in map(run_of, await self._read("find_ids", ids=pack(ids)))}
+
     async def was_pruned(self, run_id: str) -> bool:
         return bool(await self._read("pruned_key", id=run_id))
 
-    async def attempts(self, run: Run) -> list[Attempt]:
-        """All closed attempts, oldest first."""
-        rows = await self._read("attempts", seq=run.seq)
-        return [_attempt_of(run.id, row) for row in rows]
+    async def attempts_of(self, runs: Collection[Run]) -> dict[str, list[Attempt]]:
+        """All closed attempts of each of these runs, oldest first."""
+        ids = {run.seq: run.id for run in runs}
+        attempts: dict[str, list[Attempt]] = {run_id: [] for run_id in ids.values()}
+        for seq, *row in await self._read("attempts_of", ids=pack(sorted(ids))):
+            attempts[ids[seq]].append(_attempt_of(ids[seq], tuple(row)))
+        return attempts
 
     async def attempt(self, run: Run, *, n: int | None = None, id: str | None = None) -> Attempt | None:
         """The closed attempt of this number or of this id."""
@@ -56,7 +81,7 @@ class RunRecords(Rows):
             "read",
             Statement("find_seqs", {"ids": pack([run.seq])}),
             Statement("history", {"seq": run.seq, "after": after, "count": count}),
-            Statement("lines", {"seq": run.seq, "attempt": line[0], "n": line[1], "count": count}),
+            Statement("lines", {"seq": run.seq, "attempt": line[0], "n": line[1], "upto": LAST_ATTEMPT, "count": count}),
         )
         return run_of(rows[0]) if rows else None, _entries(run, entries), [LogLine(*row) for row in lines]
 
@@ -72,8 +97,25 @@ class RunRecords(Rows):
         """Runs for a list, without large fields."""
         return [listed_of(row) for row in await self._read(name, limit=IN_A_LIST, **values)]
 
-    async def lines(self, seq: int, after: tuple[int, int], count: int) -> list[LogLine]:
-        return [LogLine(*row) for row in await self._read("lines", seq=seq, attempt=after[0], n=after[1], count=count)]
+    async def newest(self, queue_slice: QueueSlice, count: int) -> list[Run]:
+        """The newest runs of a queue in some states, for a list."""
+        if queue_slice.low is None:
+            return await self.page("list_queue", **queue_slice.values(), each=count)
+        return await self.page("list_default", **queue_slice.values(), count=count)
+
+    async def ranked(self, queue_slice: QueueSlice, among: int, count: int, offset: int) -> list[int]:
+        """The same by priority, and the newest first in each, among so many of the newest."""
+        name, each = ("ranked", {"each": among}) if queue_slice.low is None else ("ranked_default", {})
+        return [seq for (seq,) in await self._read(name, **queue_slice.values(), **each, count=count, offset=offset)]
+
+    async def seq_below(self, seq: int, number: int) -> int:
+        """The last of so many runs before a seq; 0 if there are fewer."""
+        return next((below for (below,) in await self._read("seq_below", seq=seq, each=number)), 0)
+
+    async def lines(self, seq: int, after: tuple[int, int], upto: int, count: int, *, last: bool = False) -> list[LogLine]:
+        """The first lines after one, up to an attempt, or the last of them; always in their order."""
+        rows = await self._read("last_lines" if last else "lines", seq=seq, attempt=after[0], n=after[1], upto=upto, count=count)
+        return [LogLine(*row) for row in rows]
 
 
 def _entries(run: Run, rows: Iterable[Row]) -> list[Entry]:

@@ -14,6 +14,7 @@ from windlass.store.rows import pack, run_of
 
 BATCHES: Mapping[str, tuple[str, ...]] = {
     "metrics": ("keep_metrics",),
+    "seen": ("note_seen",),
     "drop_workers": ("drop_workers", "drop_lives"),
     "begin_life": ("begin_life",),
     "end_lives": ("end_lives",),
@@ -47,8 +48,9 @@ class WorkerRecords(Rows):
 
     async def register(self, worker: WorkerInfo, about: str | None, schemas: str | None, now: int) -> None:
         listed = {name: None if (value := getattr(worker, name)) is None else pack(value) for name in ("queues", "jobs", "tags")}
-        values: dict[str, Value] = {"name": worker.name, "cores": worker.cores, "memory": worker.memory, "slots": worker.slots, "now": now}
-        await self._batch("register", Statement("register", values | listed | {"about": about, "schemas": schemas}))
+        numbers = {name: int(getattr(worker, name)) for name in ("cores", "memory", "slots", "programs")}
+        values: dict[str, Value] = {"name": worker.name, **numbers, **listed, "about": about, "schemas": schemas, "now": now}
+        await self._batch("register", Statement("register", values))
 
     async def seen(self, since: int) -> list[WorkerInfo]:
         return [_worker_of(row) for row in await self._read("workers_seen", since=since)]
@@ -57,6 +59,10 @@ class WorkerRecords(Rows):
         """The workers seen since a time, each with the schema fingerprints of its jobs."""
         rows = await self._read("schemas_seen", since=since)
         return [(_worker_of(row), _told(row[-1]) if row[-1] is not None else {}) for row in rows]
+
+    async def note_seen(self, worker: str, now: int, before: int) -> None:
+        """Store that a worker is alive, if it is registered and was not seen since a time."""
+        await self._batch("seen", Statement("note_seen", {"name": worker, "now": now, "before": before}))
 
     async def keep_metrics(self, worker: str, metrics: Mapping[str, float], now: int) -> bool:
         """Whether the worker exists."""
@@ -75,6 +81,10 @@ class WorkerRecords(Rows):
         for worker, held, run in await self._read("held_by_workers", names=pack(workers), few=few):
             leases[worker] = (held, (*leases.get(worker, (0, ()))[1], run))
         return leases
+
+    async def counts(self, queue: str) -> dict[str, int]:
+        """How many runs of a queue each worker holds that are not being cancelled."""
+        return dict(await self._read("held_of_queue", queue=queue))
 
     async def leases(self, now: int, count: int = 1_000) -> list[Leases]:
         """The leases of workers, by worker and by length of the lease."""
@@ -132,5 +142,6 @@ def _seen(row: Row) -> Seen:
 
 
 def _worker_of(row: Row) -> WorkerInfo:
-    name, queues, jobs, tags, cores, memory, slots, *_ = row
-    return WorkerInfo(name, _names(queues or "null"), _names(jobs or "null"), _names(tags or "null") or (), cores, memory, slots)
+    name, queues, jobs, tags, cores, memory, slots, programs, *_ = row
+    lists = _names(queues or "null"), _names(jobs or "null"), _names(tags or "null") or ()
+    return WorkerInfo(name, *lists, cores, memory, slots, bool(programs))
