@@ -34,6 +34,7 @@ from windlass.store.base import ALL_QUEUES, SWEEP, Hints, NoHints, Runs, Store, 
 from windlass.store.hints import ANYTHING, Waiter, Waiters
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres, BorrowedPostgres
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
+from windlass.store.sqlite.folders import SETTLED, Folder
 from windlass.store.sqlite.hints import FileHints
 
 LONG = 60.0  # seconds that no test waits, unless a hint was lost; then the answer is empty
@@ -528,6 +529,49 @@ def test_a_folder_that_was_removed_is_made_again(tmp_path: Path, one: BlockingSq
     assert run_sync(one.wait([A], LONG)) == {A}
     other.wake([A])
     assert run_sync(one.wait([A], LONG)) == {A}
+
+
+def set_back(folder: Path, at: int) -> None:
+    """Let the folder have changed at this instant, for the last time."""
+    os.utime(folder, ns=(at * 1_000_000, at * 1_000_000))
+
+
+def test_a_folder_is_listed_again_only_after_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: BlockingSqlite, other: BlockingSqlite
+) -> None:
+    listed, names = list[str](), Folder.names
+
+    def noted(self: Folder) -> list[str]:
+        listed.append(self.path)
+        return names(self)
+
+    run_sync(one.wait([A], LONG))
+    set_back(tmp_path / "shop.db-hints", SystemClock().now() - 10 * SETTLED)
+    monkeypatch.setattr(Folder, "names", noted)
+    for _ in range(5):
+        other.wake([A])
+        assert run_sync(one.wait([A], LONG)) == {A}
+    assert len(listed) == 1
+    with blocking("shop.db", tmp_path) as third:
+        run_sync(third.wait([A], LONG))
+        other.wake([A])
+        assert run_sync(third.wait([A], LONG)) == {A}
+    other.wake([A])
+    assert run_sync(one.wait([A], LONG)) == {A}
+
+
+def test_a_socket_is_found_although_the_folder_changed_twice_at_the_same_time(
+    tmp_path: Path, one: BlockingSqlite, other: BlockingSqlite
+) -> None:
+    folder, now = tmp_path / "shop.db-hints", SystemClock().now()
+    run_sync(one.wait([A], LONG))
+    set_back(folder, now)
+    other.wake([A])
+    with blocking("shop.db", tmp_path) as third:
+        run_sync(third.wait([A], LONG))
+        set_back(folder, now)
+        other.wake([A])
+        assert run_sync(third.wait([A], LONG)) == {A}
 
 
 def test_a_full_socket_hides_no_topic(one: BlockingSqlite, other: BlockingSqlite) -> None:

@@ -19,6 +19,7 @@ from windlass.clock import SystemClock
 
 PRIVATE, FOR_ALL = 0o600, 0o666  # modes of a socket; the folder decides who can reach it
 
+SETTLED = 2_000  # milliseconds; two changes that are further apart have different times on every file system
 LONGEST = 80  # bytes of a path; systems allow 104 or 108 for the whole of a socket's
 
 _OPENED = "/proc/self/fd"
@@ -45,6 +46,22 @@ class Folder(NamedTuple):
 
     def names(self) -> list[str]:
         return os.listdir(self.path if self.fd is None else self.fd)
+
+
+class CachedNames:
+    """The names in a folder, which is listed again only after it has changed."""
+
+    def __init__(self) -> None:
+        self._cached: tuple[tuple[int, int], list[str]] = (0, 0), []
+
+    def of(self, folder: Folder) -> list[str]:
+        changed, now = (folder.status.st_ino, folder.status.st_mtime_ns), _CLOCK.now()
+        if changed == self._cached[0]:
+            return self._cached[1]
+        names = folder.names()
+        if now - changed[1] // 1_000_000 > SETTLED:  # else the next change may have the same time
+            self._cached = changed, names
+        return names
 
 
 def plain(path: str) -> Folder | None:

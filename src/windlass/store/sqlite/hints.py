@@ -24,6 +24,7 @@ from windlass.store.hints import ANYTHING, Paced, Waiter, Waiters
 from windlass.store.sqlite.files import MEMORY
 from windlass.store.sqlite.folders import (
     PRIVATE,
+    CachedNames,
     Folder,
     Unusable,
     address_of,
@@ -151,6 +152,7 @@ class FileHints(Waiters):
         self._folder = f"{self._path}-hints"
         self._guard, self._draining = threading.Lock(), threading.Lock()
         self._socket: HintSocket | None = None
+        self._names = CachedNames()
         self._warned = False
 
     def wake(self, topics: Collection[str]) -> None:
@@ -169,7 +171,7 @@ class FileHints(Waiters):
 
     def _send(self, topics: Collection[str], folder: Folder) -> None:
         own = self._socket.name if self._socket else None
-        others = [name for name in folder.names() if name != own and name.endswith(_READS) is self._journal]
+        others = [name for name in self._names.of(folder) if name != own and name.endswith(_READS) is self._journal]
         if not others:
             return
         message = _message(topics)
