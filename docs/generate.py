@@ -199,7 +199,8 @@ FILES: dict[Path, Callable[[], str]] = {
     DOCS / "architecture.md": architecture,
     DOCS / "configuration.md": configuration,
     DOCS.parent / "src" / "windlass" / "cli" / "index.py": command_index,
-    blocking.FILE: blocking.blocking_client,
+    blocking.CLIENT: blocking.blocking_client,
+    blocking.APP: blocking.blocking_app,
 }
 
 

@@ -1,8 +1,9 @@
 """The public library: the apps, their jobs, and the handles of runs."""
 
-from windlass.app.apps import App, AsyncApp
-from windlass.app.groups import AsyncGroupHandle, GroupHandle
-from windlass.app.handles import AsyncHandle, Handle
-from windlass.app.jobs import AsyncJob, Job
+from windlass.app.apps import AsyncApp
+from windlass.app.blocking import App, GroupHandle, Handle, Job
+from windlass.app.groups import AsyncGroupHandle
+from windlass.app.handles import AsyncHandle
+from windlass.app.jobs import AsyncJob
 
 __all__ = ["App", "AsyncApp", "AsyncGroupHandle", "AsyncHandle", "AsyncJob", "GroupHandle", "Handle", "Job"]

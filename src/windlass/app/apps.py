@@ -1,16 +1,16 @@
-"""`App` and `AsyncApp`, with the same methods: one runs on the caller's thread, the other in an event loop."""
+"""`AsyncApp`: jobs, runs, groups, schedules and workers for coroutines. `App` is generated from it (`windlass.app.blocking`)."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Never, Unpack
 
 from windlass.answers import Page
-from windlass.app.groups import AsyncGroupDraft, AsyncGroupHandle, GroupDraft, GroupHandle, new_group
-from windlass.app.handles import AsyncHandle, Handle
-from windlass.app.jobs import AsyncJob, AsyncJobMaker, Job, JobMaker, Kind, from_command
+from windlass.app.groups import AsyncGroupDraft, AsyncGroupHandle, new_group
+from windlass.app.handles import AsyncHandle
+from windlass.app.jobs import AsyncJob, AsyncJobMaker, Kind, from_command
 from windlass.app.options import (
     CommandOptions,
     Duration,
@@ -20,168 +20,16 @@ from windlass.app.options import (
 )
 from windlass.app.registry import RECYCLE
 from windlass.app.resources import paused
-from windlass.app.schedules import AsyncScheduleMaker, ScheduleMaker, ScheduleOptions, check_rule, planned
-from windlass.app.working import Working, drive
+from windlass.app.schedules import AsyncScheduleMaker, ScheduleOptions, check_rule, planned
+from windlass.app.working import AsyncWorking
 from windlass.model import NewRun, OnFailure, Pause, Schedule, State
-from windlass.slots import HeldSlot, in_loop, on_thread
-from windlass.store.base import run_sync
+from windlass.slots import HeldSlot, in_loop
 
 
-class App(Working):
-    """Jobs, and the store of their runs, for synchronous code. Threads may share it."""
+class AsyncApp(AsyncWorking):
+    """Jobs, and the store of their runs, for the coroutines of one event loop: methods that use the store are awaited."""
 
-    _job = Job
-
-    def job(
-        self,
-        *function: Never,
-        kind: Kind | None = None,
-        memory_limit: int | None = None,
-        recycle: int = RECYCLE,
-        **options: Unpack[JobOptions],
-    ) -> JobMaker:
-        """Make a function a job. `async def` runs in the worker's loop, a plain function in a thread, kind='process' in a process."""
-        return self._job_maker(function, options, kind, memory_limit, recycle)
-
-    def command(
-        self,
-        name: str,
-        argv: Sequence[str],
-        *,
-        cwd: str | None = None,
-        environment: dict[str, str] | None = None,
-        memory_limit: int | None = None,
-        **options: Unpack[CommandOptions],
-    ) -> Job[..., Any]:
-        """Make a command a job. It gets the payload as JSON on standard input, or in place of an argument {payload}."""
-        return self._add(from_command(Job[..., Any], self, name, argv, options, cwd, environment, memory_limit))
-
-    def cron(self, expression: str, **options: Unpack[ScheduleOptions]) -> ScheduleMaker:
-        """Schedule a job by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""
-        check_rule("cron", expression, options)
-        return self._schedule_maker(options, cron=expression)
-
-    def every(self, interval: str | Duration, **options: Unpack[ScheduleOptions]) -> ScheduleMaker:
-        """Schedule a job at an interval: `@app.every("15m")`, on a job or on a function."""
-        check_rule("interval", interval, options)
-        return self._schedule_maker(options, every=interval)
-
-    def schedule(
-        self,
-        job: Job[..., Any] | str,
-        *,
-        cron: str | None = None,
-        every: str | Duration | None = None,
-        at: datetime | str | None = None,
-        new: bool = False,
-        **options: Unpack[ScheduleOptions],
-    ) -> Schedule:
-        """Store a schedule now; the same key again updates it, or raises with `new`."""
-        return run_sync(self._schedule(self.verbs, planned(self._known(job), cron=cron, every=every, at=at, options=options), new=new))
-
-    def enqueue(self, job: str, payload: Any = None, *, connection: Any = None, **options: Unpack[RunOptions]) -> Handle[Any]:
-        """Store a run of a job by its name; the job may be defined elsewhere."""
-        return self.enqueue_one(self._by_name(job, payload, options), connection=connection)
-
-    def enqueue_one(self, new: NewRun, *, connection: Any = None) -> Handle[Any]:
-        """Store a run made by `job.new(...)`."""
-        handles: list[Handle[Any]] = run_sync(self._enqueued(Handle, [new], connection))
-        return handles[0]
-
-    def enqueue_many(self, news: Iterable[NewRun], *, connection: Any = None) -> list[Handle[Any]]:
-        """Store runs made by `job.new(...)`, in chunks of 10,000, each completely or not at all."""
-        handles: list[Handle[Any]] = []
-        for slice_ in self._slices(news):
-            handles += run_sync(self._enqueued(Handle, slice_, connection))
-        return handles
-
-    @contextlib.contextmanager
-    def transaction(self, connection: Any = None) -> Iterator[None]:
-        """Store the runs enqueued in the block together at its end, or none if it raises.
-
-        With your own psycopg connection, the runs become part of your transaction instead, and exist when you commit.
-        """
-        with self._block(connection) as block:
-            yield
-        run_sync(self._end(block))
-
-    def group(self, name: str | None = None, *, on_failure: OnFailure = "stop", callback: NewRun | None = None) -> GroupDraft:
-        """A group to add runs to, which may wait for each other: `a = group.add(...)`, `group.add(..., after=[a])`, `group.enqueue()`."""
-        return GroupDraft(self, name, on_failure, callback)
-
-    def chain(
-        self, runs: Iterable[NewRun], *, name: str | None = None, on_failure: OnFailure = "stop", callback: NewRun | None = None
-    ) -> GroupHandle:
-        """Store runs made by `job.new(...)` as a group in which each starts when the previous one has ended."""
-        return GroupHandle(self, run_sync(self.store_group(new_group("sequential", runs, name, on_failure, callback), None)))
-
-    def parallel(self, runs: Iterable[NewRun], *, name: str | None = None, callback: NewRun | None = None) -> GroupHandle:
-        """Store runs made by `job.new(...)` as a group without dependencies; the callback starts when all have ended."""
-        return GroupHandle(self, run_sync(self.store_group(new_group("parallel", runs, name, "stop", callback), None)))
-
-    def find_group(self, group_id: str) -> GroupHandle:
-        """The group with this id."""
-        return GroupHandle(self, run_sync(self.verbs.get_group(group_id)))
-
-    def pause(self, *, queue: str | None = None, job: str | None = None, everything: bool = False, reason: str | None = None) -> Pause:
-        """Pause a queue, a job, or everything until it is resumed: no runs are claimed, and running ones continue."""
-        return run_sync(self.verbs.pause(*paused(queue, job, everything), reason=reason))
-
-    def resume(self, *, queue: str | None = None, job: str | None = None, everything: bool = False) -> bool:
-        """Resume what was paused; False when it was not paused."""
-        return run_sync(self.verbs.resume(*paused(queue, job, everything)))
-
-    @contextlib.contextmanager
-    def slot(
-        self, resource: str, *, timeout: Duration | None = None, key: str | None = None, weight: int = 1, lease: Duration | None = None
-    ) -> Iterator[HeldSlot]:
-        """Hold the next slot of a resource for the block: after running runs and earlier calls, ahead of every queue.
-
-        No running run is interrupted, and no run is created. Timeout when it is not free in time; LeaseLost at the end of the
-        block when it was lost meanwhile, which `slot.lost` shows inside.
-        """
-        with on_thread(run_sync(self._line(resource)), self._call(resource, key, weight, timeout, lease)) as slot:
-            yield slot
-
-    def run(self, run_id: str) -> Handle[Any]:
-        """The run with this id."""
-        record = run_sync(self.verbs.get(run_id))
-        return Handle(self, record.job, self._reader(record.job), record.id)
-
-    def runs(
-        self,
-        *,
-        job: str | None = None,
-        queue: str | None = None,
-        state: State | str | None = None,
-        states: Iterable[State | str] | None = None,
-        count: int = 100,
-    ) -> Page:
-        """A page of runs, newest first unless they are queued."""
-        return run_sync(self.verbs.runs(job=job, queue=queue, state=state, states=states, count=count))
-
-    def work(self, *, burst: bool = False, **settings: Unpack[WorkerOptions]) -> bool:
-        """Work until a signal stops it, or, with `burst`, until nothing is queued; returns whether the process needs a restart.
-
-        Takes what `worker` takes.
-        """
-        return drive(self._work(burst, settings))
-
-    def close(self) -> None:
-        """Close the store; it reopens when it is needed."""
-        run_sync(self._close())
-
-    def __enter__(self) -> App:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-class AsyncApp(Working):
-    """The same for event loops: methods that use the store are awaited."""
-
-    _blocking, _job = False, AsyncJob
+    _job = AsyncJob
 
     def job(
         self,
@@ -257,7 +105,7 @@ class AsyncApp(Working):
         await self._end(block)
 
     def group(self, name: str | None = None, *, on_failure: OnFailure = "stop", callback: NewRun | None = None) -> AsyncGroupDraft:
-        """A group to add runs to, which may wait for each other: `a = group.add(...)`, then `group.add(..., after=[a])`."""
+        """A group to add runs to, which may wait for each other: `a = group.add(...)`, `group.add(..., after=[a])`."""
         return AsyncGroupDraft(self, name, on_failure, callback)
 
     async def chain(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from windlass.app.handles import block, looks
+from windlass.app.handles import pauses
 from windlass.errors import BadInput
 from windlass.model import Group, GroupKind, Member, NewGroup, NewRun, OnFailure, Run
-from windlass.store.base import run_sync
 
 if TYPE_CHECKING:
     from windlass.api.verbs import Verbs
@@ -29,8 +28,8 @@ def new_group(kind: GroupKind, runs: Iterable[NewRun], name: str | None, on_fail
     return NewGroup(tuple(map(Member, runs)), kind, on_failure, callback, name)
 
 
-class _Draft:
-    """A group that is not stored yet."""
+class BaseDraft:
+    """What both drafts of a group share."""
 
     def __init__(self, home: GroupApp, name: str | None, on_failure: OnFailure, callback: NewRun | None) -> None:
         self._home, self._name, self._on_failure, self._callback = home, name, on_failure, callback
@@ -48,15 +47,7 @@ class _Draft:
         return NewGroup(tuple(self._members), "graph", self._on_failure, self._callback, self._name)
 
 
-class GroupDraft(_Draft):
-    """A group that is not stored yet, for synchronous code."""
-
-    def enqueue(self, *, connection: Any = None) -> GroupHandle:
-        """Store the group with all its runs, or nothing."""
-        return GroupHandle(self._home, run_sync(self._home.store_group(self._new(), connection)))
-
-
-class AsyncGroupDraft(_Draft):
+class AsyncGroupDraft(BaseDraft):
     """A group that is not stored yet, for coroutines."""
 
     async def enqueue(self, *, connection: Any = None) -> AsyncGroupHandle:
@@ -64,8 +55,8 @@ class AsyncGroupDraft(_Draft):
         return AsyncGroupHandle(self._home, await self._home.store_group(self._new(), connection))
 
 
-class _GroupHandle:
-    """Shared by both handles: the group as it was last read."""
+class BaseGroupHandle:
+    """What both handles of a group share: the group as it was last read."""
 
     __slots__ = ("_home", "record")
 
@@ -77,68 +68,34 @@ class _GroupHandle:
         """The group's id."""
         return self.record.id
 
-    async def _status(self) -> Group:
-        self.record = await self._home.verbs.get_group(self.id)
-        return self.record
-
-    async def _members(self) -> list[Run]:
-        engine, runs = self._home.verbs, list[Run]()
-        while more := await engine.members(self.id, after=runs[-1].id if runs else None, count=engine.limits.page):
-            runs += more
-        return runs
-
-    async def _wait(self, timeout: float | None, pause: Callable[[float], Awaitable[None]]) -> Group:
-        async for _ in looks(self._home.verbs.clock, pause, timeout, lambda: f"Group {self.id} is still running"):
-            if (await self._status()).finished_at is not None:
-                break
-        return self.record
-
     def __repr__(self) -> str:
         return f"<group {self.id} of {self.record.total} runs>"
 
 
-class GroupHandle(_GroupHandle):
-    """A group, for synchronous code."""
-
-    __slots__ = ()
-
-    def status(self) -> Group:
-        """Its current status, and how many of its runs have ended in which state."""
-        return run_sync(self._status())
-
-    def wait(self, timeout: float | None = None) -> Group:
-        """The group when all its runs have ended, in whatever state; TimeoutError when it takes longer."""
-        return run_sync(self._wait(timeout, block))
-
-    def members(self) -> list[Run]:
-        """Its current runs, in the order in which they were added."""
-        return run_sync(self._members())
-
-    def cancel(self, reason: str | None = None) -> Group:
-        """Cancel those of its runs that have not ended."""
-        return run_sync(self._home.verbs.cancel_group(self.id, reason=reason))
-
-    def rerun(self) -> GroupHandle:
-        """A new group with the same runs, once this one has ended."""
-        return GroupHandle(self._home, run_sync(self._home.verbs.rerun_group(self.id)))
-
-
-class AsyncGroupHandle(_GroupHandle):
+class AsyncGroupHandle(BaseGroupHandle):
     """A group, for coroutines."""
 
     __slots__ = ()
 
     async def status(self) -> Group:
         """Its current status, and how many of its runs have ended in which state."""
-        return await self._status()
+        self.record = await self._home.verbs.get_group(self.id)
+        return self.record
 
     async def wait(self, timeout: float | None = None) -> Group:
         """The group when all its runs have ended, in whatever state; TimeoutError when it takes longer."""
-        return await self._wait(timeout, asyncio.sleep)
+        for pause in pauses(self._home.verbs.clock, timeout, lambda: f"Group {self.id} is still running"):
+            if (await self.status()).finished_at is not None:
+                break
+            await asyncio.sleep(pause)
+        return self.record
 
     async def members(self) -> list[Run]:
         """Its current runs, in the order in which they were added."""
-        return await self._members()
+        verbs, runs = self._home.verbs, list[Run]()
+        while more := await verbs.members(self.id, after=runs[-1].id if runs else None, count=verbs.limits.page):
+            runs += more
+        return runs
 
     async def cancel(self, reason: str | None = None) -> Group:
         """Cancel those of its runs that have not ended."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
 from windlass import payload as json
 from windlass.answers import Reason
-from windlass.clock import Clock, nap
+from windlass.clock import Clock
 from windlass.errors import NotFinished, RunFailed
 from windlass.machine import ENDED
 from windlass.model import Attempt, Failure, LogLine, Progress, Run, State
-from windlass.store.base import run_sync
 
 if TYPE_CHECKING:
     from windlass.api.verbs import Verbs
@@ -30,8 +29,8 @@ class HandleApp(Protocol):
     def verbs(self) -> Verbs: ...
 
 
-class _Handle(Generic[R]):
-    """Shared by both handles: what was last read of the run."""
+class BaseHandle(Generic[R]):
+    """What both handles of a run share: what was last read of it."""
 
     __slots__ = ("_home", "_id", "_read", "_run", "created", "job")
 
@@ -87,22 +86,6 @@ class _Handle(Generic[R]):
         value: R = self._read(run.output) if self._read is not None else plain_output(run.output)
         return value
 
-    async def _refresh(self) -> Run:
-        self._run = await self._home.verbs.get(self.id)
-        return self._run
-
-    async def _move(
-        self, place: int | None, to: Literal["top", "bottom"] | None, before: _Handle[Any] | str | None, after: _Handle[Any] | str | None
-    ) -> Run:
-        ids = [other.id if isinstance(other, _Handle) else other for other in (before, after)]
-        return await self._home.verbs.move(self.id, place=place, to=to, before=ids[0], after=ids[1])
-
-    async def _wait(self, timeout: float | None, pause: Callable[[float], Awaitable[None]]) -> R:
-        async for _ in looks(self._home.verbs.clock, pause, timeout, lambda: f"Run {self.id} is still {self.state}"):
-            if (await self._refresh()).state in ENDED:
-                break
-        return self.result
-
     def __repr__(self) -> str:
         return f"<run {self._id or 'not stored yet'} of {self.job!r}>"
 
@@ -112,64 +95,23 @@ def plain_output(output: str | None) -> Any:
     return None if output is None else json.decode(output)
 
 
-class Handle(_Handle[R]):
-    """A run, for synchronous code."""
-
-    __slots__ = ()
-
-    def refresh(self) -> Run:
-        """Read it again."""
-        return run_sync(self._refresh())
-
-    def wait(self, timeout: float | None = None) -> R:
-        """Its result when it has ended; RunFailed when it did not succeed, TimeoutError when it takes longer."""
-        return run_sync(self._wait(timeout, block))
-
-    def cancel(self, reason: str | None = None) -> Run:
-        """Cancel it at once if it waits, or make its worker stop it."""
-        return run_sync(self._home.verbs.cancel(self.id, reason=reason))
-
-    def move(
-        self,
-        *,
-        place: int | None = None,
-        to: Literal["top", "bottom"] | None = None,
-        before: Handle[Any] | str | None = None,
-        after: Handle[Any] | str | None = None,
-    ) -> Run:
-        """Give it another place in its queue while it waits: the n-th from 0, the "top" or "bottom", or next to another run."""
-        return run_sync(self._move(place, to, before, after))
-
-    def rerun(self) -> Handle[R]:
-        """A new run with the same payload, once this one has ended."""
-        created = run_sync(self._home.verbs.rerun(self.id))
-        return Handle(self._home, self.job, self._read, created.id)
-
-    def attempts(self) -> list[Attempt]:
-        """All its attempts, oldest first."""
-        return run_sync(self._home.verbs.attempts(self.id))
-
-    def logs(self) -> list[LogLine]:
-        """Its log lines."""
-        return run_sync(all_lines(self._home.verbs, self.id))
-
-    def why(self) -> list[Reason]:
-        """What blocks it now."""
-        return run_sync(self._home.verbs.why(self.id))
-
-
-class AsyncHandle(_Handle[R]):
+class AsyncHandle(BaseHandle[R]):
     """A run, for coroutines."""
 
     __slots__ = ()
 
     async def refresh(self) -> Run:
         """Read it again."""
-        return await self._refresh()
+        self._run = await self._home.verbs.get(self.id)
+        return self._run
 
     async def wait(self, timeout: float | None = None) -> R:
         """Its result when it has ended; RunFailed when it did not succeed, TimeoutError when it takes longer."""
-        return await self._wait(timeout, asyncio.sleep)
+        for pause in pauses(self._home.verbs.clock, timeout, lambda: f"Run {self.id} is still {self.state}"):
+            if (await self.refresh()).state in ENDED:
+                break
+            await asyncio.sleep(pause)
+        return self.result
 
     async def cancel(self, reason: str | None = None) -> Run:
         """Cancel it at once if it waits, or make its worker stop it."""
@@ -184,7 +126,8 @@ class AsyncHandle(_Handle[R]):
         after: AsyncHandle[Any] | str | None = None,
     ) -> Run:
         """Give it another place in its queue while it waits: the n-th from 0, the "top" or "bottom", or next to another run."""
-        return await self._move(place, to, before, after)
+        ids = [other.id if isinstance(other, BaseHandle) else other for other in (before, after)]
+        return await self._home.verbs.move(self.id, place=place, to=to, before=ids[0], after=ids[1])
 
     async def rerun(self) -> AsyncHandle[R]:
         """A new run with the same payload, once this one has ended."""
@@ -204,27 +147,19 @@ class AsyncHandle(_Handle[R]):
         return await self._home.verbs.why(self.id)
 
 
-H = TypeVar("H", bound=_Handle[Any])
+H = TypeVar("H", bound=BaseHandle[Any])
 
 
-async def block(seconds: float) -> None:
-    """Wait on the caller's thread."""
-    nap(seconds)
-
-
-async def looks(
-    clock: Clock, pause: Callable[[float], Awaitable[None]], timeout: float | None, still: Callable[[], str]
-) -> AsyncIterator[None]:
-    """When to poll again: after a tenth of the elapsed time, so that the end is noticed at most a tenth late."""
+def pauses(clock: Clock, timeout: float | None, still: Callable[[], str]) -> Iterator[float]:
+    """Seconds to wait after each poll: a tenth of the elapsed time, so that the end is noticed at most a tenth late."""
     began, waited = clock.monotonic(), 0.0
-    while True:
-        yield
-        if timeout is not None and waited >= timeout:
-            raise TimeoutError(f"{still()} after {timeout} s; it continues.")
+    while timeout is None or waited < timeout:
         longest = LONGEST_PAUSE if timeout is None else max(0.001, min(LONGEST_PAUSE, timeout - waited))
         seconds = min(max(0.002, waited / 10), longest)
-        await pause(seconds)
+        yield seconds
         waited = max(waited + seconds, (clock.monotonic() - began) / 1000)  # a test's clock may stand still
+    yield 0.0  # after the last poll
+    raise TimeoutError(f"{still()} after {timeout} s; it continues.")
 
 
 async def all_lines(engine: Verbs, run_id: str) -> list[LogLine]:

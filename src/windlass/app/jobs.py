@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from copy import copy
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
-from windlass.app.handles import AsyncHandle, Handle, plain_output
+from windlass.app.handles import AsyncHandle, plain_output
 from windlass.app.options import CommandOptions, JobOptions, RunOptions, engine_options, new_run, refuse_unknown
 from windlass.app.signatures import Signature
 from windlass.errors import BadInput
@@ -17,7 +17,7 @@ from windlass.worker import Context, Handler, Place
 from windlass.worker.context import NOWHERE, Call
 
 if TYPE_CHECKING:
-    from windlass.app.apps import App, AsyncApp
+    from windlass.app.apps import AsyncApp
     from windlass.app.registry import Registry
 
 P = ParamSpec("P")
@@ -76,16 +76,6 @@ def command_payload(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dic
     return keywords
 
 
-class Job(Definition[P, R]):
-    """A job of an App."""
-
-    app: App
-
-    def enqueue(self, *arguments: P.args, **keywords: P.kwargs) -> Handle[R]:
-        """Store a run; it is durable when this returns. The arguments are those of the function."""
-        return self.app.enqueue_one(self.new(*arguments, **keywords))
-
-
 class AsyncJob(Definition[P, R]):
     """A job of an AsyncApp."""
 
@@ -96,21 +86,8 @@ class AsyncJob(Definition[P, R]):
         return await self.app.enqueue_one(self.new(*arguments, **keywords))
 
 
-class JobMaker(Protocol):
-    """The type of `@app.job(...)`: a checker gets the function's arguments, without the context, and its result."""
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Job[P, R]: ...
-
-
 class AsyncJobMaker(Protocol):
-    """The same for an AsyncApp."""
+    """The type of `@app.job(...)`: a checker gets the function's arguments, without the context, and its result."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> AsyncJob[P, R]: ...

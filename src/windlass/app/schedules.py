@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, ov
 from msgspec import Struct
 
 from windlass import cron as cron_rules
-from windlass.app.jobs import AsyncJob, Definition, Job
+from windlass.app.jobs import AsyncJob, Definition
 from windlass.app.options import Duration, milliseconds, refuse_unknown
 from windlass.errors import BadInput
 from windlass.model import Missed, Overlap
@@ -41,23 +41,8 @@ class Planned(Struct, frozen=True):
     words: dict[str, Any]
 
 
-class ScheduleMaker(Protocol):
-    """The type of `@app.cron(...)`: it takes a job, or a function that becomes one."""
-
-    @overload
-    def __call__(self, job: Job[P, R], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, job: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, job: Callable[Concatenate[Context, P], R], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, job: Callable[P, Awaitable[R]], /) -> Job[P, R]: ...
-    @overload
-    def __call__(self, job: Callable[P, R], /) -> Job[P, R]: ...
-
-
 class AsyncScheduleMaker(Protocol):
-    """The same for an AsyncApp."""
+    """The type of `@app.cron(...)`: it takes a job, or a function that becomes one."""
 
     @overload
     def __call__(self, job: AsyncJob[P, R], /) -> AsyncJob[P, R]: ...

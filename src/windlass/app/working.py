@@ -195,6 +195,12 @@ class Working(Enqueueing):
                 await running
 
 
+class AsyncWorking(Working):
+    """The same on a store for event loops."""
+
+    _blocking = False
+
+
 def _about() -> dict[str, Any]:
     from windlass import __version__  # which is available only when the package is fully imported
 

@@ -1,12 +1,13 @@
-"""The verbs for plain code: each blocks until its answer is there. Written by docs/generate.py from `windlass.api.verbs`."""
+"""The verbs for synchronous code: each blocks until its answer is there. Written by docs/generate.py from `windlass.api.verbs`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from windlass.answers import AuditPage, Deliveries, Finding, Occupants, Page, Preview, Reason, ResourceState, Retention, Stats, Status
-from windlass.client.verbs import RemoteVerbs
+from windlass.client.events import StreamEvent, blocking_events
+from windlass.client.streaming import StreamingVerbs
 from windlass.defaults import DELIVERY_DELAYS, MAX_MISSED, MAX_WAIT, SECRET_OVERLAP, SLOT_LEASE, TOKEN_OVERLAP
 from windlass.firing import Fire
 from windlass.machine import ENDED
@@ -45,9 +46,9 @@ from windlass.store.base import run_sync
 
 
 class BlockingVerbs:
-    """Everything that people ask of a hub."""
+    """All public verbs of a hub."""
 
-    _verbs: RemoteVerbs
+    _verbs: StreamingVerbs
 
     def close(self) -> None:
         """Close the connections."""
@@ -429,3 +430,19 @@ class BlockingVerbs:
     def resend(self, delivery_id: str) -> Delivery:
         """Send a delivery again."""
         return run_sync(self._verbs.resend(delivery_id))
+
+    def wait(self, run_id: str, timeout: float | None = None) -> Run:
+        """The run once it has ended; TimeoutError when it takes longer."""
+        return run_sync(self._verbs.wait(run_id, timeout))
+
+    def events(
+        self,
+        run_id: str | None = None,
+        *,
+        job: str | None = None,
+        queue: str | None = None,
+        state: State | str | None = None,
+        after: str | None = None,
+    ) -> Iterator[StreamEvent]:
+        """Changes from now on, or after the id of an event; with a run, its changes and log lines until its end."""
+        return blocking_events(self._verbs.events(run_id, job=job, queue=queue, state=state, after=after))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -16,6 +16,7 @@ from windlass.client.transport import Refused, Transport
 from windlass.clock import Clock
 from windlass.errors import TRANSIENT, HubFailed
 from windlass.machine import ENDED
+from windlass.store.base import run_sync
 
 SILENCE = 60.0  # seconds without even a comment after which the connection counts as dead
 _END_OF_LINE = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a last \r may be the first half of \r\n
@@ -102,6 +103,19 @@ async def follow(
         parser = Parser(parser.last_id)  # a partial event is sent again, completely
         await transport.pause(pause * (0.5 + clock.chance() / 2))
         pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def blocking_events(stream: AsyncIterator[StreamEvent]) -> Iterator[StreamEvent]:
+    """The events of a stream over a blocking transport, for synchronous code."""
+    assert isinstance(stream, AsyncGenerator)
+    try:
+        while True:
+            try:
+                yield run_sync(stream.__anext__())
+            except StopAsyncIteration:
+                return
+    finally:
+        run_sync(stream.aclose())
 
 
 def _is_last(event: StreamEvent) -> bool:

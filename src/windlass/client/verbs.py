@@ -23,7 +23,6 @@ from windlass.engine import checks
 from windlass.errors import BadInput, NotEditable, OutcomeUnknown, WrongState
 from windlass.firing import Fire, outage_of
 from windlass.limiters import parts_of
-from windlass.machine import ENDED
 from windlass.model import Attempt, Created, Group, JobRecord, NewGroup, NewRun, Options, Rate, Resource, Run, Schedule, Slot, State
 
 LONGEST_WAIT = 25.0  # seconds; many proxies time out after 30
@@ -134,17 +133,6 @@ class RemoteVerbs(Requester, Verbs):
     async def status(self, run_id: str) -> Status:
         """The status of a run by its id alone."""
         return Status.of(await self.get(run_id))
-
-    async def wait_for(self, run_id: str, timeout: float | None = None) -> Run:
-        """The run once it has ended. Polls after a tenth of the elapsed time, so that the answer is at most a tenth late."""
-        began = self.clock.monotonic()
-        while (run := await self.get(run_id)).state not in ENDED:
-            waited = (self.clock.monotonic() - began) / 1000
-            if timeout is not None and waited >= timeout:
-                raise TimeoutError(f"Run {run_id} is still {run.state} after {timeout} s; it continues.")
-            longest = 1.0 if timeout is None else min(1.0, timeout - waited)
-            await self.transport.pause(max(0.005, min(waited / 10, longest)))
-        return run
 
     # Groups
 
