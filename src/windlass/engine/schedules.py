@@ -72,27 +72,39 @@ class Schedules(Part):
                 enabled, None, None, None, None, 0, 0, 0, now, now,
             )
         )  # fmt: skip
-        code_hash = fingerprint(schedule) if by_code else None
+        schedule = replace(schedule, code_hash=fingerprint(schedule) if by_code else None, owner=self.ground.owner)
+        return await self._store(schedule, new=new, from_now=from_now, checked=checked)
+
+    async def _store(self, schedule: Schedule, *, new: bool, from_now: bool, checked: bool) -> Schedule:
+        """Add it, or update the one of its key, until no other call comes between reading and writing."""
+        key = schedule.key
         for _ in range(PATIENCE):
-            seen = await self.records.schedules.find(key)
-            if seen is None:
-                await self._check_fit(None, schedule, checked)
-                await self._count_lane(schedule)
-            if seen is None and await self.records.schedules.add(
-                _planned(replace(schedule, code_hash=code_hash, owner=self.ground.owner), now), now
-            ):
+            stored = await self.records.schedules.find(key)
+            if stored is None and await self._add(schedule, checked):
                 return await self.get(key)
             if new:
                 raise DuplicateKey(f"There is a schedule {key!r} already.", hint="Use another key, or leave out `new` to update this one.")
-            if seen is None:
-                continue
-            if by_code and (seen.code_hash == code_hash or self._stands(seen)):
-                return seen
-            await self._check_fit(seen, schedule, checked)
-            await self._count_lane(schedule)
-            if await self._write_edit(seen, replace(schedule, code_hash=code_hash or seen.code_hash), from_now):
+            if stored is not None and self._stays(stored, schedule):
+                return stored
+            if stored is not None and await self._update(stored, schedule, from_now, checked):
                 return await self.get(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not stored.", hint="Try again.")
+
+    async def _add(self, schedule: Schedule, checked: bool) -> bool:
+        """Store a new schedule; False when there is one of this key by now."""
+        await self._check_fit(None, schedule, checked)
+        await self._count_lane(schedule)
+        return await self.records.schedules.add(_planned(schedule, schedule.created_at), schedule.created_at)
+
+    def _stays(self, stored: Schedule, schedule: Schedule) -> bool:
+        """Whether the stored schedule stays as it is: the code that defines it has not changed, or a person's edit stands."""
+        return schedule.code_hash is not None and (stored.code_hash == schedule.code_hash or self._edit_stands(stored))
+
+    async def _update(self, stored: Schedule, schedule: Schedule, from_now: bool, checked: bool) -> bool:
+        """Replace a stored schedule; False when it must be read again. One that code has defined remains so after a person's call."""
+        await self._check_fit(stored, schedule, checked)
+        await self._count_lane(schedule)
+        return await self._write_edit(stored, replace(schedule, code_hash=schedule.code_hash or stored.code_hash), from_now)
 
     async def _check_fit(self, seen: Schedule | None, schedule: Schedule, checked: bool = False) -> None:
         """Refuse a new payload that no code accepts; one that was accepted stays."""
@@ -106,7 +118,7 @@ class Schedules(Part):
             template = Template.of(merged(job.options, schedule.options))
             await self._provision.lanes_for({(template.queue, job.name, template.requires)}, [] if job.rev else [job.name])
 
-    def _stands(self, schedule: Schedule) -> bool:
+    def _edit_stands(self, schedule: Schedule) -> bool:
         """Whether a person's edit of an untrusted principal's schedule must stand; Forbidden where it is the schedule of another owner."""
         if self.ground.trusted:
             return False
