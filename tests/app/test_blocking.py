@@ -40,5 +40,7 @@ def test_a_block_and_a_pause_have_their_blocking_forms() -> None:
 
 
 def test_docstrings_speak_of_the_blocking_class_and_keep_what_is_not_about_it() -> None:
-    text = blocking("async def read(self) -> None:", '    """A thing of an AsyncApp, for coroutines: `async def` is a coroutine function."""')
+    text = blocking(
+        "async def read(self) -> None:", '    """A thing of an AsyncApp, for coroutines: `async def` is a coroutine function."""'
+    )
     assert '"""A thing of an App, for synchronous code: `async def` is a coroutine function."""' in text

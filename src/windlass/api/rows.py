@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, wraps
 from typing import Annotated, Any, TypeVar
 
@@ -85,6 +85,17 @@ class Verb(Struct, frozen=True, dict=True):
         """Whether its body is optional."""
         kind = msgspec.inspect.type_info(self.takes)
         return isinstance(kind, msgspec.inspect.UnionType) and kind.includes_none
+
+    def action(self, words: Mapping[str, Any]) -> tuple[str, str]:
+        """What is done, and to what, for the audit."""
+        what, _, subject = (self.audit or "").partition(" ")
+        return what, subject.format_map(words).rstrip()
+
+
+def row_of(function: Any) -> Verb:
+    """The row of a verb."""
+    row: Verb = function.row
+    return row
 
 
 def verb(method: str, path: str, summary: str, gives: Gives, **more: Any) -> Callable[[F], F]:

@@ -49,7 +49,8 @@ def _run(arguments: argparse.Namespace) -> int:
             reconfigure(errors="backslashreplace")  # a narrow encoding must not end a command half way
     output = Output(json=getattr(arguments, "json", False))
     try:
-        code: int = arguments.run(CommandContext(arguments, output))
+        with CommandContext(arguments, output) as context:
+            code: int = arguments.run(context)
         sys.stdout.flush()
         return code
     except WindlassError as error:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from windlass import webhooks
 from windlass.answers import Kept
+from windlass.api.verbs import Verbs
 from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
 from windlass.cli.controls import source_text
@@ -18,7 +19,6 @@ from windlass.config import Value
 from windlass.config.settings import SETTINGS
 from windlass.errors import WindlassError
 from windlass.model import FOREVER
-from windlass.store.base import run_sync
 from windlass.store.records import fault_points
 
 POINTS_ELSEWHERE = ("migrate.between_steps", "checkpoint.before", "checkpoint.after", *webhooks.POINTS)
@@ -47,8 +47,7 @@ def show_config(context: CommandContext) -> int:
 def _stored(context: CommandContext, values: Mapping[str, Value]) -> dict[str, Value]:
     """Values in the store, which hold for every process and come before all others."""
     try:
-        with context.engine() as engine:
-            retention = run_sync(engine.retention())
+        retention = context.call(Verbs.retention)
     except WindlassError as error:
         context.output.note(f"The retention in the store is not known: {line(error.message)}")
         return {}

@@ -1,17 +1,18 @@
-"""What every command is called with: its arguments, the settings, an engine, its output, and how it waits."""
+"""What every command is called with: its arguments, the settings, the verbs, its output, and how it waits."""
 
 from __future__ import annotations
 
 import getpass
+import inspect
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from rich.table import Table
 
 from windlass import config
+from windlass.api.rows import row_of
 from windlass.cli.codes import OK
 from windlass.cli.documents import plain
 from windlass.cli.output import Output
@@ -25,6 +26,7 @@ from windlass.store.base import run_sync
 if TYPE_CHECKING:
     from windlass.api.verbs import Verbs
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 PATIENCE = 5.0  # seconds for which an unreachable server is retried: a person waits for the answer
@@ -61,34 +63,38 @@ class CommandContext:
             raise BadInput("Both --store and --hub are given.", hint="Give one of them.")
         return None if arguments.get("store") else self.settings.hub
 
-    @contextmanager
-    def engine(self) -> Iterator[Verbs]:
+    @cached_property
+    def verbs(self) -> Verbs:
         """The verbs of the hub, or of the store, which must exist."""
         address = self.hub or self.store
-        engine = open_engine(self.settings, address, self.clock, blocking=True, create=False, patience=PATIENCE)
-        try:
-            yield engine
-        finally:
-            run_sync(engine.close())
+        return open_engine(self.settings, address, self.clock, blocking=True, create=False, patience=PATIENCE)
 
-    @contextmanager
-    def store_engine(self) -> Iterator[Engine]:
+    @property
+    def store_verbs(self) -> Engine:
         """The verbs of the store itself, for what a hub does not offer."""
         if self.hub:
             raise BadInput(
                 "This does not go through a hub.", hint="Name the store: --store shop.db, or --store postgresql://host/database."
             )
-        with self.engine() as engine:
-            assert isinstance(engine, Engine)
-            yield engine
+        assert isinstance(self.verbs, Engine)
+        return self.verbs
 
-    @overload
-    def audited(self, engine: Engine, what: str, subject: str) -> Engine: ...
-    @overload
-    def audited(self, engine: Verbs, what: str, subject: str) -> Verbs: ...
-    def audited(self, engine: Verbs, what: str, subject: str) -> Verbs:
-        """The same engine for one action of the actor, with an entry in the audit; a hub writes its own entry, by the token."""
-        return engine.by(actor(), what, subject) if isinstance(engine, Engine) else engine
+    def __enter__(self) -> CommandContext:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if "verbs" in vars(self):
+            run_sync(self.verbs.close())
+
+    def call(self, verb: Callable[Concatenate[Any, P], Awaitable[T]], /, *arguments: P.args, **options: P.kwargs) -> T:
+        """The answer of a verb. An action of the actor leaves an entry in the audit; a hub writes its own entry, by the token."""
+        row, verbs = row_of(verb), self.verbs
+        if row.audit is not None and isinstance(verbs, Engine):
+            words = inspect.signature(verb).bind(verbs, *arguments, **options)
+            words.apply_defaults()
+            verbs = verbs.by(actor(), *row.action(words.arguments))
+        answer: T = run_sync(getattr(verbs, row.name)(*arguments, **options))
+        return answer
 
     def answer(self, verb: Any, value: Any, text: str, **arguments: Any) -> int:
         """Print the answer of a verb: as a hub would, or as a text for people."""

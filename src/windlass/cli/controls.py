@@ -25,7 +25,6 @@ from windlass.durations import spelled
 from windlass.errors import BadInput, NotFound
 from windlass.limiters import limiter_key
 from windlass.model import Lane, Needs, Pause, PauseScope, Queue
-from windlass.store.base import run_sync
 
 COMMANDS = Commands()
 
@@ -58,9 +57,7 @@ def _named(scope: PauseScope, name: str) -> str:
 def pause(context: CommandContext) -> int:
     """Start no runs of a queue, of a job, or at all; running ones continue."""
     scope, name = _paused(context.arguments)
-    with context.engine() as engine:
-        audited = context.audited(engine, "pause", f"{scope} {name}".rstrip())
-        done = run_sync(audited.pause(scope, name, reason=context.arguments.reason, by=actor()))
+    done = context.call(Verbs.pause, scope, name, reason=context.arguments.reason, by=actor())
     return context.answer(Verbs.pause, done, f"{_named(scope, name)} is paused.")
 
 
@@ -68,16 +65,14 @@ def pause(context: CommandContext) -> int:
 def resume(context: CommandContext) -> int:
     """Start runs of what was paused again."""
     scope, name = _paused(context.arguments)
-    with context.engine() as engine:
-        done = run_sync(context.audited(engine, "resume", f"{scope} {name}".rstrip()).resume(scope, name))
+    done = context.call(Verbs.resume, scope, name)
     return context.answer(Verbs.resume, done, f"{_named(scope, name)} {'is resumed' if done else 'was not paused'}.")
 
 
 @COMMANDS.add("pauses", examples="windlass pauses\nwindlass pauses --json")
 def pauses(context: CommandContext) -> int:
     """List what is paused."""
-    with context.engine() as engine:
-        records = run_sync(engine.pauses())
+    records = context.call(Verbs.pauses)
     return context.answer_list(Verbs.pauses, records, _pauses, "Nothing is paused.")
 
 
@@ -93,8 +88,7 @@ def _pauses(records: Sequence[Pause], now: int) -> Table:
 
 def list_queues(context: CommandContext) -> int:
     """List the queues for which something is set."""
-    with context.engine() as engine:
-        records = run_sync(engine.queues())
+    records = context.call(Verbs.queues)
     return context.answer_list(Verbs.queues, records, _queues, "Nothing is set for any queue.")
 
 
@@ -129,8 +123,7 @@ QUEUES.add("list", examples="windlass queues list\nwindlass queues list --json")
 def set_queue(context: CommandContext) -> int:
     """Set how waiting counts in a queue, for runs made from now on."""
     arguments = context.arguments
-    with context.engine() as engine:
-        queue = run_sync(context.audited(engine, "set", f"queue {arguments.name}").set_queue(arguments.name, aging=arguments.aging))
+    queue = context.call(Verbs.set_queue, arguments.name, aging=arguments.aging)
     counts = "priorities alone count" if queue is None else f"a wait of {views.span(queue.aging)} is worth one step of priority"
     return context.answer(Verbs.set_queue, queue, f"In {line(arguments.name)} {counts}.", name=arguments.name, aging=arguments.aging)
 
@@ -140,8 +133,7 @@ def set_queue(context: CommandContext) -> int:
 
 def list_resources(context: CommandContext) -> int:
     """List resources, and how much of each is occupied."""
-    with context.engine() as engine:
-        records = run_sync(engine.resources())
+    records = context.call(Verbs.resources)
     return context.answer_list(Verbs.resources, records, _resources, "No resources. Make one: windlass resources set NAME --capacity 1")
 
 
@@ -177,8 +169,7 @@ RESOURCES.add("list", examples="windlass resources list\nwindlass resources list
 def show_resource(context: CommandContext) -> int:
     """Show a resource, and what occupies it."""
     name, key = context.arguments.name, context.arguments.key
-    with context.engine() as engine:
-        state, occupants = run_sync(engine.get_resource(name)), run_sync(engine.occupants(limiter_key(name, key)))
+    state, occupants = context.call(Verbs.get_resource, name), context.call(Verbs.occupants, limiter_key(name, key))
     if context.output.json:
         context.output.document(plain(Verbs.get_resource, state) | {"occupants": plain(Verbs.occupants, occupants)})
         return OK
@@ -232,14 +223,13 @@ def set_resource(context: CommandContext) -> int:
         raise BadInput("There is nothing to set.", hint="Give --capacity, --rate or --max-wait.")
     if "rates" in changes:
         changes["rates"] = tuple(map(rate_of, changes["rates"] or ()))
-    with context.engine() as engine:
-        try:
-            before = run_sync(engine.get_resource(resource)).resource
-            kept: dict[str, Any] = {"capacity": before.capacity, "rates": before.rates, "max_wait": before.max_wait}
-        except NotFound:
-            kept = {"max_wait": MAX_WAIT}
-        run_sync(context.audited(engine, "set", f"resource {resource}").set_resource(resource, **kept | changes))
-        state = run_sync(engine.get_resource(resource))
+    try:
+        before = context.call(Verbs.get_resource, resource).resource
+        kept: dict[str, Any] = {"capacity": before.capacity, "rates": before.rates, "max_wait": before.max_wait}
+    except NotFound:
+        kept = {"max_wait": MAX_WAIT}
+    context.call(Verbs.set_resource, resource, **kept | changes)
+    state = context.call(Verbs.get_resource, resource)
     if context.output.json:
         context.output.document(plain(Verbs.get_resource, state))
     else:
@@ -250,7 +240,7 @@ def set_resource(context: CommandContext) -> int:
 @RESOURCES.add("drop", NAME, examples="windlass resources drop ollama")
 def drop_resource(context: CommandContext) -> int:
     """Remove a resource that no job uses."""
-    return drop(context, "resource")
+    return drop(context, Verbs.drop_resource)
 
 
 # lanes
@@ -258,8 +248,7 @@ def drop_resource(context: CommandContext) -> int:
 
 def list_lanes(context: CommandContext) -> int:
     """List lanes: their queue, job and requirements, when they were last used, and which token has made them."""
-    with context.engine() as engine:
-        records = run_sync(engine.all_lanes(after=context.arguments.after, count=context.arguments.limit))
+    records = context.call(Verbs.all_lanes, after=context.arguments.after, count=context.arguments.limit)
     return context.answer_list(Verbs.all_lanes, records, _lanes, "No lanes.")
 
 
@@ -293,9 +282,8 @@ LANES = COMMANDS.group(
 @LANES.add("drop", option("lanes", type=int, nargs="+", metavar="LANE"), examples="windlass lanes drop 12 13")
 def drop_lane(context: CommandContext) -> int:
     """Remove lanes that have no unfinished runs; a lane that is needed again is made again."""
-    with context.engine() as engine:
-        for lane in context.arguments.lanes:
-            run_sync(context.audited(engine, "remove", f"lane {lane}").drop_lane(lane))
+    for lane in context.arguments.lanes:
+        context.call(Verbs.drop_lane, lane)
     return context.answer(Verbs.drop_lane, None, f"{len(context.arguments.lanes)} removed.")
 
 
@@ -304,8 +292,7 @@ def drop_lane(context: CommandContext) -> int:
 
 def show_retention(context: CommandContext) -> int:
     """Show how long ended runs are kept, and where that is set."""
-    with context.engine() as engine:
-        return _print_retention(context, run_sync(engine.retention()))
+    return _print_retention(context, context.call(Verbs.retention))
 
 
 RETENTION = COMMANDS.group(
@@ -326,11 +313,8 @@ RETENTION.add("show", examples="windlass retention show\nwindlass retention show
 def set_retention(context: CommandContext) -> int:
     """Set how long ended runs are kept, for every process on this store; what is left out stays as it is."""
     arguments = context.arguments
-    with context.engine() as engine:
-        audited = context.audited(engine, "set", "retention")
-        return _print_retention(
-            context, run_sync(audited.set_retention(keep_succeeded=arguments.succeeded, keep_others=arguments.others, by=actor()))
-        )
+    changes = {"keep_succeeded": arguments.succeeded, "keep_others": arguments.others}
+    return _print_retention(context, context.call(Verbs.set_retention, **changes, by=actor()))
 
 
 def _print_retention(context: CommandContext, retention: Retention) -> int:

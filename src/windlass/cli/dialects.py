@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from windlass import dialects
-from windlass.api.verbs import Verbs
 from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
 from windlass.cli.output import as_json, facts_table, line
@@ -33,9 +32,9 @@ def list_dialects(context: CommandContext) -> int:
     return OK
 
 
-def print_run(context: CommandContext, engine: Verbs, run: Run) -> int:
+def print_run(context: CommandContext, run: Run) -> int:
     """Print a run in the words of the dialect that the arguments name."""
-    (shown,) = run_sync(dialects.show(context.arguments.dialect, engine, [run]))
+    (shown,) = run_sync(dialects.show(context.arguments.dialect, context.verbs, [run]))
     if context.output.json:
         context.output.document(shown)
         return OK
@@ -46,9 +45,9 @@ def print_run(context: CommandContext, engine: Verbs, run: Run) -> int:
     return OK
 
 
-def print_runs(context: CommandContext, engine: Verbs, runs: Sequence[Run]) -> int:
+def print_runs(context: CommandContext, runs: Sequence[Run]) -> int:
     """Print runs in the words of the dialect that the arguments name, a line each."""
-    shown = run_sync(dialects.show(context.arguments.dialect, engine, runs))
+    shown = run_sync(dialects.show(context.arguments.dialect, context.verbs, runs))
     if context.output.json:
         context.output.document({"runs": shown})
     else:

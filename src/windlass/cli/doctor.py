@@ -33,13 +33,7 @@ COMMANDS = Commands()
 )
 def doctor(context: CommandContext) -> int:
     """Check for problems, and print what to do about each."""
-    deep = context.arguments.deep
-    if deep:
-        with context.store_engine() as store:
-            findings = run_sync(store.doctor(deep=True))
-    else:
-        with context.engine() as engine:
-            findings = run_sync(engine.doctor())
+    findings = run_sync(context.store_verbs.doctor(deep=True)) if context.arguments.deep else context.call(Verbs.doctor)
     if context.output.json:
         context.output.document(plain(Verbs.doctor, findings))
     elif findings:

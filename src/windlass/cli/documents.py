@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
-from windlass.api.rows import Verb
+from windlass.api.rows import row_of
 
 
 def plain(verb: Any, value: Any, **arguments: Any) -> Any:
     """The answer of a verb to these arguments, as the API shows it."""
-    row: Verb = verb.row
-    return to_plain(row.gives.show(value, arguments))
+    return to_plain(row_of(verb).gives.show(value, arguments))
 
 
 def to_plain(view: Any) -> Any:

@@ -17,7 +17,6 @@ from windlass.cli.output import cell, facts_table, line, table
 from windlass.cli.rows import Commands, option
 from windlass.cli.values import ID, after, limit
 from windlass.model import Group, GroupStatus
-from windlass.store.base import run_sync
 
 STYLES = {"running": "cyan", "completed": "green", "cancelled": "yellow", "partial": "red"}
 
@@ -43,8 +42,7 @@ GROUPS = COMMANDS.group(
 def list_all(context: CommandContext) -> int:
     """List groups, newest first."""
     arguments = context.arguments
-    with context.engine() as engine:
-        groups = run_sync(engine.groups(status=arguments.status, after=arguments.after, count=arguments.limit))
+    groups = context.call(Verbs.groups, status=arguments.status, after=arguments.after, count=arguments.limit)
     context.answer_list(Verbs.groups, groups, _table, "No groups.")
     if len(groups) == arguments.limit:
         context.output.note(f"There may be more: --after {groups[-1].id}")
@@ -61,9 +59,8 @@ def list_all(context: CommandContext) -> int:
 def show(context: CommandContext) -> int:
     """Show a group and its runs, in the order in which they were enqueued."""
     arguments = context.arguments
-    with context.engine() as engine:
-        group = run_sync(engine.get_group(arguments.id))
-        runs = run_sync(engine.members(group.id, after=arguments.after, count=arguments.limit))
+    group = context.call(Verbs.get_group, arguments.id)
+    runs = context.call(Verbs.members, group.id, after=arguments.after, count=arguments.limit)
     if context.output.json:
         context.output.document(plain(Verbs.get_group, group) | plain(Verbs.members, runs, count=arguments.limit))
         return OK
@@ -84,8 +81,7 @@ def show(context: CommandContext) -> int:
 def cancel(context: CommandContext) -> int:
     """Cancel what has not ended of a group."""
     id = context.arguments.id
-    with context.engine() as engine:
-        group = run_sync(context.audited(engine, "cancel", f"group {id}").cancel_group(id, reason=context.arguments.reason, by=actor()))
+    group = context.call(Verbs.cancel_group, id, reason=context.arguments.reason, by=actor())
     running = "" if group.finished_at is not None else ": the workers of running runs are asked to stop"
     return context.answer(Verbs.cancel_group, group, group.status + running)
 
@@ -94,8 +90,7 @@ def cancel(context: CommandContext) -> int:
 def rerun(context: CommandContext) -> int:
     """Make a new group from one that has ended, and print its id."""
     id = context.arguments.id
-    with context.engine() as engine:
-        group = run_sync(context.audited(engine, "rerun", f"group {id}").rerun_group(id))
+    group = context.call(Verbs.rerun_group, id)
     return context.answer(Verbs.rerun_group, group, group.id)
 
 

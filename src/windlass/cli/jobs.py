@@ -17,15 +17,13 @@ from windlass.cli.rows import Commands
 from windlass.cli.values import NAME, after, limit
 from windlass.engine import fits
 from windlass.model import JobRecord
-from windlass.store.base import run_sync
 
 COMMANDS = Commands()
 
 
 def jobs(context: CommandContext) -> int:
     """List the jobs that are defined."""
-    with context.engine() as engine:
-        records = run_sync(engine.jobs(after=context.arguments.after, count=context.arguments.limit))
+    records = context.call(Verbs.jobs, after=context.arguments.after, count=context.arguments.limit)
     return context.answer_list(Verbs.jobs, records, _jobs, "No jobs.")
 
 
@@ -55,8 +53,7 @@ JOBS = COMMANDS.group(
 @JOBS.add("show", NAME, examples="windlass jobs show thumbnail")
 def show_job(context: CommandContext) -> int:
     """Show a definition, and what the job takes."""
-    with context.engine() as engine:
-        job = run_sync(engine.get_job(context.arguments.name))
+    job = context.call(Verbs.get_job, context.arguments.name)
     if context.output.json:
         context.output.document(plain(Verbs.get_job, job))
         return OK
@@ -70,4 +67,4 @@ def show_job(context: CommandContext) -> int:
 @JOBS.add("drop", NAME, examples="windlass jobs drop misspelt")
 def drop_job(context: CommandContext) -> int:
     """Remove a job that is not defined and has no runs."""
-    return drop(context, "job")
+    return drop(context, Verbs.drop_job)

@@ -28,7 +28,6 @@ from windlass.engine.moves import DEEPEST
 from windlass.errors import BadInput, NotFound, UnknownJob, nearest
 from windlass.machine import ENDED
 from windlass.model import Created, Key, Limits, LogLine, NewRun, Options, Run, Solver, State
-from windlass.store.base import run_sync
 
 LIMIT = Limits().payload
 PAGE = Limits().page
@@ -127,12 +126,11 @@ def enqueue(context: CommandContext) -> int:
         meta=None if arguments.meta is None else payload.parse(arguments.meta, limit=LIMIT, what="--meta"),
     )
     undefined: Literal["refuse", "wait"] = arguments.undefined
-    with context.engine() as engine:
-        try:
-            [created] = run_sync(engine.create([new], undefined=undefined))
-        except UnknownJob as error:
-            raise _no_such_job(engine, new.job, error) from error
-        return _wait(context, engine, created) if arguments.wait else print_created(context, created)
+    try:
+        [created] = context.call(Verbs.create, [new], undefined=undefined)
+    except UnknownJob as error:
+        raise _no_such_job(context, new.job, error) from error
+    return _wait(context, created) if arguments.wait else print_created(context, created)
 
 
 def _solver(arguments: Namespace) -> Solver | None:
@@ -141,16 +139,16 @@ def _solver(arguments: Namespace) -> Solver | None:
     return None if arguments.solver_url is None else Solver(arguments.solver_url, arguments.solver_checksum)
 
 
-def _no_such_job(engine: Verbs, name: str, error: UnknownJob) -> UnknownJob:
+def _no_such_job(context: CommandContext, name: str, error: UnknownJob) -> UnknownJob:
     """The same error with the hint for a command line."""
-    near = nearest_job(engine, name)
+    near = nearest_job(context, name)
     hint = f"Did you mean {near}?" if near else "`windlass jobs` lists those there are; --undefined wait lets the run wait for its job."
     return UnknownJob(error.message, hint=hint)
 
 
-def nearest_job(engine: Verbs, name: str) -> str | None:
+def nearest_job(context: CommandContext, name: str) -> str | None:
     """The name of a job that was probably meant."""
-    return nearest(name, (job.name for job in run_sync(engine.jobs(count=PAGE))))
+    return nearest(name, (job.name for job in context.call(Verbs.jobs, count=PAGE)))
 
 
 def print_created(context: CommandContext, created: Created) -> int:
@@ -160,9 +158,9 @@ def print_created(context: CommandContext, created: Created) -> int:
     return context.answer(Verbs.rerun, created, created.id)
 
 
-def _wait(context: CommandContext, engine: Verbs, created: Created) -> int:
+def _wait(context: CommandContext, created: Created) -> int:
     context.output.note(f"Waiting for run {created.id}; it goes on without you (windlass show {created.id}).")
-    run = _ended(context, engine, created.id, context.arguments.timeout)
+    run = _ended(context, created.id, context.arguments.timeout)
     if context.output.json:
         context.output.document(plain(Verbs.get, run))
     elif run.state is State.SUCCEEDED:
@@ -170,10 +168,10 @@ def _wait(context: CommandContext, engine: Verbs, created: Created) -> int:
     return _verdict(context, run)
 
 
-def _ended(context: CommandContext, engine: Verbs, run_id: str, timeout: int | None) -> Run:
+def _ended(context: CommandContext, run_id: str, timeout: int | None) -> Run:
     """The run once it has ended, or as it is when the time is over."""
     until = None if timeout is None else context.clock.monotonic() + timeout
-    while (run := run_sync(engine.get(run_id))).state not in ENDED:
+    while (run := context.call(Verbs.get, run_id)).state not in ENDED:
         left = POLL_EVERY if until is None else (until - context.clock.monotonic()) / 1000
         if left <= 0:
             break
@@ -223,33 +221,31 @@ def runs(context: CommandContext) -> int:
     """List runs, newest first."""
     if context.arguments.watch and (context.output.json or not context.output.seen):
         raise BadInput("--watch draws on a terminal.", hint="Leave it out, and call `windlass runs --json` as often as you need.")
-    with context.engine() as engine:
-        return _watch_runs(context, engine) if context.arguments.watch else _list_runs(context, engine)
+    return _watch_runs(context) if context.arguments.watch else _list_runs(context)
 
 
-def _page(context: CommandContext, engine: Verbs) -> Page:
+def _page(context: CommandContext) -> Page:
     arguments = context.arguments
     states = arguments.state or []
     one, several = (states[0], None) if len(states) == 1 else (None, states or None)
-    return run_sync(
-        engine.runs(job=arguments.job, queue=arguments.queue, state=one, states=several, cursor=arguments.cursor, count=arguments.limit)
-    )
+    filters = {"job": arguments.job, "queue": arguments.queue, "state": one, "states": several}
+    return context.call(Verbs.runs, **filters, cursor=arguments.cursor, count=arguments.limit)
 
 
-def _list_runs(context: CommandContext, engine: Verbs) -> int:
-    page = _page(context, engine)
+def _list_runs(context: CommandContext) -> int:
+    page = _page(context)
     if context.arguments.dialect is not None:
-        return print_runs(context, engine, page.runs)
+        return print_runs(context, page.runs)
     context.answer_list(Verbs.runs, page.runs, views.run_table, "No runs.", page=page)
     if page.cursor:
         context.output.note(f"There are more: add --cursor {page.cursor}")
     return OK
 
 
-def _watch_runs(context: CommandContext, engine: Verbs) -> int:
+def _watch_runs(context: CommandContext) -> int:
     def drawn() -> RenderableType:
         height = max(1, context.output.console.height - 2)
-        return views.run_table(_page(context, engine).runs[:height], context.clock.now())
+        return views.run_table(_page(context).runs[:height], context.clock.now())
 
     with Live(drawn(), console=context.output.console, screen=True, auto_refresh=False) as live:
         while context.output.seen:  # a terminal can be closed without a word
@@ -261,24 +257,24 @@ def _watch_runs(context: CommandContext, engine: Verbs) -> int:
 # show, logs, why
 
 
-def _chosen(context: CommandContext, engine: Verbs) -> Run:
+def _chosen(context: CommandContext) -> Run:
     """The run that the command names, or the newest."""
     if not context.arguments.last:
-        return run_sync(engine.get(context.arguments.id))
-    newest = run_sync(engine.runs(count=1)).runs
+        return context.call(Verbs.get, context.arguments.id)
+    newest = context.call(Verbs.runs, count=1).runs
     if not newest:
         raise NotFound("There are no runs.", hint="Make one: windlass enqueue NAME")
     return newest[0]
 
 
 def _lines(
-    engine: Verbs, run_id: str, after: tuple[int, int] = (0, 0), *, attempt: int | None = None, last: int | None = None
+    context: CommandContext, run_id: str, after: tuple[int, int] = (0, 0), *, attempt: int | None = None, last: int | None = None
 ) -> Iterator[LogLine]:
     """The log of a run, or of one attempt, from a place on, read in pages; or its last lines."""
     if last is not None:
-        yield from run_sync(engine.lines(run_id, attempt=attempt, after=after, last=last))
+        yield from context.call(Verbs.lines, run_id, attempt=attempt, after=after, last=last)
         return
-    while page := run_sync(engine.lines(run_id, attempt=attempt, after=after, count=PAGE)):
+    while page := context.call(Verbs.lines, run_id, attempt=attempt, after=after, count=PAGE):
         yield from page
         after = (page[-1].attempt, page[-1].n)
 
@@ -292,12 +288,11 @@ def _lines(
 )
 def show(context: CommandContext) -> int:
     """Show everything that is known of a run."""
-    with context.engine() as engine:
-        run = _chosen(context, engine)
-        if context.arguments.dialect is not None:
-            return print_run(context, engine, run)
-        attempts, history = run_sync(engine.attempts(run.id)), run_sync(engine.history(run.id))
-        tail = list(_lines(engine, run.id, last=context.arguments.tail))
+    run = _chosen(context)
+    if context.arguments.dialect is not None:
+        return print_run(context, run)
+    attempts, history = context.call(Verbs.attempts, run.id), context.call(Verbs.history, run.id)
+    tail = list(_lines(context, run.id, last=context.arguments.tail))
     if context.output.json:
         events, lines = plain(Verbs.history, history)["events"], plain(Verbs.lines, tail)["lines"]
         context.output.document(plain(Verbs.get, run) | plain(Verbs.attempts, attempts) | {"history": events, "log": lines})
@@ -328,11 +323,10 @@ def show(context: CommandContext) -> int:
 )
 def logs(context: CommandContext) -> int:
     """Print the log of a run."""
-    with context.engine() as engine:
-        run = _chosen(context, engine)
-        if context.arguments.follow:
-            return _follow(context, engine, run)
-        tail = list(_lines(engine, run.id, attempt=context.arguments.attempt, last=context.arguments.tail))
+    run = _chosen(context)
+    if context.arguments.follow:
+        return _follow(context, run)
+    tail = list(_lines(context, run.id, attempt=context.arguments.attempt, last=context.arguments.tail))
     if context.output.json:
         context.output.document({"run": run.id} | plain(Verbs.lines, tail))
         return OK
@@ -348,26 +342,25 @@ def _print_line(context: CommandContext, log: LogLine) -> None:
         context.output.console.print(views.log_text(log), soft_wrap=True)
 
 
-def _follow(context: CommandContext, engine: Verbs, run: Run) -> int:
+def _follow(context: CommandContext, run: Run) -> int:
     after, attempt, tail = (0, 0), context.arguments.attempt, context.arguments.tail
     while True:
         ended = run.state in ENDED  # read before the lines: an ended run gets no more of them
-        for log in _lines(engine, run.id, after, attempt=attempt, last=tail):
+        for log in _lines(context, run.id, after, attempt=attempt, last=tail):
             _print_line(context, log)
             after = (log.attempt, log.n)
         if ended:
             return _verdict(context, run)
         tail = None
         context.pause(POLL_EVERY)
-        run = run_sync(engine.get(run.id))
+        run = context.call(Verbs.get, run.id)
 
 
 @COMMANDS.add("why", ONE_RUN, examples="windlass why ID\nwindlass why --last")
 def why(context: CommandContext) -> int:
     """Explain why a run is not executed now."""
-    with context.engine() as engine:
-        run = _chosen(context, engine)
-        reasons = run_sync(engine.why(run.id))
+    run = _chosen(context)
+    reasons = context.call(Verbs.why, run.id)
     if context.output.json:
         context.output.document({"run": run.id, "state": run.state} | plain(Verbs.why, reasons))
         return OK
@@ -402,8 +395,7 @@ def _in_words(reason: Reason, now: int) -> str:
 def cancel(context: CommandContext) -> int:
     """Cancel a run, or ask the worker that has it to stop."""
     id = context.arguments.id
-    with context.engine() as engine:
-        run = run_sync(context.audited(engine, "cancel", f"run {id}").cancel(id, reason=context.arguments.reason, by=actor()))
+    run = context.call(Verbs.cancel, id, reason=context.arguments.reason, by=actor())
     return context.answer(Verbs.cancel, run, run.state + ("" if run.state in ENDED else ": its worker is asked to stop"))
 
 
@@ -423,10 +415,8 @@ def cancel(context: CommandContext) -> int:
 def move(context: CommandContext) -> int:
     """Give a run that waits another place in its queue."""
     arguments = context.arguments
-    with context.engine() as engine:
-        audited = context.audited(engine, "move", f"run {arguments.id}")
-        where = {"place": arguments.place, "to": arguments.to, "before": arguments.before, "after": arguments.after}
-        run = run_sync(audited.move(arguments.id, **where, by=actor()))
+    where = {"place": arguments.place, "to": arguments.to, "before": arguments.before, "after": arguments.after}
+    run = context.call(Verbs.move, arguments.id, **where, by=actor())
     return context.answer(Verbs.move, run, f"{run.state} in {run.queue}, priority {run.priority}")
 
 
@@ -438,6 +428,4 @@ def move(context: CommandContext) -> int:
 )
 def rerun(context: CommandContext) -> int:
     """Make a new run from an ended one, and print its id."""
-    id, attempt = context.arguments.id, context.arguments.attempt
-    with context.engine() as engine:
-        return print_created(context, run_sync(context.audited(engine, "rerun", f"run {id}").rerun(id, attempt=attempt)))
+    return print_created(context, context.call(Verbs.rerun, context.arguments.id, attempt=context.arguments.attempt))

@@ -105,18 +105,16 @@ def _payload(text: str) -> dict[str, Any]:
 def add(context: CommandContext) -> int:
     """Add a schedule, or update the one with this key; with --new, refuse a key that is there."""
     fields, key = fields_of(context), context.arguments.key
-    with context.engine() as engine:
-        audited = context.audited(engine, "schedule", f"schedule {key}")
-        schedule = run_sync(audited.schedule(key, fields.pop("job"), new=context.arguments.new, **fields))
-        _warn_of_unknown_job(context, engine, schedule.job)
+    schedule = context.call(Verbs.schedule, key, fields.pop("job"), new=context.arguments.new, **fields)
+    _warn_of_unknown_job(context, schedule.job)
     return _print(context, schedule)
 
 
-def _warn_of_unknown_job(context: CommandContext, engine: Verbs, name: str) -> None:
+def _warn_of_unknown_job(context: CommandContext, name: str) -> None:
     try:
-        run_sync(engine.get_job(name))
+        context.call(Verbs.get_job, name)
     except NotFound:
-        near = nearest_job(engine, name)
+        near = nearest_job(context, name)
         hint = f" Did you mean {near}?" if near else ""
         context.output.note(f"There is no job {name!r} yet; its runs will wait until there is.{hint}", style="yellow")
 
@@ -156,11 +154,9 @@ def disable(context: CommandContext) -> int:
 
 
 def _edit(context: CommandContext, fields: Mapping[str, Any]) -> int:
-    key = context.arguments.key
-    with context.engine() as engine:
-        schedule = run_sync(context.audited(engine, "edit", f"schedule {key}").set_schedule(key, **fields))
-        if "job" in fields:
-            _warn_of_unknown_job(context, engine, schedule.job)
+    schedule = context.call(Verbs.set_schedule, context.arguments.key, **fields)
+    if "job" in fields:
+        _warn_of_unknown_job(context, schedule.job)
     return _print(context, schedule)
 
 
@@ -172,9 +168,8 @@ def _print(context: CommandContext, schedule: Schedule) -> int:
 @SCHEDULES.add("remove", KEY, examples="windlass schedules remove nightly")
 def remove(context: CommandContext) -> int:
     """Remove a schedule; its runs stay."""
-    with context.engine() as engine:
-        schedule = run_sync(engine.get_schedule(context.arguments.key))
-        run_sync(context.audited(engine, "remove", f"schedule {schedule.key}").remove_schedule(schedule.key))
+    schedule = context.call(Verbs.get_schedule, context.arguments.key)
+    context.call(Verbs.remove_schedule, schedule.key)
     context.answer(Verbs.remove_schedule, None, line(f"{schedule.key} is removed; its runs stay."))
     if schedule.code_hash is not None:
         context.output.note(
@@ -187,8 +182,7 @@ def remove(context: CommandContext) -> int:
 def trigger(context: CommandContext) -> int:
     """Make a run of a schedule now, and print its id; its instants stay as they are."""
     key = context.arguments.key
-    with context.engine() as engine:
-        created = run_sync(context.audited(engine, "trigger", f"schedule {key}").trigger(key))
+    created = context.call(Verbs.trigger, key)
     return context.answer(Verbs.trigger, created, created.id)
 
 
@@ -203,17 +197,15 @@ def trigger(context: CommandContext) -> int:
 )
 def list_all(context: CommandContext) -> int:
     """List the schedules by key."""
-    with context.engine() as engine:
-        schedules = run_sync(engine.schedules(after=context.arguments.after, count=context.arguments.limit))
+    schedules = context.call(Verbs.schedules, after=context.arguments.after, count=context.arguments.limit)
     return context.answer_list(Verbs.schedules, schedules, schedule_table, "No schedules.")
 
 
 @SCHEDULES.add("skips", KEY, limit(20), examples="windlass schedules skips nightly\nwindlass schedules skips nightly --json")
 def skips(context: CommandContext) -> int:
     """List what was due and did not become a run, latest first."""
-    with context.engine() as engine:
-        schedule = run_sync(engine.get_schedule(context.arguments.key))
-        records = run_sync(engine.skips(schedule.key, count=context.arguments.limit))
+    schedule = context.call(Verbs.get_schedule, context.arguments.key)
+    records = context.call(Verbs.skips, schedule.key, count=context.arguments.limit)
     if context.output.json:
         context.output.document({"key": schedule.key} | plain(Verbs.skips, records))
         return OK
@@ -254,10 +246,9 @@ def _span(text: str) -> tuple[int, int]:
 def preview(context: CommandContext) -> int:
     """Show the coming instants of a schedule, and what a downtime would do to it."""
     arguments = context.arguments
-    with context.engine() as engine:
-        schedule = run_sync(engine.get_schedule(arguments.key))
-        coming = run_sync(engine.preview(schedule.key, start=arguments.start, count=arguments.count))
-        fire = run_sync(engine.outage(schedule.key, *arguments.down)) if arguments.down else None
+    schedule = context.call(Verbs.get_schedule, arguments.key)
+    coming = context.call(Verbs.preview, schedule.key, start=arguments.start, count=arguments.count)
+    fire = run_sync(context.verbs.outage(schedule.key, *arguments.down)) if arguments.down else None
     if context.output.json:
         downtime = None if fire is None else _downtime(schedule, fire, arguments.down, arguments.count)
         instants = [PREVIEW.show(instant) for instant in coming]

@@ -22,7 +22,6 @@ from windlass.errors import BadInput
 from windlass.limiters import parts_of
 from windlass.model import Slot
 from windlass.slots import HeldSlot, SlotRequest, on_thread
-from windlass.store.base import run_sync
 
 POLL_EVERY = 0.1  # seconds between two checks whether the slot is still held
 
@@ -32,8 +31,7 @@ COMMANDS = Commands()
 @COMMANDS.add("slots", limit(100), examples="windlass slots\nwindlass slots --json")
 def slots(context: CommandContext) -> int:
     """List direct calls that hold a slot or wait for one, in their order."""
-    with context.engine() as engine:
-        records = run_sync(engine.slots(count=context.arguments.limit))
+    records = context.call(Verbs.slots, count=context.arguments.limit)
     return context.answer_list(Verbs.slots, records, _slots, "No slot is held or waited for.")
 
 
@@ -73,7 +71,7 @@ def slot(context: CommandContext) -> int:
         SLOT_LEASE if arguments.lease is None else arguments.lease,
         actor(),
     )
-    with context.engine() as engine, _forwarding() as child, on_thread(engine, call) as held:
+    with _forwarding() as child, on_thread(context.verbs, call) as held:
         return child.run(arguments.argv, held)
 
 

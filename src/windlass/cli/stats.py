@@ -31,8 +31,7 @@ COMMANDS = Commands()
 
 def workers(context: CommandContext) -> int:
     """List workers that are alive or were so lately, and the number of their runs."""
-    with context.engine() as engine:
-        records = run_sync(engine.workers(after=context.arguments.after, count=context.arguments.limit))
+    records = context.call(Verbs.workers, after=context.arguments.after, count=context.arguments.limit)
     return context.answer_list(Verbs.workers, records, _workers, "No workers. Start one: windlass work MODULE:APP")
 
 
@@ -67,7 +66,7 @@ WORKERS = COMMANDS.group(
 @WORKERS.add("drop", NAME, examples="windlass workers drop old-host")
 def drop_worker(context: CommandContext) -> int:
     """Remove a worker that is not alive."""
-    return drop(context, "worker")
+    return drop(context, Verbs.drop_worker)
 
 
 @COMMANDS.add(
@@ -77,11 +76,10 @@ def drop_worker(context: CommandContext) -> int:
 )
 def stats(context: CommandContext) -> int:
     """Show how many runs are in each state, and how many there were in the last minutes."""
-    with context.engine() as engine:
-        if isinstance(engine, Engine):
-            while not run_sync(engine.roll_up()):  # a hub counts by itself
-                pass
-        counts = run_sync(engine.stats(minutes=context.arguments.minutes))
+    if isinstance(context.verbs, Engine):
+        while not run_sync(context.verbs.roll_up()):  # a hub counts by itself
+            pass
+    counts = context.call(Verbs.stats, minutes=context.arguments.minutes)
     if context.output.json:
         context.output.document(plain(Verbs.stats, counts))
         return OK

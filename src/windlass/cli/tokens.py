@@ -17,7 +17,6 @@ from windlass.cli.values import CURSOR, ID, after, duration, limit
 from windlass.config.kinds import split
 from windlass.defaults import TOKEN_OVERLAP
 from windlass.model import SCOPES, Audited, Token
-from windlass.store.base import run_sync
 
 COMMANDS = Commands()
 TOKENS = COMMANDS.group(
@@ -46,13 +45,8 @@ TOKENS = COMMANDS.group(
 def create(context: CommandContext) -> int:
     """Create a token, and print its secret, which is not shown again."""
     arguments = context.arguments
-    with context.engine() as engine:
-        audited = context.audited(engine, "create", f"token {arguments.name:.100}")
-        token, secret = run_sync(
-            audited.create_token(
-                arguments.name, arguments.scopes, worker=arguments.worker, principal=arguments.principal, expires_in=arguments.expires
-            )
-        )
+    options = {"worker": arguments.worker, "principal": arguments.principal, "expires_in": arguments.expires}
+    token, secret = context.call(Verbs.create_token, arguments.name, arguments.scopes, **options)
     return _print_secret(context, token, secret)
 
 
@@ -65,9 +59,7 @@ def create(context: CommandContext) -> int:
 def rotate(context: CommandContext) -> int:
     """Create the successor of a token, and print its secret; the old one stays valid for a while."""
     arguments = context.arguments
-    with context.engine() as engine:
-        audited = context.audited(engine, "rotate", f"token {arguments.id:.100}")
-        token, secret = run_sync(audited.rotate_token(arguments.id, overlap=arguments.overlap))
+    token, secret = context.call(Verbs.rotate_token, arguments.id, overlap=arguments.overlap)
     return _print_secret(context, token, secret)
 
 
@@ -81,8 +73,7 @@ def _print_secret(context: CommandContext, token: Token, secret: str) -> int:
 def revoke(context: CommandContext) -> int:
     """Revoke a token now; hubs refuse it within a second."""
     id = context.arguments.id
-    with context.engine() as engine:
-        token = run_sync(context.audited(engine, "revoke", f"token {id:.100}").revoke_token(id))
+    token = context.call(Verbs.revoke_token, id)
     return context.answer(Verbs.revoke_token, token, line(f"{token.id} ({token.name}) is revoked."))
 
 
@@ -94,16 +85,14 @@ def revoke(context: CommandContext) -> int:
 )
 def list_all(context: CommandContext) -> int:
     """List the tokens, oldest first."""
-    with context.engine() as engine:
-        tokens = run_sync(engine.tokens(after=context.arguments.after, count=context.arguments.limit))
+    tokens = context.call(Verbs.tokens, after=context.arguments.after, count=context.arguments.limit)
     return context.answer_list(Verbs.tokens, tokens, _token_table, "No tokens.")
 
 
 @COMMANDS.add("audit", limit(20), CURSOR, examples="windlass audit\nwindlass audit --limit 100 --json")
 def audit(context: CommandContext) -> int:
     """List the entries of the audit, newest first."""
-    with context.engine() as engine:
-        page = run_sync(engine.audit(cursor=context.arguments.cursor, count=context.arguments.limit))
+    page = context.call(Verbs.audit, cursor=context.arguments.cursor, count=context.arguments.limit)
     context.answer_list(Verbs.audit, page.entries, _audit_table, "The audit is empty.", page=page)
     if page.cursor is not None:
         context.output.note(f"There are more: --cursor {page.cursor}")

@@ -21,7 +21,6 @@ from windlass.durations import spelled
 from windlass.errors import BadInput
 from windlass.machine import ENDED
 from windlass.model import Delivery, State, Webhook
-from windlass.store.base import run_sync
 
 FIELDS = ("name", "url", "jobs", "queues", "states", "delays", "enabled", "secret")
 _LISTS = ("jobs", "queues", "states", "delays")
@@ -82,8 +81,7 @@ def add(context: CommandContext) -> int:
     """Add an endpoint for changes of runs, and print its id and its secret, which is not shown again."""
     fields = _fields(context)
     url = fields.pop("url")
-    with context.engine() as engine:
-        webhook = run_sync(context.audited(engine, "add", f"webhook {url:.100}").add_webhook(url, **fields))
+    webhook = context.call(Verbs.add_webhook, url, **fields)
     return _print_secret(context, webhook)
 
 
@@ -105,8 +103,7 @@ def change(context: CommandContext) -> int:
     fields, identity = _fields(context), context.arguments.id
     if not fields:
         raise BadInput("There is nothing to set.", hint="`windlass webhooks set --help` lists the options.")
-    with context.engine() as engine:
-        webhook = run_sync(context.audited(engine, "edit", f"webhook {identity:.100}").set_webhook(identity, **fields))
+    webhook = context.call(Verbs.set_webhook, identity, **fields)
     now = context.clock.now()
     return context.answer(Verbs.set_webhook, current(webhook, now), line(f"{webhook.id}: {webhook.name}, {_state(webhook, now).plain}"))
 
@@ -115,8 +112,7 @@ def change(context: CommandContext) -> int:
 def remove(context: CommandContext) -> int:
     """Remove an endpoint and its deliveries."""
     identity = context.arguments.id
-    with context.engine() as engine:
-        run_sync(context.audited(engine, "remove", f"webhook {identity:.100}").remove_webhook(identity))
+    context.call(Verbs.remove_webhook, identity)
     return context.answer(Verbs.remove_webhook, None, line(f"{identity} is removed."))
 
 
@@ -129,9 +125,7 @@ def remove(context: CommandContext) -> int:
 def rotate(context: CommandContext) -> int:
     """Sign with a new secret, and print it; the old one signs too for a while."""
     identity = context.arguments.id
-    with context.engine() as engine:
-        audited = context.audited(engine, "rotate", f"webhook {identity:.100}")
-        webhook = run_sync(audited.rotate_webhook(identity, overlap=context.arguments.overlap))
+    webhook = context.call(Verbs.rotate_webhook, identity, overlap=context.arguments.overlap)
     return _print_secret(context, webhook)
 
 
@@ -144,8 +138,7 @@ def _print_secret(context: CommandContext, webhook: Webhook) -> int:
 @WEBHOOKS.add("list", examples="windlass webhooks list\nwindlass webhooks list --json")
 def list_all(context: CommandContext) -> int:
     """List the endpoints, oldest first."""
-    with context.engine() as engine:
-        webhooks = [current(webhook, context.clock.now()) for webhook in run_sync(engine.webhooks())]
+    webhooks = [current(webhook, context.clock.now()) for webhook in context.call(Verbs.webhooks)]
     return context.answer_list(Verbs.webhooks, webhooks, _webhook_table, "No webhooks.")
 
 
@@ -160,8 +153,7 @@ def list_all(context: CommandContext) -> int:
 def deliveries(context: CommandContext) -> int:
     """List the deliveries to an endpoint, latest first."""
     arguments = context.arguments
-    with context.engine() as engine:
-        page = run_sync(engine.deliveries(arguments.id, status=arguments.status, cursor=arguments.cursor, count=arguments.limit))
+    page = context.call(Verbs.deliveries, arguments.id, status=arguments.status, cursor=arguments.cursor, count=arguments.limit)
     context.answer_list(Verbs.deliveries, page.deliveries, _delivery_table, "No deliveries.", page=page)
     if page.cursor is not None:
         context.output.note(f"There are more: --cursor {page.cursor}")
@@ -172,8 +164,7 @@ def deliveries(context: CommandContext) -> int:
 def resend(context: CommandContext) -> int:
     """Send a delivery again, by any hub that runs."""
     identity = context.arguments.id
-    with context.engine() as engine:
-        delivery = run_sync(context.audited(engine, "resend", f"delivery {identity:.100}").resend(identity))
+    delivery = context.call(Verbs.resend, identity)
     return context.answer(Verbs.resend, delivery, line(f"{delivery.id} is sent again."))
 
 

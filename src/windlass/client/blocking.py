@@ -99,7 +99,7 @@ class BlockingVerbs:
         """The run with this id, or with an attempt of this id."""
         return run_sync(self._verbs.get(run_id))
 
-    def patch(self, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
+    def patch(self, /, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
         """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""
         return run_sync(self._verbs.patch(run_id, by=by, **fields))
 
@@ -226,7 +226,7 @@ class BlockingVerbs:
             )
         )
 
-    def set_schedule(self, key: str, **fields: Any) -> Schedule:
+    def set_schedule(self, /, key: str, **fields: Any) -> Schedule:
         """Edit a schedule."""
         return run_sync(self._verbs.set_schedule(key, **fields))
 
@@ -407,7 +407,7 @@ class BlockingVerbs:
         """The endpoint with this id."""
         return run_sync(self._verbs.get_webhook(webhook_id))
 
-    def set_webhook(self, webhook_id: str, **fields: Any) -> Webhook:
+    def set_webhook(self, /, webhook_id: str, **fields: Any) -> Webhook:
         """Edit an endpoint."""
         return run_sync(self._verbs.set_webhook(webhook_id, **fields))
 

@@ -6,7 +6,7 @@ Most are defined by their rows alone. Here are only those that a row cannot expr
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from windlass import payload as json
 from windlass.answers import Occupants, Status
 from windlass.api.requests import PutResource, RenewSlot, ReserveSlot
-from windlass.api.rows import Verb
+from windlass.api.rows import row_of
 from windlass.api.values import to_rfc3339
 from windlass.api.verbs import Verbs
 from windlass.client.requester import Requester, encoded
@@ -27,11 +27,6 @@ from windlass.model import Attempt, Created, Group, JobRecord, NewGroup, NewRun,
 
 LONGEST_WAIT = 25.0  # seconds; many proxies time out after 30
 ON_THE_WAY = 5.0  # seconds by which the answer to a wait may be late
-
-
-def row(function: Any) -> Verb:
-    """The row of a verb."""
-    return cast(Verb, function.row)
 
 
 class RemoteVerbs(Requester, Verbs):
@@ -57,7 +52,7 @@ class RemoteVerbs(Requester, Verbs):
             "options": checks.options(options or Options(), self.limits),
             "schema": takes,
         }
-        job: JobRecord = await self.perform(row(Verbs.define), {"name": name}, body=encoded(body))
+        job: JobRecord = await self.perform(row_of(Verbs.define), {"name": name}, body=encoded(body))
         return job
 
     def _payload(self, value: Any, what: str = "The payload") -> Raw:
@@ -75,7 +70,7 @@ class RemoteVerbs(Requester, Verbs):
             return []
         # With a user's key that becomes free at the run's end, a repetition cannot be distinguished from a second request.
         safe = all(new.key is None or new.key.ttl != "unfinished" for new in news)
-        answer = await self.perform(row(Verbs.create), {}, body=encoded({"runs": runs}), safe=safe)
+        answer = await self.perform(row_of(Verbs.create), {}, body=encoded({"runs": runs}), safe=safe)
         # Without its own key a run is always new, also when the first answer was lost and this is a repetition.
         return [Created(one.id, one.created or new.key is None, one.pruned) for new, one in zip(news, answer.runs, strict=True)]
 
@@ -106,7 +101,7 @@ class RemoteVerbs(Requester, Verbs):
             body["payload"] = self._payload(body["payload"])
         if "due_at" in body:
             body["scheduled_for"] = to_rfc3339(checks.instant(body.pop("due_at"), "due_at"))
-        run: Run = await self.perform(row(Verbs.patch), {"run_id": run_id}, body=encoded(body))
+        run: Run = await self.perform(row_of(Verbs.patch), {"run_id": run_id}, body=encoded(body))
         return run
 
     async def cancel(
@@ -118,7 +113,7 @@ class RemoteVerbs(Requester, Verbs):
         except OutcomeUnknown:
             pass
         try:
-            run: Run = await self.perform(row(Verbs.cancel), {"run_id": run_id, "reason": reason, "only": only}, safe=True)
+            run: Run = await self.perform(row_of(Verbs.cancel), {"run_id": run_id, "reason": reason, "only": only}, safe=True)
         except WrongState:
             run = await self.get(run_id)
             if run.state not in (State.CANCELLED, State.CANCELLING):
@@ -153,7 +148,7 @@ class RemoteVerbs(Requester, Verbs):
             "name": new.name,
             "undefined": undefined,
         }
-        group: Group = await self.perform(row(Verbs.create_group), {}, body=encoded(body))
+        group: Group = await self.perform(row_of(Verbs.create_group), {}, body=encoded(body))
         return group
 
     async def cancel_group(self, group_id: str, *, reason: str | None = None, by: str | None = None) -> Group:
@@ -163,7 +158,7 @@ class RemoteVerbs(Requester, Verbs):
         except OutcomeUnknown:
             pass
         try:
-            group: Group = await self.perform(row(Verbs.cancel_group), {"group_id": group_id, "reason": reason}, safe=True)
+            group: Group = await self.perform(row_of(Verbs.cancel_group), {"group_id": group_id, "reason": reason}, safe=True)
         except WrongState:
             group = await self.get_group(group_id)
             if not group.cancelled:
@@ -192,7 +187,7 @@ class RemoteVerbs(Requester, Verbs):
             "new": new,
             **rule,
         }
-        schedule: Schedule = await self.perform(row(Verbs.schedule), {"key": key}, body=encoded(body), safe=not new)
+        schedule: Schedule = await self.perform(row_of(Verbs.schedule), {"key": key}, body=encoded(body), safe=not new)
         return schedule
 
     async def set_schedule(self, key: str, **fields: Any) -> Schedule:
@@ -215,13 +210,13 @@ class RemoteVerbs(Requester, Verbs):
     ) -> Resource:
         """Set a resource that does not exist yet; an existing one stays as it is."""
         body = PutResource(capacity, rates, max_wait, new=True)
-        resource: Resource = await self.perform(row(Verbs.set_resource), {"name": name}, body=body)
+        resource: Resource = await self.perform(row_of(Verbs.set_resource), {"name": name}, body=body)
         return resource
 
     async def occupants(self, key: str, *, count: int = 100) -> Occupants:
         """The occupants of a resource, or of a resource under a key."""
         name, value = parts_of(key)
-        occupants: Occupants = await self.perform(row(Verbs.occupants), {"name": name, "key": value, "count": count})
+        occupants: Occupants = await self.perform(row_of(Verbs.occupants), {"name": name, "key": value, "count": count})
         return occupants
 
     async def reserve(
@@ -237,7 +232,7 @@ class RemoteVerbs(Requester, Verbs):
     ) -> Slot:
         """Request the next slot of a resource, ahead of every queue. The owner is taken from the token; `who` is ignored."""
         own = (slot_id or self.clock.new_id(), token or self.clock.nonce())  # so that the request can be repeated
-        slot: Slot = await self.perform(row(Verbs.reserve), {}, body=ReserveSlot(resource, key, weight, lease, 0, *own))
+        slot: Slot = await self.perform(row_of(Verbs.reserve), {}, body=ReserveSlot(resource, key, weight, lease, 0, *own))
         return slot
 
     async def renew(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE) -> Slot:
@@ -255,7 +250,7 @@ class RemoteVerbs(Requester, Verbs):
 
     async def _renew(self, slot_id: str, token: str, lease: int, wait: float) -> Slot:
         body, timeout = RenewSlot(token, lease, round(wait * 1000)), None if not wait else wait + ON_THE_WAY
-        slot: Slot = await self.perform(row(Verbs.renew), {"slot_id": slot_id}, body=body, timeout=timeout)
+        slot: Slot = await self.perform(row_of(Verbs.renew), {"slot_id": slot_id}, body=body, timeout=timeout)
         return slot
 
     async def release(self, slot_id: str, token: str) -> bool:
@@ -263,5 +258,5 @@ class RemoteVerbs(Requester, Verbs):
         try:
             return await super().release(slot_id, token)
         except OutcomeUnknown:
-            await self.perform(row(Verbs.release), {"slot_id": slot_id, "token": token}, safe=True)
+            await self.perform(row_of(Verbs.release), {"slot_id": slot_id, "token": token}, safe=True)
             return True  # by this request or by its first attempt

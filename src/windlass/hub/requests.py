@@ -75,8 +75,7 @@ class HubRequest(Request):
 
     def audited(self, words: Mapping[str, Any]) -> Engine:
         """The engine for one action of this caller, audited as the row describes it."""
-        what, _, subject = (self.verb.audit or "").partition(" ")
-        return self.act(what, subject.format_map(words).rstrip())
+        return self.act(*self.verb.action(words))
 
     def act(self, what: str, subject: str) -> Engine:
         """The engine for one action of this caller, which is audited."""

@@ -81,7 +81,7 @@ class ControlVerbs(Protocol):
 
     @verb(
         PUT, "/resources/{name}", "Set a resource", _SET_RESOURCE,
-        scope=("work", "admin"), takes=PutResource, repeatable=True,
+        scope=("work", "admin"), takes=PutResource, audit="set resource {name}", repeatable=True,
     )  # fmt: skip
     async def set_resource(
         self, name: str, *, capacity: int | None = None, rates: tuple[Rate, ...] = (), max_wait: int = MAX_WAIT

@@ -78,7 +78,7 @@ class RunVerbs(Protocol):
         raise ByRow
 
     @verb(PATCH, "/runs/{run_id}", "Change a waiting run", _RUN, scope="submit", takes=PatchRun, audit="patch run {run_id}")
-    async def patch(self, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
+    async def patch(self, /, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
         """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""
         raise ByRow
 

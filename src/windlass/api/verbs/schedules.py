@@ -66,7 +66,7 @@ class ScheduleVerbs(Protocol):
         raise ByRow
 
     @verb(PATCH, "/schedules/{key}", "Edit a schedule", _SCHEDULE, scope="admin", takes=PatchSchedule, audit="edit schedule {key}")
-    async def set_schedule(self, key: str, **fields: Any) -> Schedule:
+    async def set_schedule(self, /, key: str, **fields: Any) -> Schedule:
         """Edit a schedule."""
         raise ByRow
 

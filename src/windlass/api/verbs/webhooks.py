@@ -60,7 +60,7 @@ class WebhookVerbs(Protocol):
         PATCH, "/webhooks/{webhook_id}", "Edit an endpoint", one(WEBHOOK),
         scope="admin", takes=PatchWebhook, audit="edit webhook {webhook_id:.100}",
     )  # fmt: skip
-    async def set_webhook(self, webhook_id: str, **fields: Any) -> Webhook:
+    async def set_webhook(self, /, webhook_id: str, **fields: Any) -> Webhook:
         """Edit an endpoint."""
         raise ByRow
 

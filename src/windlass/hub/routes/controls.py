@@ -16,7 +16,7 @@ async def set_resource(request: HubRequest, name: str, data: PutResource) -> Any
         await request.act("add", f"resource {name}").add_resource(name, **words)
     else:
         request.caller.check_scope("admin")  # a worker adds what its own code needs, and changes no existing settings
-        await request.act("set", f"resource {name}").set_resource(name, **words)
+        await request.audited({"name": name}).set_resource(name, **words)
     return RESOURCE.show(await request.hub.engine.get_resource(name))
 
 
