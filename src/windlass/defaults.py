@@ -28,3 +28,6 @@ PATCHABLE = ("payload", "priority", "due_at", "max_attempts", "queue")
 
 SCHEDULE_EDITABLE = ("kind", "job", "expr", "zone", "payload", "options", "missed", "max_missed", "max_age", "overlap", "jitter", "enabled")
 """The fields of a schedule that can be changed."""
+
+WEBHOOK_EDITABLE = ("name", "url", "jobs", "queues", "states", "delays", "enabled")
+"""The fields of a webhook that can be changed."""

@@ -8,39 +8,19 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from windlass import durations
-from windlass.clock import Clock
 from windlass.defaults import SLOT_LEASE
 from windlass.errors import BadInput, LeaseLost, OutcomeUnknown, Timeout, WindlassError
-from windlass.model import Slot
 from windlass.store.base import run_sync
+
+if TYPE_CHECKING:
+    from windlass.api.verbs import Verbs
 
 _LOG = logging.getLogger("windlass.slots")
 
 Duration = float | timedelta
-
-
-class SlotQueue(Protocol):
-    """What direct calls use to reserve slots: an engine, or a hub."""
-
-    @property
-    def clock(self) -> Clock: ...
-    async def reserve(
-        self,
-        resource: str,
-        *,
-        key: str | None = None,
-        weight: int = 1,
-        lease: int,
-        slot_id: str | None = None,
-        token: str | None = None,
-        actor: str | None = None,
-    ) -> Slot: ...
-    async def turn(self, slot_id: str, token: str, *, lease: int, wait: float | None = None) -> Slot: ...
-    async def renew(self, slot_id: str, token: str, *, lease: int) -> Slot: ...
-    async def release(self, slot_id: str, token: str) -> bool: ...
 
 
 class SlotRequest(NamedTuple):
@@ -72,7 +52,7 @@ def _milliseconds(duration: Duration, what: str) -> int:
 class HeldSlot:
     """A slot while its block runs. Check `lost` before anything that must not be done twice at once."""
 
-    def __init__(self, line: SlotQueue, call: SlotRequest) -> None:
+    def __init__(self, line: Verbs, call: SlotRequest) -> None:
         self._line, self._call = line, call
         self.id, self.token = line.clock.new_id(), line.clock.nonce()
         self._gone, self._kept_until = False, 0
@@ -144,7 +124,7 @@ def _lost(slot: HeldSlot) -> LeaseLost:
 
 
 @contextlib.contextmanager
-def on_thread(line: SlotQueue, call: SlotRequest) -> Iterator[HeldSlot]:
+def on_thread(line: Verbs, call: SlotRequest) -> Iterator[HeldSlot]:
     """Hold a slot for a block of synchronous code; a thread renews it."""
     slot, over = HeldSlot(line, call), threading.Event()
     run_sync(slot.take())
@@ -169,7 +149,7 @@ def on_thread(line: SlotQueue, call: SlotRequest) -> Iterator[HeldSlot]:
 
 
 @contextlib.asynccontextmanager
-async def in_loop(line: SlotQueue, call: SlotRequest) -> AsyncIterator[HeldSlot]:
+async def in_loop(line: Verbs, call: SlotRequest) -> AsyncIterator[HeldSlot]:
     """Hold a slot for a block of a coroutine; a task renews it."""
     slot = HeldSlot(line, call)
     await slot.take()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -16,7 +16,7 @@ from windlass.api.gives import listed
 from windlass.api.openapi import document, operations
 from windlass.api.rows import GET, ByRow, Param, rows_of, verb
 from windlass.api.verbs import API, NATIVE, OUTSIDE, Verbs
-from windlass.client.transport import HubResponse
+from windlass.client.transport import ClientRequest, HubResponse
 from windlass.client.verbs import RemoteVerbs
 from windlass.clock import ManualClock
 from windlass.dialects.base import Dialect
@@ -56,11 +56,11 @@ class Recorded:
         self.sent: list[tuple[str, str, Any]] = []
         self._body = body
 
-    async def send(self, method: str, path: str, *, query: Mapping[str, str | int] | None = None, **more: Any) -> HubResponse:
-        self.sent.append((method, path, query))
+    async def send(self, request: ClientRequest) -> HubResponse:
+        self.sent.append((request.method, request.path, request.query))
         return HubResponse(200, {}, self._body)
 
-    def stream(self, path: str, **more: Any) -> AsyncIterator[bytes]:
+    def stream(self, request: ClientRequest) -> AsyncIterator[bytes]:
         raise NotImplementedError
 
     async def pause(self, seconds: float) -> None: ...

@@ -468,8 +468,8 @@ def test_a_line_written_just_before_the_end_is_not_missed(w: World, monkeypatch:
     _meanwhile(monkeypatch, lambda: None)
     read = runs._lines
 
-    def read_and_then(engine: Engine, run_id: str, after: tuple[int, int], **how: Any) -> Iterator[LogLine]:
-        yield from read(engine, run_id, after, **how)
+    def read_and_then(context: CommandContext, run_id: str, after: tuple[int, int], **how: Any) -> Iterator[LogLine]:
+        yield from read(context, run_id, after, **how)
         if after == (0, 0):  # the command has seen all lines, and not yet the end
             _both(lambda: w.log(run, "two", first=2), lambda: w.succeed(run))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ import pytest
 from windlass.api.problems import Problem
 from windlass.client.events import follow
 from windlass.client.port import RemotePort
-from windlass.client.transport import HubResponse, Refused
+from windlass.client.transport import ClientRequest, HubResponse, Refused
 from windlass.clock import ManualClock
 from windlass.engine import Outcome
 from windlass.errors import HubUnreachable, StoreBusy, StoreUnreachable, TooLarge, TooSlow
@@ -28,25 +28,16 @@ class Between:
     def __init__(self, always: HubResponse | None = None, status: int = 413) -> None:
         self.always, self.status, self.calls = always, status, 0
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str | int] | None = None,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float,
-    ) -> HubResponse:
+    async def send(self, request: ClientRequest) -> HubResponse:
         self.calls += 1
         if self.always is not None:
             return self.always
-        if len(body or b"") > LIMIT:
+        if len(request.body or b"") > LIMIT:
             return HubResponse(self.status, {}, b"<html>no</html>")
-        runs = [outcome["run"] for outcome in msgspec.json.decode(body or b"")["outcomes"]]
+        runs = [outcome["run"] for outcome in msgspec.json.decode(request.body or b"")["outcomes"]]
         return HubResponse(200, {}, msgspec.json.encode({"receipts": [{"run": run, "state": "succeeded"} for run in runs]}))
 
-    async def stream(self, path: str, **_: Any) -> AsyncIterator[bytes]:
+    async def stream(self, request: ClientRequest) -> AsyncIterator[bytes]:
         for part in (b"",):
             if self.always is None:
                 raise Refused(HubResponse(204, {}, b""))
@@ -98,7 +89,7 @@ def test_patience_begins_when_a_stream_breaks_off_and_not_with_its_last_word() -
     clock, tries = ManualClock(), list[int]()
 
     class Gone(Between):
-        async def stream(self, path: str, **_: Any) -> AsyncIterator[bytes]:
+        async def stream(self, request: ClientRequest) -> AsyncIterator[bytes]:
             tries.append(clock.monotonic())
             if len(tries) == 1:
                 yield b": hello\n\n"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from windlass.api.values import from_rfc3339
-from windlass.defaults import DELIVERY_DELAYS, MAX_WAIT, SECRET_OVERLAP, SLOT_LEASE, TOKEN_OVERLAP
+from windlass.defaults import DELIVERY_DELAYS, MAX_WAIT, SCHEDULE_EDITABLE, SECRET_OVERLAP, SLOT_LEASE, TOKEN_OVERLAP, WEBHOOK_EDITABLE
 from windlass.errors import BadInput
 from windlass.machine import ENDED
 from windlass.model import (
@@ -24,8 +25,10 @@ from windlass.model import (
     Overlap,
     PauseScope,
     Rate,
+    Schedule,
     Scope,
     State,
+    Webhook,
 )
 
 
@@ -35,6 +38,15 @@ class Body(Struct, frozen=True, forbid_unknown_fields=True):
     def arguments(self) -> dict[str, Any]:
         """The given members, by the engine's names."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+
+
+def changes_of(record: type, names: Sequence[str], name: str, promise: str) -> type[Body]:
+    """A body with these fields of a record, all of which may be left out."""
+    kinds = get_type_hints(record)
+    fields: list[tuple[str, Any, Any]] = [(field, kinds[field] | UnsetType, UNSET) for field in names]
+    kind: Any = msgspec.defstruct(name, fields, bases=(Body,), frozen=True, forbid_unknown_fields=True, namespace={"__doc__": promise})
+    body: type[Body] = kind
+    return body
 
 
 # Jobs and runs
@@ -199,21 +211,7 @@ class PutSchedule(Body, frozen=True):
     checked: bool = False  # as for a run
 
 
-class PatchSchedule(Body, frozen=True):
-    """Changes of a schedule; members left out do not change."""
-
-    job: str | UnsetType = UNSET
-    kind: str | UnsetType = UNSET
-    expr: str | UnsetType = UNSET
-    zone: str | UnsetType = UNSET
-    payload: dict[str, Any] | UnsetType = UNSET
-    options: Options | UnsetType = UNSET
-    missed: Missed | UnsetType = UNSET
-    max_missed: int | UnsetType = UNSET
-    max_age: int | UnsetType | None = UNSET
-    overlap: Overlap | UnsetType = UNSET
-    jitter: int | UnsetType = UNSET
-    enabled: bool | UnsetType = UNSET
+PatchSchedule = changes_of(Schedule, SCHEDULE_EDITABLE, "PatchSchedule", "Changes of a schedule; members left out do not change.")
 
 
 # Limits
@@ -326,16 +324,7 @@ class AddWebhook(Body, frozen=True):
     enabled: bool = True
 
 
-class PatchWebhook(Body, frozen=True):
-    """Changes of an endpoint; members left out do not change."""
-
-    name: str | UnsetType = UNSET
-    url: str | UnsetType = UNSET
-    jobs: tuple[str, ...] | UnsetType | None = UNSET
-    queues: tuple[str, ...] | UnsetType | None = UNSET
-    states: tuple[State, ...] | UnsetType = UNSET
-    delays: tuple[int, ...] | UnsetType = UNSET
-    enabled: bool | UnsetType = UNSET
+PatchWebhook = changes_of(Webhook, WEBHOOK_EDITABLE, "PatchWebhook", "Changes of an endpoint; members left out do not change.")
 
 
 class RotateWebhook(Body, frozen=True):

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from rich.console import RenderableType
 from rich.table import Table
 
 from windlass import config
@@ -96,24 +97,30 @@ class CommandContext:
         answer: T = run_sync(getattr(verbs, row.name)(*arguments, **options))
         return answer
 
-    def answer(self, verb: Any, value: Any, text: str, **arguments: Any) -> int:
-        """Print the answer of a verb: as a hub would, or as a text for people."""
+    def answer(self, verb: Any, value: Any, *parts: RenderableType, **arguments: Any) -> int:
+        """Print the answer of a verb: as a hub would, or as these texts and tables for people."""
         if self.output.json:
             self.output.document(plain(verb, value, **arguments))
-        else:
-            self.output.raw(text)
+            return OK
+        for part in parts:
+            if isinstance(part, str):
+                self.output.raw(part)
+            else:
+                self.output.console.print(part)
         return OK
 
     def answer_list(
         self, verb: Any, records: Sequence[T], drawn: Callable[[Sequence[T], int], Table], nothing: str, *, page: Any = None
     ) -> int:
-        """Print the records that a verb has listed: as a hub would, as a table, or that there are none."""
+        """Print the records that a verb has listed: as a hub would, as a table, or that there are none. A page has a cursor for more."""
         if self.output.json:
             self.output.document(plain(verb, records if page is None else page, count=vars(self.arguments).get("limit")))
         elif records:
             self.output.console.print(drawn(records, self.clock.now()))
         else:
             self.output.note(nothing)
+        if page is not None and page.cursor:
+            self.output.note(f"There are more: add --cursor {page.cursor}")
         return OK
 
     def pause(self, seconds: float) -> None:

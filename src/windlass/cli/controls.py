@@ -230,11 +230,7 @@ def set_resource(context: CommandContext) -> int:
         kept = {"max_wait": MAX_WAIT}
     context.call(Verbs.set_resource, resource, **kept | changes)
     state = context.call(Verbs.get_resource, resource)
-    if context.output.json:
-        context.output.document(plain(Verbs.get_resource, state))
-    else:
-        context.output.console.print(_resources([state]))
-    return OK
+    return context.answer(Verbs.get_resource, state, _resources([state]))
 
 
 @RESOURCES.add("drop", NAME, examples="windlass resources drop ollama")
@@ -318,14 +314,10 @@ def set_retention(context: CommandContext) -> int:
 
 
 def _print_retention(context: CommandContext, retention: Retention) -> int:
-    if context.output.json:
-        context.output.document(plain(Verbs.retention, retention))
-        return OK
     grid = table("ended runs", "kept for", "from", folded=("from",))
     for name, one in (("succeeded", retention.keep_succeeded), ("others", retention.keep_others)):
         grid.add_row(name, keep_text(one), Text(source_text(one), style="dim"))
-    context.output.console.print(grid)
-    return OK
+    return context.answer(Verbs.retention, retention, grid)
 
 
 def keep_text(kept: Kept) -> str:

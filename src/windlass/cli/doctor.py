@@ -11,7 +11,6 @@ from windlass.answers import Finding
 from windlass.api.verbs import Verbs
 from windlass.cli.codes import FAILED, OK
 from windlass.cli.context import CommandContext
-from windlass.cli.documents import plain
 from windlass.cli.output import line, table
 from windlass.cli.rows import Commands, option
 from windlass.store.base import run_sync
@@ -34,12 +33,7 @@ COMMANDS = Commands()
 def doctor(context: CommandContext) -> int:
     """Check for problems, and print what to do about each."""
     findings = run_sync(context.store_verbs.doctor(deep=True)) if context.arguments.deep else context.call(Verbs.doctor)
-    if context.output.json:
-        context.output.document(plain(Verbs.doctor, findings))
-    elif findings:
-        context.output.console.print(_findings(findings))
-    else:
-        context.output.raw("Nothing is wrong.")
+    context.answer(Verbs.doctor, findings, _findings(findings) if findings else "Nothing is wrong.")
     return FAILED if any(finding.severity == "problem" for finding in findings) else OK
 
 

@@ -8,9 +8,7 @@ from rich.table import Table
 
 from windlass import defaults
 from windlass.api.verbs import Verbs
-from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
-from windlass.cli.documents import plain
 from windlass.cli.dropping import drop
 from windlass.cli.output import as_json, cell, line, table
 from windlass.cli.rows import Commands
@@ -54,14 +52,11 @@ JOBS = COMMANDS.group(
 def show_job(context: CommandContext) -> int:
     """Show a definition, and what the job takes."""
     job = context.call(Verbs.get_job, context.arguments.name)
-    if context.output.json:
-        context.output.document(plain(Verbs.get_job, job))
-        return OK
-    context.output.raw(line(f"{job.name}: {job.handler or 'not defined yet'}, in queue {job.options.queue or defaults.QUEUE}"))
-    context.output.raw(line(fits.takes(job.takes) if job.takes is not None else "What it takes is not known."))
+    lines = [f"{job.name}: {job.handler or 'not defined yet'}, in queue {job.options.queue or defaults.QUEUE}"]
+    lines.append(fits.takes(job.takes) if job.takes is not None else "What it takes is not known.")
     if job.payload:
-        context.output.raw(line(f"What is left out: {as_json(job.payload)}"))
-    return OK
+        lines.append(f"What is left out: {as_json(job.payload)}")
+    return context.answer(Verbs.get_job, job, *map(line, lines))
 
 
 @JOBS.add("drop", NAME, examples="windlass jobs drop misspelt")

@@ -236,10 +236,7 @@ def _list_runs(context: CommandContext) -> int:
     page = _page(context)
     if context.arguments.dialect is not None:
         return print_runs(context, page.runs)
-    context.answer_list(Verbs.runs, page.runs, views.run_table, "No runs.", page=page)
-    if page.cursor:
-        context.output.note(f"There are more: add --cursor {page.cursor}")
-    return OK
+    return context.answer_list(Verbs.runs, page.runs, views.run_table, "No runs.", page=page)
 
 
 def _watch_runs(context: CommandContext) -> int:

@@ -10,9 +10,7 @@ from rich.text import Text
 from windlass.answers import JobStats, Stats
 from windlass.api.verbs import Verbs
 from windlass.cli import views
-from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
-from windlass.cli.documents import plain
 from windlass.cli.dropping import drop
 from windlass.cli.output import cell, line, table
 from windlass.cli.rows import Commands, option
@@ -80,14 +78,8 @@ def stats(context: CommandContext) -> int:
         while not run_sync(context.verbs.roll_up()):  # a hub counts by itself
             pass
     counts = context.call(Verbs.stats, minutes=context.arguments.minutes)
-    if context.output.json:
-        context.output.document(plain(Verbs.stats, counts))
-        return OK
-    context.output.console.print(_states(counts.states))
-    context.output.console.print(Text(line(_lately(counts)), style="dim"))
-    if counts.jobs:
-        context.output.console.print(_jobs(counts.jobs))
-    return OK
+    jobs = [_jobs(counts.jobs)] if counts.jobs else []
+    return context.answer(Verbs.stats, counts, _states(counts.states), Text(line(_lately(counts)), style="dim"), *jobs)
 
 
 def _states(states: Mapping[State, int]) -> Table:

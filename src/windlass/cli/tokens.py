@@ -93,10 +93,7 @@ def list_all(context: CommandContext) -> int:
 def audit(context: CommandContext) -> int:
     """List the entries of the audit, newest first."""
     page = context.call(Verbs.audit, cursor=context.arguments.cursor, count=context.arguments.limit)
-    context.answer_list(Verbs.audit, page.entries, _audit_table, "The audit is empty.", page=page)
-    if page.cursor is not None:
-        context.output.note(f"There are more: --cursor {page.cursor}")
-    return OK
+    return context.answer_list(Verbs.audit, page.entries, _audit_table, "The audit is empty.", page=page)
 
 
 # How they look

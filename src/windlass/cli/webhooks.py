@@ -154,10 +154,7 @@ def deliveries(context: CommandContext) -> int:
     """List the deliveries to an endpoint, latest first."""
     arguments = context.arguments
     page = context.call(Verbs.deliveries, arguments.id, status=arguments.status, cursor=arguments.cursor, count=arguments.limit)
-    context.answer_list(Verbs.deliveries, page.deliveries, _delivery_table, "No deliveries.", page=page)
-    if page.cursor is not None:
-        context.output.note(f"There are more: --cursor {page.cursor}")
-    return OK
+    return context.answer_list(Verbs.deliveries, page.deliveries, _delivery_table, "No deliveries.", page=page)
 
 
 @WEBHOOKS.add("resend", option("id", metavar="ID", help="the id of the delivery"), examples="windlass webhooks resend ID")

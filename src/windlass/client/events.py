@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from windlass.client.problems import refusal
 from windlass.client.requester import FIRST_PAUSE, LONGEST_PAUSE
-from windlass.client.transport import Refused, Transport
+from windlass.client.transport import ClientRequest, Refused, Transport
 from windlass.clock import Clock
 from windlass.errors import TRANSIENT, HubFailed
 from windlass.machine import ENDED
@@ -84,7 +84,7 @@ async def follow(
     while True:
         headers = {"accept": "text/event-stream"} | ({"last-event-id": parser.last_id} if parser.last_id is not None else {})
         try:
-            async for part in transport.stream(path, query=query, headers=headers, timeout=SILENCE):
+            async for part in transport.stream(ClientRequest("GET", path, SILENCE, query, headers=headers)):
                 gone_since, pause = None, FIRST_PAUSE
                 for event in parser.feed(part):
                     yield event

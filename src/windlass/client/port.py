@@ -35,6 +35,7 @@ from windlass.api.port import (
 )
 from windlass.client.problems import error_of
 from windlass.client.requester import encoded, place
+from windlass.client.transport import ClientRequest
 from windlass.client.verbs import LONGEST_WAIT, ON_THE_WAY, RemoteVerbs
 from windlass.errors import (
     HubFailed,
@@ -89,7 +90,7 @@ class RemotePort(RemoteVerbs):
 
     async def worker_metrics(self, worker: str, metrics: Mapping[str, float]) -> None:
         """Report the load of its host."""
-        await self._tell("metrics", encoded({"worker": worker, "metrics": metrics}), object)
+        await self._tell("metrics", {"worker": worker, "metrics": metrics}, object)
 
     async def claim(self, worker: WorkerInfo, *, count: int = 1, lease: int = 30_000, token: str | None = None) -> list[Run]:
         """Claim up to `count` runs; repeated with the same token, it returns those of them that are still held."""
@@ -152,7 +153,8 @@ class RemotePort(RemoteVerbs):
         A hub whose store fails, or that is overloaded, will recover; its own log has the reason.
         """
         try:
-            return await self.ask("POST", place("worker", what), kind, body=body, timeout=timeout, patience=0.0)
+            request = ClientRequest("POST", place("worker", what), timeout or self._timeout, body=encoded(body))
+            return await self.ask(request, kind, patience=0.0)
         except LimitReached as error:
             raise StoreBusy(error.message, hint=error.hint) from error
         except (OutcomeUnknown, HubFailed):

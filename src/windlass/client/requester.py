@@ -8,12 +8,12 @@ from typing import Any, TypeVar, get_args
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from windlass.api.rows import IDEMPOTENCY_KEY, Param, Verb
 from windlass.api.verbs import API
 from windlass.client.problems import refusal
-from windlass.client.transport import Transport
+from windlass.client.transport import ClientRequest, HubResponse, Transport
 from windlass.clock import Clock
 from windlass.engine import checks
 from windlass.errors import TRANSIENT, BadInput, HubFailed, OutcomeUnknown
@@ -64,12 +64,11 @@ class Requester:
         if IDEMPOTENCY_KEY in verb.query:
             headers["idempotency-key"] = self.clock.nonce()
         if body is None and verb.takes is not None:
-            body = encoded(_body(values))
+            body = _body(values)
+        content = None if body is None else encoded(body)
         repeatable = verb.repeatable or bool(headers) if safe is None else safe
-        answer = await self.ask(
-            verb.method, path, verb.gives.form, query=query, body=body, headers=headers, safe=repeatable, timeout=timeout
-        )
-        return verb.gives.read(answer, arguments)
+        request = ClientRequest(verb.method, path, timeout or self._timeout, query, content, headers)
+        return verb.gives.read(await self.ask(request, verb.gives.form, safe=repeatable), arguments)
 
     def _path(self, verb: Verb, values: dict[str, Any]) -> str:
         """The path with its names, which are checked here: an empty one would match another path."""
@@ -88,27 +87,13 @@ class Requester:
                 query[param.name] = value if param.form is None else param.form.show(value)
         return query
 
-    async def ask(
-        self,
-        method: str,
-        path: str,
-        kind: type[T],
-        *,
-        query: Mapping[str, str | int] | None = None,
-        body: Struct | bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        safe: bool = False,
-        timeout: float | None = None,
-        patience: float | None = None,
-    ) -> T:
+    async def ask(self, request: ClientRequest, kind: type[T], *, safe: bool = False, patience: float | None = None) -> T:
         """The hub's answer. A `safe` request may reach the hub twice; any other is repeated only if it was certainly not executed."""
-        content = body if body is None or isinstance(body, bytes) else encoded(body)
         until = self.clock.monotonic() + round(1000 * (self._patience if patience is None else patience))
         pause = FIRST_PAUSE
-        fields = dict(headers or {}) | ({"content-type": "application/json"} if content is not None else {})
         while True:
             try:
-                return await self._ask_once(method, path, kind, query, content, fields, timeout or self._timeout)
+                return _read(await self.transport.send(request), kind)
             except TRANSIENT as error:
                 if (isinstance(error, OutcomeUnknown) and not safe) or self.clock.monotonic() + round(pause * 1000) > until:
                     raise
@@ -116,23 +101,14 @@ class Requester:
             await self.transport.pause(pause * (0.5 + self.clock.chance() / 2))
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _ask_once(
-        self,
-        method: str,
-        path: str,
-        kind: type[T],
-        query: Mapping[str, str | int] | None,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        timeout: float,
-    ) -> T:
-        answer = await self.transport.send(method, path, query=query, body=body, headers=headers, timeout=timeout)
-        if not 200 <= answer.status < 300:
-            raise refusal(answer)
-        try:
-            return msgspec.json.decode(answer.body or b"null", type=kind)
-        except msgspec.DecodeError as error:
-            raise HubFailed(f"The hub's answer cannot be read: {error}.", hint="Use a hub and a client of the same version.") from None
+
+def _read(answer: HubResponse, kind: type[T]) -> T:
+    if not 200 <= answer.status < 300:
+        raise refusal(answer)
+    try:
+        return msgspec.json.decode(answer.body or b"null", type=kind)
+    except msgspec.DecodeError as error:
+        raise HubFailed(f"The hub's answer cannot be read: {error}.", hint="Use a hub and a client of the same version.") from None
 
 
 def _checked(verb: Verb, name: str, kind: type, value: Any) -> Any:

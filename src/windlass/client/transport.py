@@ -30,6 +30,17 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.
 _READING = threading.Lock()  # OpenSSL can crash where several threads read certificates at once
 
 
+class ClientRequest(NamedTuple):
+    """A request to a hub."""
+
+    method: str
+    path: str
+    timeout: float  # seconds
+    query: Mapping[str, str | int] | None = None
+    body: bytes | None = None  # JSON
+    headers: Mapping[str, str] | None = None
+
+
 class HubResponse(NamedTuple):
     """A hub's answer."""
 
@@ -41,21 +52,10 @@ class HubResponse(NamedTuple):
 class Transport(Protocol):
     """A connection to a hub. A blocking one never suspends."""
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str | int] | None = None,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float,
-    ) -> HubResponse:
+    async def send(self, request: ClientRequest) -> HubResponse:
         """The answer. Raises HubUnreachable when nothing was sent, and OutcomeUnknown when it may have been."""
 
-    def stream(
-        self, path: str, *, query: Mapping[str, str | int] | None = None, headers: Mapping[str, str] | None = None, timeout: float
-    ) -> AsyncIterator[bytes]:
+    def stream(self, request: ClientRequest) -> AsyncIterator[bytes]:
         """The parts of a streamed answer; raises Refused with an answer that is not a stream, and otherwise as `send` does."""
 
     async def pause(self, seconds: float) -> None:
@@ -128,9 +128,14 @@ class _Common:
             source = ca_file or "SSL_CERT_FILE, SSL_CERT_DIR or those of httpx"
             raise BadInput(f"Cannot read certificates from {source}: {error}.", hint="Name a file of PEM certificates.") from None
 
-    def _request(self, path: str, query: Mapping[str, Any] | None, timeout: float) -> dict[str, Any]:
+    def _words(self, request: ClientRequest) -> dict[str, Any]:
+        """A request as httpx takes it."""
         check_process(self._opened_by)
-        return {"url": self.url + path, "params": query, "timeout": httpx.Timeout(timeout, connect=min(timeout, CONNECT))}
+        method, path, seconds, query, body, headers = request
+        if body is not None:
+            headers = {**(headers or {}), "content-type": "application/json"}
+        timeout = httpx.Timeout(seconds, connect=min(seconds, CONNECT))
+        return {"method": method, "url": self.url + path, "params": query, "content": body, "headers": headers, "timeout": timeout}
 
     def _failed(self, error: httpx.HTTPError | httpx.InvalidURL) -> NoReturn:
         message = str(error).rstrip(".") or type(error).__name__
@@ -155,27 +160,16 @@ class BlockingTransport(_Common):
         transport = httpx.HTTPTransport(verify=self._how["verify"], limits=self._limits, socket_options=_options()) if self._own else None
         self._http = httpx.Client(**self._how, transport=transport, limits=self._limits)
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str | int] | None = None,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float,
-    ) -> HubResponse:
+    async def send(self, request: ClientRequest) -> HubResponse:
         try:
-            answer = self._http.request(method, content=body, headers=headers, **self._request(path, query, timeout))
+            answer = self._http.request(**self._words(request))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._failed(error)
         return HubResponse(answer.status_code, answer.headers, answer.content)
 
-    async def stream(
-        self, path: str, *, query: Mapping[str, str | int] | None = None, headers: Mapping[str, str] | None = None, timeout: float
-    ) -> AsyncIterator[bytes]:
+    async def stream(self, request: ClientRequest) -> AsyncIterator[bytes]:
         try:
-            with self._http.stream("GET", headers=headers, **self._request(path, query, timeout)) as answer:
+            with self._http.stream(**self._words(request)) as answer:
                 if answer.status_code != httpx.codes.OK:
                     raise Refused(HubResponse(answer.status_code, answer.headers, answer.read()))
                 for part in answer.iter_bytes():
@@ -199,27 +193,16 @@ class AsyncTransport(_Common):
         transport = httpx.AsyncHTTPTransport(**options) if self._own else None
         self._http = httpx.AsyncClient(**self._how, transport=transport, limits=self._limits)
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str | int] | None = None,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float,
-    ) -> HubResponse:
+    async def send(self, request: ClientRequest) -> HubResponse:
         try:
-            answer = await self._http.request(method, content=body, headers=headers, **self._request(path, query, timeout))
+            answer = await self._http.request(**self._words(request))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._failed(error)
         return HubResponse(answer.status_code, answer.headers, answer.content)
 
-    async def stream(
-        self, path: str, *, query: Mapping[str, str | int] | None = None, headers: Mapping[str, str] | None = None, timeout: float
-    ) -> AsyncIterator[bytes]:
+    async def stream(self, request: ClientRequest) -> AsyncIterator[bytes]:
         try:
-            async with self._http.stream("GET", headers=headers, **self._request(path, query, timeout)) as answer:
+            async with self._http.stream(**self._words(request)) as answer:
                 if answer.status_code != httpx.codes.OK:
                     raise Refused(HubResponse(answer.status_code, answer.headers, await answer.aread()))
                 async for part in answer.aiter_bytes():

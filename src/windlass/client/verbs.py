@@ -17,10 +17,10 @@ from windlass.api.requests import PutResource, RenewSlot, ReserveSlot
 from windlass.api.rows import row_of
 from windlass.api.values import to_rfc3339
 from windlass.api.verbs import Verbs
-from windlass.client.requester import Requester, encoded
-from windlass.defaults import MAX_WAIT, PATCHABLE, SCHEDULE_EDITABLE, SLOT_LEASE
+from windlass.client.requester import Requester
+from windlass.defaults import MAX_WAIT, SCHEDULE_EDITABLE, SLOT_LEASE
 from windlass.engine import checks
-from windlass.errors import BadInput, NotEditable, OutcomeUnknown, WrongState
+from windlass.errors import BadInput, OutcomeUnknown, WrongState
 from windlass.firing import Fire, outage_of
 from windlass.limiters import parts_of
 from windlass.model import Attempt, Created, Group, JobRecord, NewGroup, NewRun, Options, Rate, Resource, Run, Schedule, Slot, State
@@ -52,7 +52,7 @@ class RemoteVerbs(Requester, Verbs):
             "options": checks.options(options or Options(), self.limits),
             "schema": takes,
         }
-        job: JobRecord = await self.perform(row_of(Verbs.define), {"name": name}, body=encoded(body))
+        job: JobRecord = await self.perform(row_of(Verbs.define), {"name": name}, body=body)
         return job
 
     def _payload(self, value: Any, what: str = "The payload") -> Raw:
@@ -70,7 +70,7 @@ class RemoteVerbs(Requester, Verbs):
             return []
         # With a user's key that becomes free at the run's end, a repetition cannot be distinguished from a second request.
         safe = all(new.key is None or new.key.ttl != "unfinished" for new in news)
-        answer = await self.perform(row_of(Verbs.create), {}, body=encoded({"runs": runs}), safe=safe)
+        answer = await self.perform(row_of(Verbs.create), {}, body={"runs": runs}, safe=safe)
         # Without its own key a run is always new, also when the first answer was lost and this is a repetition.
         return [Created(one.id, one.created or new.key is None, one.pruned) for new, one in zip(news, answer.runs, strict=True)]
 
@@ -92,16 +92,13 @@ class RemoteVerbs(Requester, Verbs):
 
     async def patch(self, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
         """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""
-        if unknown := sorted(fields.keys() - set(PATCHABLE)):
-            raise NotEditable(
-                f"Cannot modify {', '.join(unknown)} of a run.", hint=f"These can be patched while it waits: {', '.join(PATCHABLE)}."
-            )
+        checks.patchable(fields)
         body = {name: value for name, value in fields.items() if value is not None}
         if "payload" in body:
             body["payload"] = self._payload(body["payload"])
         if "due_at" in body:
             body["scheduled_for"] = to_rfc3339(checks.instant(body.pop("due_at"), "due_at"))
-        run: Run = await self.perform(row_of(Verbs.patch), {"run_id": run_id}, body=encoded(body))
+        run: Run = await self.perform(row_of(Verbs.patch), {"run_id": run_id}, body=body)
         return run
 
     async def cancel(
@@ -148,7 +145,7 @@ class RemoteVerbs(Requester, Verbs):
             "name": new.name,
             "undefined": undefined,
         }
-        group: Group = await self.perform(row_of(Verbs.create_group), {}, body=encoded(body))
+        group: Group = await self.perform(row_of(Verbs.create_group), {}, body=body)
         return group
 
     async def cancel_group(self, group_id: str, *, reason: str | None = None, by: str | None = None) -> Group:
@@ -187,16 +184,12 @@ class RemoteVerbs(Requester, Verbs):
             "new": new,
             **rule,
         }
-        schedule: Schedule = await self.perform(row_of(Verbs.schedule), {"key": key}, body=encoded(body), safe=not new)
+        schedule: Schedule = await self.perform(row_of(Verbs.schedule), {"key": key}, body=body, safe=not new)
         return schedule
 
     async def set_schedule(self, key: str, **fields: Any) -> Schedule:
         """Edit a schedule."""
-        unknown = sorted(fields.keys() - set(SCHEDULE_EDITABLE))
-        if unknown or not fields:
-            raise BadInput(
-                f"Cannot modify {', '.join(unknown) or 'nothing'} of a schedule.", hint=f"These can be set: {', '.join(SCHEDULE_EDITABLE)}."
-            )
+        checks.editable(fields, SCHEDULE_EDITABLE, "a schedule")
         return await super().set_schedule(key, **fields)
 
     async def outage(self, key: str, start: int, end: int) -> Fire:
@@ -220,19 +213,14 @@ class RemoteVerbs(Requester, Verbs):
         return occupants
 
     async def reserve(
-        self,
-        resource: str,
-        *,
-        key: str | None = None,
-        weight: int = 1,
-        lease: int = SLOT_LEASE,
-        slot_id: str | None = None,
-        token: str | None = None,
-        actor: str | None = None,
+        self, resource: str, *, slot_id: str | None = None, token: str | None = None, actor: str | None = None, **options: Any
     ) -> Slot:
-        """Request the next slot of a resource, ahead of every queue. The owner is taken from the token; `who` is ignored."""
-        own = (slot_id or self.clock.new_id(), token or self.clock.nonce())  # so that the request can be repeated
-        slot: Slot = await self.perform(row_of(Verbs.reserve), {}, body=ReserveSlot(resource, key, weight, lease, 0, *own))
+        """Request the next slot of a resource, ahead of every queue. The actor is taken from the token; `actor` is ignored."""
+        own: dict[str, Any] = {
+            "id": slot_id or self.clock.new_id(),
+            "token": token or self.clock.nonce(),
+        }  # so that the request can be repeated
+        slot: Slot = await self.perform(row_of(Verbs.reserve), {}, body=ReserveSlot(resource, **own, **options))
         return slot
 
     async def renew(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE) -> Slot:

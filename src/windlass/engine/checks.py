@@ -8,9 +8,10 @@ from typing import Any
 
 from windlass import egress
 from windlass import payload as json
+from windlass.defaults import PATCHABLE
 from windlass.durations import SHORTEST_KEEP
 from windlass.engine import fits
-from windlass.errors import BadInput, TooLarge
+from windlass.errors import BadInput, NotEditable, TooLarge
 from windlass.model import FOREVER, Failure, Key, Limits, Options, Requires, Solver, State, Use
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
@@ -90,6 +91,20 @@ def names(items: tuple[str, ...] | None, what: str) -> None:
         raise BadInput(f"{what} must come in a tuple, not as {items!r:.80}.", hint="Write ('a', 'b').")
     for item in items or ():
         name(item, what)
+
+
+def editable(fields: Mapping[str, Any], names: Sequence[str], what: str) -> None:
+    """Refuse an edit of nothing, or of anything else than these fields."""
+    unknown = sorted(fields.keys() - set(names))
+    if unknown or not fields:
+        raise BadInput(f"Cannot modify {', '.join(unknown) or 'nothing'} of {what}.", hint=f"These can be set: {', '.join(names)}.")
+
+
+def patchable(fields: Mapping[str, Any]) -> None:
+    """Refuse an edit of what cannot change while a run waits."""
+    if unknown := sorted(fields.keys() - set(PATCHABLE)):
+        hint = f"These can be patched while it waits: {', '.join(PATCHABLE)}."
+        raise NotEditable(f"Cannot modify {', '.join(unknown)} of a run.", hint=hint)
 
 
 def requires(requirements: Requires | None) -> None:

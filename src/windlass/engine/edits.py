@@ -14,7 +14,7 @@ from windlass.engine.ground import PATIENCE, Ground, Part
 from windlass.engine.payloads import Payloads
 from windlass.engine.provision import Provision
 from windlass.engine.runs import Runs
-from windlass.errors import BadInput, Conflict, NotEditable, OutcomeUnknown, WrongState, in_doubt
+from windlass.errors import BadInput, Conflict, OutcomeUnknown, WrongState, in_doubt
 from windlass.limiters import amounts_of, keys_text, own_amounts
 from windlass.machine import Cancel, Command, Patch, Skip, step
 from windlass.model import Lane, Run, State
@@ -72,11 +72,7 @@ class Edits(Part):
 
     async def patch(self, /, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
         """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""
-        unknown = sorted(fields.keys() - set(PATCHABLE))
-        if unknown:
-            raise NotEditable(
-                f"Cannot modify {', '.join(unknown)} of a run.", hint=f"These can be patched while it waits: {', '.join(PATCHABLE)}."
-            )
+        checks.patchable(fields)
         changes = {name: value for name, value in fields.items() if value is not None}
         if not changes:
             raise BadInput("Nothing to patch.", hint=f"Give at least one of {', '.join(PATCHABLE)}.")

@@ -159,11 +159,7 @@ class Schedules(Part):
         When the rule changes, instants that are due by the old one become runs and skips first; when it is disabled, skips.
         A new interval is counted from the last instant. With `from_now` it is counted from now, and all due instants are skipped.
         """
-        unknown = sorted(fields.keys() - set(SCHEDULE_EDITABLE))
-        if unknown or not fields:
-            raise BadInput(
-                f"Cannot modify {', '.join(unknown) or 'nothing'} of a schedule.", hint=f"These can be set: {', '.join(SCHEDULE_EDITABLE)}."
-            )
+        checks.editable(fields, SCHEDULE_EDITABLE, "a schedule")
         for _ in range(PATIENCE):
             seen = await self.get(key)
             schedule = self._checked(replace(seen, **fields))

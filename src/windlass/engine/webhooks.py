@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from windlass import egress
 from windlass.answers import Deliveries
-from windlass.defaults import DELIVERY_DELAYS, SECRET_OVERLAP
+from windlass.defaults import DELIVERY_DELAYS, SECRET_OVERLAP, WEBHOOK_EDITABLE
 from windlass.engine import checks
 from windlass.engine.ground import PATIENCE, Ground, Part
 from windlass.engine.journal import Journal
@@ -23,7 +23,6 @@ from windlass.store.base import JOURNAL
 MAX_DELAYS, MAX_FILTERS, MAX_SECRETS = 50, 100, 5
 REMOVED_AT_ONCE = 500
 
-EDITABLE = ("name", "url", "jobs", "queues", "states", "delays", "enabled")
 MARK = "whsec_"
 
 _LAST = 2**63 - 1
@@ -98,11 +97,7 @@ class Webhooks(Part):
 
     async def edit(self, /, webhook_id: str, **fields: Any) -> Webhook:
         """Edit an endpoint. One that is enabled again gets events from then on; a new address resets its failures."""
-        unknown = sorted(fields.keys() - set(EDITABLE))
-        if unknown or not fields:
-            raise BadInput(
-                f"Cannot modify {', '.join(unknown) or 'nothing'} of a webhook.", hint=f"These can be set: {', '.join(EDITABLE)}."
-            )
+        checks.editable(fields, WEBHOOK_EDITABLE, "a webhook")
         if "states" in fields:
             fields["states"] = checks.states(fields["states"], "A webhook")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from windlass.api.answers import MadeWebhook
-from windlass.api.requests import AddWebhook, PatchWebhook, RotateWebhook
+from windlass.api.requests import AddWebhook, Body, RotateWebhook
 from windlass.api.views import DELIVERY, webhook_view
 from windlass.hub.requests import HubRequest
 from windlass.model import Webhook
@@ -30,10 +30,11 @@ async def get_webhook(request: HubRequest, webhook_id: str) -> Any:
     return _view(request, await request.hub.engine.get_webhook(webhook_id))
 
 
-async def set_webhook(request: HubRequest, webhook_id: str, data: PatchWebhook) -> Any:
-    if isinstance(data.url, str):
-        request.hub.sender.check(data.url)
-    webhook = await request.audited({"webhook_id": webhook_id}).set_webhook(webhook_id, **data.arguments())
+async def set_webhook(request: HubRequest, webhook_id: str, data: Body) -> Any:
+    changes = data.arguments()
+    if "url" in changes:
+        request.hub.sender.check(changes["url"])
+    webhook = await request.audited({"webhook_id": webhook_id}).set_webhook(webhook_id, **changes)
     request.hub.sender.wake()
     return _view(request, webhook)
 
