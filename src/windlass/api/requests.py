@@ -7,6 +7,7 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from windlass.api.values import from_rfc3339
 from windlass.defaults import DELIVERY_DELAYS, MAX_WAIT, SCHEDULE_EDITABLE, SECRET_OVERLAP, SLOT_LEASE, TOKEN_OVERLAP, WEBHOOK_EDITABLE
@@ -61,30 +62,34 @@ class DefineJob(Body, frozen=True):
     schema: dict[str, Any] | None = None  # the JSON Schema of its arguments; null: every payload is accepted
 
 
-class CreateRun(Body, frozen=True):
-    """A run to create."""
+class _NewRun(Body, frozen=True):
+    """What every run to create has."""
 
     job: str
     payload: Any = None
     options: Options = Options()
     scheduled_for: str | None = None
     delay: int | None = None  # milliseconds from now, instead of scheduled_for
-    key: Key | None = None
-    after: tuple[str, ...] = ()
-    after_end: Literal["success", "any"] = "success"
-    undefined: Literal["refuse", "wait"] = "refuse"
     checked: bool | UnsetType = UNSET  # checked against the signature of the calling code: it is not compared with the job's schemas
     meta: dict[str, Any] | UnsetType | None = UNSET  # the caller's own facts about the run, which never change
 
     def new_run(self, now: int) -> NewRun:
         """The run as the engine takes it."""
-        due_at, checked = _due_at(self.scheduled_for, self.delay, now), self.checked is True
-        rules = self.after, self.after_end
-        return NewRun(self.job, self.payload, self.options, due_at, self.key, *rules, checked=checked, meta=_or_none(self.meta))
+        due_at, meta = _due_at(self.scheduled_for, self.delay, now), None if self.meta is UNSET else self.meta
+        return NewRun(self.job, self.payload, self.options, due_at, checked=self.checked is True, meta=meta)
 
 
-def _or_none(meta: dict[str, Any] | UnsetType | None) -> dict[str, Any] | None:
-    return None if meta is UNSET else meta
+class CreateRun(_NewRun, frozen=True):
+    """A run to create."""
+
+    key: Key | None = None
+    after: tuple[str, ...] = ()
+    after_end: Literal["success", "any"] = "success"
+    undefined: Literal["refuse", "wait"] = "refuse"
+
+    def new_run(self, now: int) -> NewRun:
+        """The run as the engine takes it."""
+        return replace(super().new_run(now), key=self.key, after=self.after, after_end=self.after_end)
 
 
 def _due_at(scheduled_for: str | None, delay: int | None, now: int) -> int | None:
@@ -143,21 +148,8 @@ class MoveRun(Body, frozen=True, omit_defaults=True):
 # Groups
 
 
-class CreateCallback(Body, frozen=True):
+class CreateCallback(_NewRun, frozen=True):
     """A run to create with a group."""
-
-    job: str
-    payload: Any = None
-    options: Options = Options()
-    scheduled_for: str | None = None
-    delay: int | None = None  # milliseconds from now, instead of scheduled_for
-    checked: bool | UnsetType = UNSET  # as for a run
-    meta: dict[str, Any] | UnsetType | None = UNSET  # as for a run
-
-    def new_run(self, now: int) -> NewRun:
-        """The run as the engine takes it."""
-        due_at = _due_at(self.scheduled_for, self.delay, now)
-        return NewRun(self.job, self.payload, self.options, due_at, checked=self.checked is True, meta=_or_none(self.meta))
 
 
 class CreateMember(CreateCallback, frozen=True):

@@ -27,54 +27,45 @@ Uses = str | Use | Mapping[str, int] | Sequence[str | Use]
 """What a run occupies: "ollama", {"gpu": 2}, Use("customer", per="customer_id"), or several of them."""
 
 
-class RunOptions(TypedDict, total=False):
-    """Options of a single run, which override its job's. Durations are seconds."""
+class SharedOptions(TypedDict, total=False):
+    """Options of a job, for all its runs, and of a single run. Durations are seconds."""
 
     queue: str
     priority: int
+    max_attempts: int
+    max_runtime: Duration
+    timeout: Duration
+    backoff_base: Duration
+    on_exhausted: Literal["failed", "quarantined"]
+    retry_place: Literal["keep", "tail"]
+    grace: Duration
+    keep: Duration | str
+    tags: Iterable[str]
+    cores: int
+    memory: int
+    uses: Uses
+
+
+class RunOptions(SharedOptions, total=False):
+    """Options of a single run, which override its job's. Durations are seconds."""
+
     delay: Duration
     at: datetime
     key: str | Key
     key_for: Duration | Literal["forever"]
     after: str | HasId | Sequence[str | HasId]
     after_end: Literal["success", "any"]
-    max_attempts: int
-    max_runtime: Duration
-    timeout: Duration
     backoff: Sequence[Duration]
-    backoff_base: Duration
-    on_exhausted: Literal["failed", "quarantined"]
-    retry_place: Literal["keep", "tail"]
-    grace: Duration
-    keep: Duration | str
-    tags: Iterable[str]
-    cores: int
-    memory: int
-    uses: Uses
     solver_url: str
     solver_checksum: str
     meta: dict[str, Any]
 
 
-class CommandOptions(TypedDict, total=False):
+class CommandOptions(SharedOptions, total=False):
     """Options of a job, for all its runs. Durations are seconds."""
 
-    queue: str
-    priority: int
-    max_attempts: int
-    max_runtime: Duration
-    timeout: Duration
     backoff: Sequence[Duration] | Callable[[int, BaseException], float]
-    backoff_base: Duration
-    on_exhausted: Literal["failed", "quarantined"]
-    retry_place: Literal["keep", "tail"]
     max_requeues: int
-    grace: Duration
-    keep: Duration | str
-    tags: Iterable[str]
-    cores: int
-    memory: int
-    uses: Uses
     on_abort: Literal["retry", "fail"]
 
 

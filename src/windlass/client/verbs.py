@@ -5,8 +5,9 @@ Most are defined by their rows alone. Here are only those that a row cannot expr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal, TypeVar
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -24,6 +25,8 @@ from windlass.errors import BadInput, OutcomeUnknown, WrongState
 from windlass.firing import Fire, outage_of
 from windlass.limiters import parts_of
 from windlass.model import Attempt, Created, Group, JobRecord, NewGroup, NewRun, Options, Rate, Resource, Run, Schedule, Slot, State
+
+T = TypeVar("T")
 
 LONGEST_WAIT = 25.0  # seconds; many proxies time out after 30
 ON_THE_WAY = 5.0  # seconds by which the answer to a wait may be late
@@ -105,17 +108,20 @@ class RemoteVerbs(Requester, Verbs):
         self, run_id: str, *, reason: str | None = None, only: Collection[State | str] | None = None, by: str | None = None
     ) -> Run:
         """Cancel a waiting run at once; stop a running one. The actor is taken from the token; `by` is ignored."""
+        arguments, ends = {"run_id": run_id, "reason": reason, "only": only}, (State.CANCELLED, State.CANCELLING)
+        return await self._cancel(Verbs.cancel, arguments, lambda: self.get(run_id), lambda run: run.state in ends)
+
+    async def _cancel(self, verb: Any, arguments: dict[str, Any], read: Callable[[], Awaitable[T]], is_cancelled: Callable[[T], bool]) -> T:
+        """Send a cancel, again if the answer was lost: then the first request may have cancelled the run or group already."""
+        with suppress(OutcomeUnknown):
+            answer: T = await self.perform(row_of(verb), arguments)
+            return answer
         try:
-            return await super().cancel(run_id, reason=reason, only=only)
-        except OutcomeUnknown:
-            pass
-        try:
-            run: Run = await self.perform(row_of(Verbs.cancel), {"run_id": run_id, "reason": reason, "only": only}, safe=True)
+            answer = await self.perform(row_of(verb), arguments, safe=True)
         except WrongState:
-            run = await self.get(run_id)
-            if run.state not in (State.CANCELLED, State.CANCELLING):
+            if not is_cancelled(answer := await read()):
                 raise
-        return run  # by this request or by its first attempt
+        return answer
 
     async def attempts(self, run_id: str) -> list[Attempt]:
         """All attempts of a run, oldest first."""
@@ -150,17 +156,8 @@ class RemoteVerbs(Requester, Verbs):
 
     async def cancel_group(self, group_id: str, *, reason: str | None = None, by: str | None = None) -> Group:
         """Cancel all members that have not ended. The actor is taken from the token; `by` is ignored."""
-        try:
-            return await super().cancel_group(group_id, reason=reason)
-        except OutcomeUnknown:
-            pass
-        try:
-            group: Group = await self.perform(row_of(Verbs.cancel_group), {"group_id": group_id, "reason": reason}, safe=True)
-        except WrongState:
-            group = await self.get_group(group_id)
-            if not group.cancelled:
-                raise
-        return group  # by this request or by its first attempt
+        arguments = {"group_id": group_id, "reason": reason}
+        return await self._cancel(Verbs.cancel_group, arguments, lambda: self.get_group(group_id), lambda group: group.cancelled > 0)
 
     # Schedules
 
