@@ -477,6 +477,19 @@ def test_a_line_written_just_before_the_end_is_not_missed(w: World, monkeypatch:
     assert [text.split(" ", 1)[1] for text in w("logs", run.id, "-f").splitlines()] == ["one", "two"]
 
 
+def test_a_command_closes_its_store_however_it_ends(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    close, closed = Engine.close, list[Engine]()
+
+    async def close_and_count(engine: Engine) -> None:
+        closed.append(engine)
+        await close(engine)
+
+    monkeypatch.setattr(Engine, "close", close_and_count)
+    w("show", w.create())
+    w("show", "nothing", exits=codes.NOT_FOUND)
+    assert len(closed) == 2
+
+
 def test_why(w: World) -> None:
     run_id = w.create()
     assert "No worker is running. Start one: windlass work" in w("why", run_id)

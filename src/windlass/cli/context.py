@@ -64,6 +64,11 @@ class CommandContext:
             raise BadInput("Both --store and --hub are given.", hint="Give one of them.")
         return None if arguments.get("store") else self.settings.hub
 
+    def fields(self, names: Sequence[str]) -> dict[str, Any]:
+        """The fields of these names that the command line has; others stay as they are."""
+        arguments = vars(self.arguments)
+        return {name: arguments[name] for name in names if name in arguments}
+
     @cached_property
     def verbs(self) -> Verbs:
         """The verbs of the hub, or of the store, which must exist."""

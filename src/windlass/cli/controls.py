@@ -217,8 +217,7 @@ def _capacity(text: str) -> int | None:
 )
 def set_resource(context: CommandContext) -> int:
     """Set how much there is of a resource, and how often it may be used; what is left out stays as it is."""
-    arguments, resource = vars(context.arguments), context.arguments.name
-    changes = {name: arguments[name] for name in ("capacity", "rates", "max_wait") if name in arguments}
+    changes, resource = context.fields(("capacity", "rates", "max_wait")), context.arguments.name
     if not changes:
         raise BadInput("There is nothing to set.", hint="Give --capacity, --rate or --max-wait.")
     if "rates" in changes:

@@ -74,9 +74,10 @@ SCHEDULES = COMMANDS.group(
 
 def fields_of(context: CommandContext) -> dict[str, Any]:
     """The fields of a schedule that the command line has."""
-    arguments = vars(context.arguments)
-    fields = {name: arguments[name] for name in FIELDS if name in arguments}
-    return fields | {"payload": _payload(arguments["overrides"])} if "overrides" in arguments else fields
+    fields = context.fields(FIELDS)
+    if "overrides" in context.arguments:
+        fields["payload"] = _payload(context.arguments.overrides)
+    return fields
 
 
 def _payload(text: str) -> dict[str, Any]:

@@ -61,8 +61,7 @@ WEBHOOKS = COMMANDS.group(
 
 def _fields(context: CommandContext) -> dict[str, Any]:
     """The fields of an endpoint that the command line has."""
-    arguments = vars(context.arguments)
-    fields = {name: arguments[name] for name in FIELDS if name in arguments}
+    fields = context.fields(FIELDS)
     return fields | {name: tuple(fields[name]) for name in _LISTS if fields.get(name) is not None}
 
 
