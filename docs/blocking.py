@@ -12,13 +12,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
 from typing import Generic, Protocol
 
 from windlass.api.verbs import Verbs
-from windlass.client.streaming import StreamingVerbs
 
 _PACKAGE = Path(__file__).parent.parent / "src" / "windlass"
 CLIENT, APP = _PACKAGE / "client" / "blocking.py", _PACKAGE / "app" / "blocking.py"
@@ -43,16 +41,17 @@ _Method = ast.FunctionDef | ast.AsyncFunctionDef
 
 def blocking_client(verbs: type = Verbs) -> str:
     """The text of the blocking verbs."""
-    areas = [*(area for area in verbs.__mro__ if area not in (object, Generic, Protocol)), StreamingVerbs]
-    methods = "\n\n".join(_client_method(method) for area in areas for method in _methods(area))
+    areas = [(area.__module__, area.__name__) for area in verbs.__mro__ if area not in (object, Generic, Protocol)]
+    areas.append((_ORIGINS["StreamingVerbs"], "StreamingVerbs"))
+    methods = "\n\n".join(_client_method(method) for module, area in areas for method in _methods(module, area))
     body = f'class BlockingVerbs:\n    """All public verbs of a hub."""\n\n    _verbs: StreamingVerbs\n\n{methods}'
-    return _file(_CLIENT, body, [area.__module__ for area in areas], CLIENT)
+    return _file(_CLIENT, body, [module for module, _ in areas], CLIENT)
 
 
-def _methods(area: type) -> Iterator[_Method]:
-    for node in ast.parse(inspect.getsource(area)).body[0].body:  # type: ignore[attr-defined]
-        if isinstance(node, _Method):
-            yield node
+def _methods(module: str, area: str) -> Iterator[_Method]:
+    for node in ast.parse(_source(module)).body:
+        if isinstance(node, ast.ClassDef) and node.name == area:
+            yield from (member for member in node.body if isinstance(member, _Method))
 
 
 def _client_method(method: _Method) -> str:
@@ -97,7 +96,7 @@ def blocking_app() -> str:
 
 
 def _async_classes(module: str) -> Iterator[str]:
-    text = inspect.getsource(import_module(module))
+    text = _source(module)
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef) and node.name.startswith("Async"):
             yield ast.get_source_segment(text, node) or ""
@@ -140,7 +139,14 @@ def _without_async(text: str) -> str:
     return re.sub(r"(?m)^( *)async (?=def|with)", r"\1", re.sub(r"\bAsync(?=[A-Z])", "", text))
 
 
-# Imports and format
+# Sources, imports, format
+
+
+def _source(module: str) -> str:
+    """The text of a module. One that uses the generated files is not imported, because they may be out of date."""
+    if module in sys.modules:
+        return inspect.getsource(sys.modules[module])
+    return (_PACKAGE.parent / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
 
 
 def _file(promise: str, body: str, modules: Iterable[str], file: Path) -> str:
@@ -157,7 +163,7 @@ def _file(promise: str, body: str, modules: Iterable[str], file: Path) -> str:
 
 def _origins(module: str) -> Iterator[tuple[str, str]]:
     """The names of a module, each with the line that imports it: as this module does, or from it."""
-    for node in ast.parse(inspect.getsource(import_module(module))).body:
+    for node in ast.parse(_source(module)).body:
         if isinstance(node, ast.ImportFrom):
             for name in (_without_async(alias.name) for alias in node.names):
                 yield name, f"from {node.module} import {name}"

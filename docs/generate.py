@@ -192,6 +192,8 @@ def configuration() -> str:
 
 
 FILES: dict[Path, Callable[[], str]] = {
+    blocking.CLIENT: blocking.blocking_client,  # these two first: other texts are read from modules that import them
+    blocking.APP: blocking.blocking_app,
     DOCS / "routes.md": route_list,
     DOCS / "lifecycle.md": lifecycle,
     DOCS / "errors.md": error_list,
@@ -199,20 +201,21 @@ FILES: dict[Path, Callable[[], str]] = {
     DOCS / "architecture.md": architecture,
     DOCS / "configuration.md": configuration,
     DOCS.parent / "src" / "windlass" / "cli" / "index.py": command_index,
-    blocking.CLIENT: blocking.blocking_client,
-    blocking.APP: blocking.blocking_app,
 }
 
 
 def main() -> int:
-    stale = {file: text for file, make in FILES.items() if (text := make()) != (file.read_text(encoding="utf-8") if file.exists() else "")}
-    names = ", ".join(file.name for file in stale)
-    if "--check" in sys.argv:
+    check, stale = "--check" in sys.argv, []
+    for file, make in FILES.items():
+        if (text := make()) != (file.read_text(encoding="utf-8") if file.exists() else ""):
+            stale.append(str(file.relative_to(DOCS.parent)))
+            if not check:
+                file.write_text(text, encoding="utf-8")
+    names = ", ".join(stale)
+    if check:
         if stale:
             print(f"Not current: {names}. Run `make docs` and commit the result.")
         return len(stale)
-    for file, text in stale.items():
-        file.write_text(text, encoding="utf-8")
     print(f"Wrote {names}." if stale else "All current.")
     return 0
 

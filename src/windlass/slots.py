@@ -52,9 +52,9 @@ def _milliseconds(duration: Duration, what: str) -> int:
 class HeldSlot:
     """A slot while its block runs. Check `lost` before anything that must not be done twice at once."""
 
-    def __init__(self, line: Verbs, call: SlotRequest) -> None:
-        self._line, self._call = line, call
-        self.id, self.token = line.clock.new_id(), line.clock.nonce()
+    def __init__(self, verbs: Verbs, call: SlotRequest) -> None:
+        self._verbs, self._call = verbs, call
+        self.id, self.token = verbs.clock.new_id(), verbs.clock.nonce()
         self._gone, self._kept_until = False, 0
 
     @property
@@ -64,15 +64,15 @@ class HeldSlot:
     @property
     def lost(self) -> bool:
         """Whether it could not be renewed: another caller may hold it by now."""
-        return self._gone or self._line.clock.monotonic() >= self._kept_until
+        return self._gone or self._verbs.clock.monotonic() >= self._kept_until
 
     async def take(self) -> None:
         """Wait for it; Timeout, and no longer waiting in the queue, when that takes too long."""
         resource, key, weight, timeout, lease, actor = self._call
         in_line = False
         try:
-            self._kept_until = self._line.clock.monotonic() + lease
-            slot = await self._line.reserve(resource, key=key, weight=weight, lease=lease, slot_id=self.id, token=self.token, actor=actor)
+            self._kept_until = self._verbs.clock.monotonic() + lease
+            slot = await self._verbs.reserve(resource, key=key, weight=weight, lease=lease, slot_id=self.id, token=self.token, actor=actor)
             in_line = True
             if slot.state == "waiting":
                 await self._wait(timeout, lease)
@@ -82,7 +82,7 @@ class HeldSlot:
             raise
 
     async def _wait(self, timeout: int | None, lease: int) -> None:
-        slot = await self._line.turn(self.id, self.token, lease=lease, wait=None if timeout is None else timeout / 1000)
+        slot = await self._verbs.turn(self.id, self.token, lease=lease, wait=None if timeout is None else timeout / 1000)
         if slot.state == "waiting":
             raise Timeout(
                 f"No slot of {self.resource!r} was free within {(timeout or 0) / 1000:g} s.",
@@ -94,9 +94,9 @@ class HeldSlot:
 
     async def renew(self) -> float:
         """Renew it; returns the seconds until the next renewal."""
-        begin, lease = self._line.clock.monotonic(), self._call.lease
+        begin, lease = self._verbs.clock.monotonic(), self._call.lease
         try:
-            await self._line.renew(self.id, self.token, lease=lease)
+            await self._verbs.renew(self.id, self.token, lease=lease)
         except LeaseLost:
             self._gone = True
         except WindlassError as error:
@@ -110,7 +110,7 @@ class HeldSlot:
         """Release it; returns whether it was held until now. A slot that cannot be released is free when its lease expires."""
         lost = self.lost
         try:
-            return await self._line.release(self.id, self.token)
+            return await self._verbs.release(self.id, self.token)
         except WindlassError as error:
             _LOG.warning("Slot %s of %s could not be released: %s", self.id, self.resource, error)
             return not lost
@@ -124,9 +124,9 @@ def _lost(slot: HeldSlot) -> LeaseLost:
 
 
 @contextlib.contextmanager
-def on_thread(line: Verbs, call: SlotRequest) -> Iterator[HeldSlot]:
+def on_thread(verbs: Verbs, call: SlotRequest) -> Iterator[HeldSlot]:
     """Hold a slot for a block of synchronous code; a thread renews it."""
-    slot, over = HeldSlot(line, call), threading.Event()
+    slot, over = HeldSlot(verbs, call), threading.Event()
     run_sync(slot.take())
 
     def keep() -> None:
@@ -149,9 +149,9 @@ def on_thread(line: Verbs, call: SlotRequest) -> Iterator[HeldSlot]:
 
 
 @contextlib.asynccontextmanager
-async def in_loop(line: Verbs, call: SlotRequest) -> AsyncIterator[HeldSlot]:
+async def in_loop(verbs: Verbs, call: SlotRequest) -> AsyncIterator[HeldSlot]:
     """Hold a slot for a block of a coroutine; a task renews it."""
-    slot = HeldSlot(line, call)
+    slot = HeldSlot(verbs, call)
     await slot.take()
 
     async def keep() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -44,3 +45,11 @@ def test_docstrings_speak_of_the_blocking_class_and_keep_what_is_not_about_it() 
         "async def read(self) -> None:", '    """A thing of an AsyncApp, for coroutines: `async def` is a coroutine function."""'
     )
     assert '"""A thing of an App, for synchronous code: `async def` is a coroutine function."""' in text
+
+
+def test_the_files_are_written_without_importing_them_which_may_fail_while_they_are_out_of_date() -> None:
+    code = (
+        "import sys, blocking as b; b.blocking_client(), b.blocking_app(); print({'windlass.app', 'windlass.client'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2] / "docs", capture_output=True, text=True, check=False)
+    assert done.stdout == "set()\n", done.stderr

@@ -99,10 +99,10 @@ def row_of(function: Any) -> Verb:
 
 
 def verb(method: str, path: str, summary: str, gives: Gives, **more: Any) -> Callable[[F], F]:
-    """Attach a row to a verb: called on a client, the method is sent to the hub by that row."""
+    """Attach a row to a verb: called on a client, the method is sent to the hub by that row. A GET can be repeated."""
 
     def decorate(function: F) -> F:
-        row = Verb(function.__name__, method, path, summary, gives, **more)
+        row = Verb(function.__name__, method, path, summary, gives, **{"repeatable": method == GET} | more)
         signature = inspect.signature(function)
 
         @wraps(function)

@@ -213,11 +213,9 @@ class RemoteVerbs(Requester, Verbs):
         self, resource: str, *, slot_id: str | None = None, token: str | None = None, actor: str | None = None, **options: Any
     ) -> Slot:
         """Request the next slot of a resource, ahead of every queue. The actor is taken from the token; `actor` is ignored."""
-        own: dict[str, Any] = {
-            "id": slot_id or self.clock.new_id(),
-            "token": token or self.clock.nonce(),
-        }  # so that the request can be repeated
-        slot: Slot = await self.perform(row_of(Verbs.reserve), {}, body=ReserveSlot(resource, **own, **options))
+        # With its own id and token, the request can be repeated.
+        body = ReserveSlot(resource, id=slot_id or self.clock.new_id(), token=token or self.clock.nonce(), **options)
+        slot: Slot = await self.perform(row_of(Verbs.reserve), {}, body=body)
         return slot
 
     async def renew(self, slot_id: str, token: str, *, lease: int = SLOT_LEASE) -> Slot:

@@ -26,7 +26,7 @@ _AUDIT = page_of(AuditPage, "Audit", "What was done, newest first, and the curso
 class AccessVerbs(Protocol):
     """Tokens and the audit."""
 
-    @verb(GET, "/tokens", "Tokens, oldest first, without their secrets", _PAGE, scope="admin", query=(AFTER_NAME, COUNT), repeatable=True)
+    @verb(GET, "/tokens", "Tokens, oldest first, without their secrets", _PAGE, scope="admin", query=(AFTER_NAME, COUNT))
     async def tokens(self, *, after: str = "", count: int = 100) -> list[Token]:
         """Tokens in the order of their creation."""
         raise ByRow
@@ -47,7 +47,7 @@ class AccessVerbs(Protocol):
         """Create a token; the second value is its secret, which is not stored."""
         raise ByRow
 
-    @verb(GET, "/tokens/{token_id}", "One token", one(TOKEN), scope="admin", repeatable=True)
+    @verb(GET, "/tokens/{token_id}", "One token", one(TOKEN), scope="admin")
     async def get_token(self, token_id: str) -> Token:
         """The token with this id, whether it is valid or not."""
         raise ByRow
@@ -65,7 +65,7 @@ class AccessVerbs(Protocol):
         """Create a token with the same name and rights; the old one stays valid until the overlap is over."""
         raise ByRow
 
-    @verb(GET, "/audit", "Audited actions, newest first", _AUDIT, scope="admin", query=(CURSOR, COUNT), repeatable=True)
+    @verb(GET, "/audit", "Audited actions, newest first", _AUDIT, scope="admin", query=(CURSOR, COUNT))
     async def audit(self, *, cursor: str | None = None, count: int = 100) -> AuditPage:
         """Audited actions, newest first."""
         raise ByRow

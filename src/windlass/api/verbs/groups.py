@@ -29,19 +29,19 @@ class GroupVerbs(Protocol):
         """Store a group with all its runs, or nothing."""
         raise ByRow
 
-    @verb(GET, "/groups", "Groups, newest first", _PAGE, scope="read", query=(_STATUS, _BEHIND, COUNT), repeatable=True)
+    @verb(GET, "/groups", "Groups, newest first", _PAGE, scope="read", query=(_STATUS, _BEHIND, COUNT))
     async def groups(self, *, status: GroupStatus | None = None, after: str | None = None, count: int = 100) -> list[Group]:
         """Groups, newest first, all or those of a status, after a given one."""
         raise ByRow
 
-    @verb(GET, "/groups/{group_id}", "One group", _GROUP, scope="read", repeatable=True)
+    @verb(GET, "/groups/{group_id}", "One group", _GROUP, scope="read")
     async def get_group(self, group_id: str) -> Group:
         """The group with this id."""
         raise ByRow
 
     @verb(
         GET, "/groups/{group_id}/runs", "The runs of a group, in the order in which they were added", _MEMBERS,
-        scope="read", query=(_BEHIND, COUNT), repeatable=True,
+        scope="read", query=(_BEHIND, COUNT),
     )  # fmt: skip
     async def members(self, group_id: str, *, after: str | None = None, count: int = 100) -> list[Run]:
         """The runs of a group in the order in which they were added, after a given one."""
@@ -63,10 +63,7 @@ class GroupVerbs(Protocol):
         """Create a new group from an ended one: the same runs and dependencies, with fresh limits of attempts."""
         raise ByRow
 
-    @verb(
-        GET, "/runs/{run_id}/results", "The results of its predecessors", _RESULTS,
-        scope=("read", "work"), query=(_BEHIND, COUNT), repeatable=True,
-    )  # fmt: skip
+    @verb(GET, "/runs/{run_id}/results", "The results of its predecessors", _RESULTS, scope=("read", "work"), query=(_BEHIND, COUNT))
     async def results(self, run_id: str, *, after: str | None = None, count: int = 100) -> list[Result]:
         """The results of a run's predecessors, or, for the callback of a group, of all members."""
         raise ByRow

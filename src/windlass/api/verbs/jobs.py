@@ -17,12 +17,12 @@ _PAGE = paged("Jobs", "Definitions by name, and after which the next page begins
 class JobVerbs(Protocol):
     """Definitions."""
 
-    @verb(GET, "/jobs", "Definitions by name", _PAGE, scope="read", query=(AFTER_NAME, COUNT), repeatable=True)
+    @verb(GET, "/jobs", "Definitions by name", _PAGE, scope="read", query=(AFTER_NAME, COUNT))
     async def jobs(self, *, after: str = "", count: int = 100) -> list[JobRecord]:
         """Definitions by name."""
         raise ByRow
 
-    @verb(GET, "/jobs/{name}", "One definition", one(JOB), scope="read", repeatable=True)
+    @verb(GET, "/jobs/{name}", "One definition", one(JOB), scope="read")
     async def get_job(self, name: str) -> JobRecord:
         """One definition."""
         raise ByRow

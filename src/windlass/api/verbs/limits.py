@@ -45,12 +45,12 @@ class ControlVerbs(Protocol):
         """Resume what was paused; False when it was not paused."""
         raise ByRow
 
-    @verb(GET, "/pauses", "All pauses", _PAUSES, scope="read", repeatable=True)
+    @verb(GET, "/pauses", "All pauses", _PAUSES, scope="read")
     async def pauses(self) -> list[Pause]:
         """All current pauses."""
         raise ByRow
 
-    @verb(GET, "/queues", "Queues that have settings", _QUEUES, scope="read", repeatable=True)
+    @verb(GET, "/queues", "Queues that have settings", _QUEUES, scope="read")
     async def queues(self) -> list[Queue]:
         """The queues that have settings."""
         raise ByRow
@@ -69,12 +69,12 @@ class ControlVerbs(Protocol):
         """Set aging: `aging` milliseconds of waiting are worth one step of priority. None: priorities alone."""
         raise ByRow
 
-    @verb(GET, "/resources", "Resources, and how much of each is occupied", _RESOURCES, scope="read", repeatable=True)
+    @verb(GET, "/resources", "Resources, and how much of each is occupied", _RESOURCES, scope="read")
     async def resources(self) -> list[ResourceState]:
         """Every resource, and how much of it is occupied."""
         raise ByRow
 
-    @verb(GET, "/resources/{name}", "One resource", one(RESOURCE), scope="read", repeatable=True)
+    @verb(GET, "/resources/{name}", "One resource", one(RESOURCE), scope="read")
     async def get_resource(self, name: str) -> ResourceState:
         """One resource, and how much of it is occupied."""
         raise ByRow
@@ -101,13 +101,13 @@ class ControlVerbs(Protocol):
 
     @verb(
         GET, "/resources/{name}/occupants", "The occupants of a resource, or of one key of it", one(OCCUPANTS),
-        scope="read", query=(Param("key"), COUNT), repeatable=True,
+        scope="read", query=(Param("key"), COUNT),
     )  # fmt: skip
     async def occupants(self, key: str, *, count: int = 100) -> Occupants:
         """The occupants of a resource, or of a resource under a key."""
         raise ByRow
 
-    @verb(GET, "/retention", "How long ended runs are kept", one(RETENTION), scope="read", repeatable=True)
+    @verb(GET, "/retention", "How long ended runs are kept", one(RETENTION), scope="read")
     async def retention(self) -> Retention:
         """How long ended runs are kept."""
         raise ByRow
@@ -124,7 +124,7 @@ class ControlVerbs(Protocol):
 
     @verb(
         GET, "/lanes", "Lanes by number, when each was last used, and which principal created it", _LANES,
-        scope="read", query=(Param("after", int, 0), COUNT), repeatable=True,
+        scope="read", query=(Param("after", int, 0), COUNT),
     )  # fmt: skip
     async def all_lanes(self, *, after: int = 0, count: int = 100) -> list[Lane]:
         """Lanes by number: the runs that the same workers may take, when each was last used, and which principal created it."""
@@ -173,15 +173,7 @@ class SlotVerbs(Protocol):
         """Release a slot, or stop waiting for it; False when it was already gone."""
         raise ByRow
 
-    @verb(
-        GET,
-        "/slots",
-        "Direct calls that hold a slot or wait, in their order",
-        _SLOTS,
-        scope="read",
-        query=(AFTER_NUMBER, COUNT),
-        repeatable=True,
-    )
+    @verb(GET, "/slots", "Direct calls that hold a slot or wait, in their order", _SLOTS, scope="read", query=(AFTER_NUMBER, COUNT))
     async def slots(self, *, after: int = 0, count: int = 100) -> list[Slot]:
         """Direct calls that hold a slot or wait, in their order."""
         raise ByRow

@@ -58,7 +58,7 @@ class RunVerbs(Protocol):
         """Store these runs, all or none; the results are in the same order."""
         raise ByRow
 
-    @verb(GET, "/runs", "A page of runs", _PAGE, scope="read", query=_FILTERS, repeatable=True)
+    @verb(GET, "/runs", "A page of runs", _PAGE, scope="read", query=_FILTERS)
     async def runs(
         self,
         *,
@@ -72,7 +72,7 @@ class RunVerbs(Protocol):
         """A page of runs."""
         raise ByRow
 
-    @verb(GET, "/runs/{run_id}", "One run", _RUN, scope="read", repeatable=True)
+    @verb(GET, "/runs/{run_id}", "One run", _RUN, scope="read")
     async def get(self, run_id: str) -> Run:
         """The run with this id, or with an attempt of this id."""
         raise ByRow
@@ -97,20 +97,17 @@ class RunVerbs(Protocol):
         """Create a new run from an ended one, or from one attempt: the same payload and rules, a fresh limit of attempts, no key."""
         raise ByRow
 
-    @verb(GET, "/runs/{run_id}/attempts", "All attempts of a run", _ATTEMPTS, scope="read", repeatable=True)
+    @verb(GET, "/runs/{run_id}/attempts", "All attempts of a run", _ATTEMPTS, scope="read")
     async def attempts(self, run_id: str) -> list[Attempt]:
         """All attempts of a run, oldest first."""
         raise ByRow
 
-    @verb(
-        GET, "/runs/{run_id}/history", "Every change of state of a run", _HISTORY,
-        scope="read", query=(AFTER_NUMBER, _MANY), repeatable=True,
-    )  # fmt: skip
+    @verb(GET, "/runs/{run_id}/history", "Every change of state of a run", _HISTORY, scope="read", query=(AFTER_NUMBER, _MANY))
     async def history(self, run_id: str, *, after: int = 0, count: int = 1_000) -> list[Entry]:
         """Every change of state of a run, from the beginning or after a revision."""
         raise ByRow
 
-    @verb(GET, "/runs/{run_id}/logs", "Its log lines", _LINES, scope="read", query=(_LINES_OF, _AFTER_LINE, _LAST, COUNT), repeatable=True)
+    @verb(GET, "/runs/{run_id}/logs", "Its log lines", _LINES, scope="read", query=(_LINES_OF, _AFTER_LINE, _LAST, COUNT))
     async def lines(
         self,
         run_id: str,
@@ -123,7 +120,7 @@ class RunVerbs(Protocol):
         """The log of a run, or of one attempt, in its order, after (attempt, number); with `last`, only its last lines."""
         raise ByRow
 
-    @verb(GET, "/runs/{run_id}/why", "What blocks a run", _WHY, scope="read", repeatable=True)
+    @verb(GET, "/runs/{run_id}/why", "What blocks a run", _WHY, scope="read")
     async def why(self, run_id: str) -> list[Reason]:
         """Everything that blocks a run now; empty if a worker could claim it at once."""
         raise ByRow

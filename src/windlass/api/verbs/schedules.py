@@ -27,12 +27,12 @@ _SOME = Param("count", COUNT.kind, 20, description=COUNT.description)
 class ScheduleVerbs(Protocol):
     """Schedules."""
 
-    @verb(GET, "/schedules", "Schedules by key", _PAGE, scope="read", query=(AFTER_NAME, COUNT), repeatable=True)
+    @verb(GET, "/schedules", "Schedules by key", _PAGE, scope="read", query=(AFTER_NAME, COUNT))
     async def schedules(self, *, after: str = "", count: int = 100) -> list[Schedule]:
         """Schedules by key."""
         raise ByRow
 
-    @verb(GET, "/schedules/{key}", "One schedule", _SCHEDULE, scope="read", repeatable=True)
+    @verb(GET, "/schedules/{key}", "One schedule", _SCHEDULE, scope="read")
     async def get_schedule(self, key: str) -> Schedule:
         """The schedule with this key."""
         raise ByRow
@@ -83,12 +83,12 @@ class ScheduleVerbs(Protocol):
         """Create a run of a schedule now; its instants do not change."""
         raise ByRow
 
-    @verb(GET, "/schedules/{key}/preview", "Its coming instants", _PREVIEWS, scope="read", query=(_START, _SOME), repeatable=True)
+    @verb(GET, "/schedules/{key}/preview", "Its coming instants", _PREVIEWS, scope="read", query=(_START, _SOME))
     async def preview(self, key: str, *, start: int | None = None, count: int = 20) -> list[Preview]:
         """The coming instants of a schedule, from now or from a time."""
         raise ByRow
 
-    @verb(GET, "/schedules/{key}/skips", "Its skipped instants", _SKIPS, scope="read", query=(COUNT,), repeatable=True)
+    @verb(GET, "/schedules/{key}/skips", "Its skipped instants", _SKIPS, scope="read", query=(COUNT,))
     async def skips(self, key: str, *, count: int = 100) -> list[Skipped]:
         """The skipped instants of a schedule, latest first."""
         raise ByRow

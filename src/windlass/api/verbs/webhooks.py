@@ -27,7 +27,7 @@ _STATUS = Param("status", DeliveryStatus | None)
 class WebhookVerbs(Protocol):
     """Endpoints and deliveries."""
 
-    @verb(GET, "/webhooks", "Endpoints, oldest first, without their secrets", _WEBHOOKS, scope="admin", repeatable=True)
+    @verb(GET, "/webhooks", "Endpoints, oldest first, without their secrets", _WEBHOOKS, scope="admin")
     async def webhooks(self) -> list[Webhook]:
         """Every endpoint, oldest first."""
         raise ByRow
@@ -51,7 +51,7 @@ class WebhookVerbs(Protocol):
         """Send changes to an endpoint: of these jobs and queues, or of all, when a run enters one of these states."""
         raise ByRow
 
-    @verb(GET, "/webhooks/{webhook_id}", "One endpoint", one(WEBHOOK), scope="admin", repeatable=True)
+    @verb(GET, "/webhooks/{webhook_id}", "One endpoint", one(WEBHOOK), scope="admin")
     async def get_webhook(self, webhook_id: str) -> Webhook:
         """The endpoint with this id."""
         raise ByRow
@@ -82,13 +82,13 @@ class WebhookVerbs(Protocol):
 
     @verb(
         GET, "/webhooks/{webhook_id}/deliveries", "Its deliveries, latest first", _DELIVERIES,
-        scope="admin", query=(_STATUS, CURSOR, COUNT), repeatable=True,
+        scope="admin", query=(_STATUS, CURSOR, COUNT),
     )  # fmt: skip
     async def deliveries(self, webhook_id: str, *, status: str | None = None, cursor: str | None = None, count: int = 100) -> Deliveries:
         """The deliveries of an endpoint, latest first."""
         raise ByRow
 
-    @verb(GET, "/deliveries/{delivery_id}", "One delivery", one(DELIVERY), scope="admin", repeatable=True)
+    @verb(GET, "/deliveries/{delivery_id}", "One delivery", one(DELIVERY), scope="admin")
     async def get_delivery(self, delivery_id: str) -> Delivery:
         """The delivery with this id."""
         raise ByRow

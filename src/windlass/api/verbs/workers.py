@@ -21,7 +21,7 @@ _MINUTES = Param("minutes", Annotated[int, Meta(ge=1, le=1_440)], 60, descriptio
 class WorkerVerbs(Protocol):
     """Workers and counts."""
 
-    @verb(GET, "/workers", "Workers by name, and what they hold", _PAGE, scope="read", query=(AFTER_NAME, COUNT), repeatable=True)
+    @verb(GET, "/workers", "Workers by name, and what they hold", _PAGE, scope="read", query=(AFTER_NAME, COUNT))
     async def workers(self, *, after: str = "", count: int = 100) -> list[WorkerRecord]:
         """Workers by name, live and recent, with what they hold now."""
         raise ByRow
@@ -31,12 +31,12 @@ class WorkerVerbs(Protocol):
         """Remove a silent worker; a live one registers again."""
         raise ByRow
 
-    @verb(GET, "/stats", "Counts of runs and attempts", one(STATS), scope="read", query=(_MINUTES,), repeatable=True)
+    @verb(GET, "/stats", "Counts of runs and attempts", one(STATS), scope="read", query=(_MINUTES,))
     async def stats(self, *, minutes: int = 60) -> Stats:
         """The totals, and the counts of the last minutes, including the current one."""
         raise ByRow
 
-    @verb(GET, "/doctor", "Problems, and what to do about each", _FINDINGS, scope="admin", repeatable=True)
+    @verb(GET, "/doctor", "Problems, and what to do about each", _FINDINGS, scope="admin")
     async def doctor(self) -> list[Finding]:
         """Problems, the worst first, and what to do about each."""
         raise ByRow
