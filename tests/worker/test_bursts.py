@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from windlass.engine import Engine, Left
 from windlass.engine.workers import Workers
 from windlass.model import Leases, Run, WorkerInfo
 from windlass.store.base import run_sync
+from windlass.store.records.workers import WorkerRecords
 from windlass.worker import idle
 
 LONG_AGO = 3_600_000
@@ -67,6 +69,28 @@ def test_a_burst_recovers_what_is_overdue_before_it_ends(app: App, claim: Claim,
     assert burst(app, name=name) == []
     after = run_sync(app.verbs.get(run.id))
     assert (after.state, after.attempt, after.failures) == (State.SUCCEEDED, 2, 1)
+
+
+def test_a_run_that_is_recovered_meanwhile_is_left_in_one_way_or_another(app: App, claim: Claim, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim("gone", lease=SHORT)
+    reads = 0
+
+    def recovering(read: Callable[..., Any]) -> Callable[..., Any]:
+        async def reads_and_recovers(*arguments: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            answer = await read(*arguments)
+            if reads == 1:
+                assert await app.engine.lapse() == 1
+            return answer
+
+        return reads_and_recovers
+
+    for name in ("leases", "recovered_due"):
+        monkeypatch.setattr(WorkerRecords, name, recovering(getattr(WorkerRecords, name)))
+    left = run_sync(app.engine.left())
+    assert reads == 2
+    assert left.leases or left.due_at is not None
 
 
 def test_a_burst_says_what_it_leaves_and_when_to_come_again(app: App, claim: Claim, caplog: pytest.LogCaptureFixture) -> None:

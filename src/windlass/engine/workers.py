@@ -95,8 +95,8 @@ class Workers(Part):
     async def left(self) -> Left:
         """The runs that workers hold now, and when the first recovered run that is retried soon is due."""
         now = self.clock.now()
-        due_at = await self.records.workers.recovered_due(now + SOON)
-        return Left(await self.records.workers.leases(now), due_at)
+        leases = await self.records.workers.leases(now)  # first: a run that is recovered meanwhile is found in one of the two
+        return Left(leases, await self.records.workers.recovered_due(now + SOON))
 
 
 def check_worker(worker: WorkerInfo) -> None:
