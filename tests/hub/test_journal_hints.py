@@ -28,6 +28,7 @@ from windlass.errors import StoreUnreachable
 from windlass.hub import HubSettings, events, rollups
 from windlass.hub.events import streams
 from windlass.model import NewRun
+from windlass.store import hints
 from windlass.store.base import JOURNAL, journal_topics, queue_topic, run_sync
 from windlass.store.hints import JOURNAL_EVERY, MAX_PACE, Paced
 from windlass.store.postgres import AsyncPostgres, BorrowedPostgres
@@ -318,6 +319,29 @@ def test_what_a_process_has_written_last_is_said_before_it_ends(tmp_path: Path) 
         await reader.close()
 
     asyncio.run(asyncio.wait_for(scenario(), DEADLINE))
+
+
+def test_a_loop_that_ends_while_the_journal_is_hinted_at_leaves_no_task_behind(
+    emptied_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hints, "JOURNAL_EVERY", 0)
+    store = AsyncPostgres(emptied_postgres, SystemClock())
+    begun = asyncio.Event()
+
+    async def never(_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def write_twice() -> None:
+        store.wake([JOURNAL])
+        await begun.wait()
+        store.wake([JOURNAL])
+
+    monkeypatch.setattr(store, "_once", never)
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        runner.run(write_twice())
+    assert asyncio.all_tasks(loop) == set()
 
 
 def test_where_nothing_can_be_heard_a_rest_is_no_shorter_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

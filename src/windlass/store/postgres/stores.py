@@ -494,7 +494,7 @@ class AsyncPostgres(_Postgres):
         here.unsaid = here.saying is not None and not here.saying.done()
         if not here.unsaid:
             here.saying = asyncio.get_running_loop().create_task(self._hint_journal())
-            here.saying.add_done_callback(lambda _: self._journaled() if here.unsaid else None)
+            here.saying.add_done_callback(lambda task: self._journaled() if here.unsaid and not task.cancelled() else None)
 
     async def _keep_hinting(self) -> None:
         while self._owed and not self._closed:
