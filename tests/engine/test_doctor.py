@@ -854,10 +854,10 @@ def test_dead_rows_are_left_lying(post: Harness, monkeypatch: pytest.MonkeyPatch
     assert finding.data["dead"] > 0
 
 
-def test_a_check_that_may_not_be_made_is_a_note(postgres_server: PostgresServer, postgres_url: str) -> None:
-    clock = ManualClock()
-    run_sync(BlockingPostgres(postgres_url, clock).close())
-    database = postgres_url.rpartition("?")[0].rpartition("/")[2]
+def test_a_check_that_may_not_be_made_is_a_note(postgres_server: PostgresServer) -> None:
+    clock, database = ManualClock(), "narrow"
+    url = postgres_server.create_database(database)
+    run_sync(BlockingPostgres(url, clock).close())
     for statement in (
         "create role narrow login",
         "grant all on all tables in schema public to narrow",
@@ -865,7 +865,7 @@ def test_a_check_that_may_not_be_made_is_a_note(postgres_server: PostgresServer,
         "revoke all on pg_catalog.pg_stat_activity from public",
     ):
         postgres_server.execute(statement, database)
-    store = BlockingPostgres(postgres_url.replace("postgres@", "narrow@"), clock)
+    store = BlockingPostgres(url.replace("postgres@", "narrow@"), clock)
     try:
         h = Harness(store, clock)
         h.define()
@@ -875,8 +875,8 @@ def test_a_check_that_may_not_be_made_is_a_note(postgres_server: PostgresServer,
         assert "pg_stat_activity" in findings[1].text
     finally:
         run_sync(store.close())
-        postgres_server.execute("drop owned by narrow", database)
-        postgres_server.execute("drop role narrow", database)
+        postgres_server.drop_database(database)
+        postgres_server.execute("drop role narrow")
 
 
 # The verb itself
@@ -890,10 +890,10 @@ def test_a_disk_that_cannot_be_looked_at_is_a_note(on_file: Harness, monkeypatch
     assert "Permission denied" in only(on_file, "not_checked", "note").text
 
 
-def test_a_store_that_is_away_is_an_error(postgres_server: PostgresServer, postgres_url: str) -> None:
+def test_a_store_that_is_away_is_an_error(postgres_server: PostgresServer) -> None:
     clock = ManualClock()
-    store = BlockingPostgres(postgres_url, clock, patience=0.1)
-    postgres_server.drop_database(postgres_url.rpartition("?")[0].rpartition("/")[2])
+    store = BlockingPostgres(postgres_server.create_database("away"), clock, patience=0.1)
+    postgres_server.drop_database("away")
     with pytest.raises(StoreUnreachable):
         run_sync(Engine(store, clock).doctor())
     run_sync(store.close())
