@@ -256,10 +256,10 @@ def _can_write(app: App) -> bool:
 
 
 class Program:
-    """The program of `tests.conformance.worker_child`, which says line by line what it does."""
+    """The program of `tests.worker_child`, which says line by line what it does."""
 
     def __init__(self, address: str, *words: str, faults: str = "") -> None:
-        command = [sys.executable, "-m", "tests.conformance.worker_child", address, *words]
+        command = [sys.executable, "-m", "tests.worker_child", address, *words]
         environment = {**os.environ, "WINDLASS_FAULTS": faults}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 

@@ -286,7 +286,7 @@ KILLED_AT = (
 
 def _killed(kind: str, where: str, fault: str, lines: int) -> dict[str, set[str]]:
     """Let a process work until a kill -9 ends it, at a named point or after it has said so much; what it had promised."""
-    command = [sys.executable, "-m", "tests.conformance.child_work", kind, where]
+    command = [sys.executable, "-m", "tests.work_child", kind, where]
     promised = defaultdict(set)
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {VARIABLE: fault}, text=True) as child:
         assert child.stdout is not None

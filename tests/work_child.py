@@ -1,6 +1,6 @@
 """A process that creates and executes runs until it is killed. Every line it prints is a promise: what it names is stored.
 
-Started as `python -m tests.conformance.child_work KIND ADDRESS`.
+Started as `python -m tests.work_child KIND ADDRESS`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A program with a worker, for tests that signal, pause or kill it. Every line it prints says what has happened.
 
-Started as `python -m tests.conformance.worker_child ADDRESS [SLOTS [LEASE [GRACE]]]`.
+Started as `python -m tests.worker_child ADDRESS [SLOTS [LEASE [GRACE]]]`.
 """
 
 from __future__ import annotations
