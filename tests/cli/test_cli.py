@@ -332,7 +332,8 @@ def test_runs_as_a_table(w: World) -> None:
     run_id = w.create("report")
     head, row = w("runs").splitlines()
     assert head.split() == ["id", "state", "job", "tries", "when"]
-    assert row.split() == [run_id, "queued", "report", "in", "slow", "0/5", "now"]
+    assert row.split()[:6] == [run_id, "queued", "report", "in", "slow", "0/5"]
+    assert row.rstrip().endswith(("now", "ago"))
     assert "No runs." in w("runs", "--state", "failed").notes
 
 

@@ -213,8 +213,8 @@ def test_G19_a_caller_that_dies_frees_the_slot_when_its_lease_ends(place: Place)
 
 @everywhere
 def test_G19_a_caller_that_lives_keeps_its_slot_for_longer_than_its_lease(place: Place) -> None:
-    with one_who_dies(place, 1.0):
-        with pytest.raises(Timeout), place.app.slot("ollama", timeout=3):
+    with one_who_dies(place, 4.0):
+        with pytest.raises(Timeout), place.app.slot("ollama", timeout=5):
             pass
         assert len(place.slots("held")) == 1
 
@@ -223,15 +223,12 @@ def test_G19_a_caller_that_lives_keeps_its_slot_for_longer_than_its_lease(place:
 @pytest.mark.parametrize("place", ["hub on file"], indirect=True)
 def test_G19_every_caller_keeps_its_slot_while_its_block_runs(place: Place, caller: Caller) -> None:
     run_sync(place.app.verbs.add_resource("ollama", capacity=1))
-    clock = SystemClock()
-    began = clock.monotonic()
 
     def inside() -> None:
         (slot,) = place.slots("held")
-        until(lambda: clock.monotonic() - began > 2_500)
-        assert [found.id for found in place.slots("held")] == [slot.id]
+        until(lambda: [slot.id] == [held.id for held in place.slots("held") if held.lease_until > slot.lease_until])
 
-    caller(place, inside, lease=1)
+    caller(place, inside, lease=6)
 
 
 @over_http
@@ -589,7 +586,7 @@ def windlass(place: Place) -> Callable[..., Slotted]:
     return partial(Slotted, place)
 
 
-NAPS = ["sh", "-c", "echo up; trap 'echo told; exit 9' TERM INT; while :; do sleep 0.05; done"]
+NAPS = ["sh", "-c", "trap 'kill $!; echo told; exit 9' TERM INT; sleep 600 & echo up; wait"]
 
 
 @at_both_ends
