@@ -41,14 +41,16 @@ settings.register_profile("long", max_examples=2_000, **_HOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
-def pytest_collectstart(collector: pytest.Collector) -> None:
-    """In a run of all tests a process first reads its share of them, so that what one has compiled the others need not compile."""
-    share = getattr(collector.config, "workerinput", None)
-    if share is None or not isinstance(collector, pytest.Session) or collector.config.args_source is not ArgsSource.TESTPATHS:
+def pytest_collection(session: pytest.Session) -> None:
+    """In a run of all tests each file is first imported by one process, so that what it has compiled the others need not compile."""
+    config = session.config
+    if not hasattr(config, "workerinput") or config.args_source is not ArgsSource.TESTPATHS:
         return
+    shared = Path(config.option.basetemp).parent
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(TESTS.glob("*/test_*.py")) if path.parent != PROOFS]
-    for name in names[int(share["workerid"].removeprefix("gw")) :: share["workercount"]]:
-        with suppress(Exception):  # which collection will tell
+    for name in names:
+        with suppress(Exception):  # another process has it; what else goes wrong, collection will tell
+            (shared / f"{name}.claimed").touch(exist_ok=False)
             importlib.import_module(name)
 
 
