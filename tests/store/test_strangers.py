@@ -419,8 +419,9 @@ def test_a_commit_wakes_those_who_settle(postgres_url: str) -> None:
         engine = Engine(store, SystemClock())
         await engine.define("mail")
         (before,) = await engine.create([NewRun("mail")])
+        assert await engine.wait({SWEEP}, 30) == {SWEEP}  # at first something may have been missed
         while await engine.wait({SWEEP}, 0.1):
-            pass  # at first something may have been missed
+            pass
         async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
             await engine.on(BorrowedPostgres(connection)).create([NewRun("mail", after=(before.id,))])
             assert await engine.wait({SWEEP}, 0.1) == set()
