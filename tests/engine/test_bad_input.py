@@ -364,6 +364,7 @@ def test_bad_counts_are_refused(h: Harness) -> None:
     cases |= each((-1, 2**63, 1.5, True, "1", None), lambda after: h(h.engine.lines(run_id, after=(1, after))), "lines after")
     cases |= each((0, -1, 1_001, 1.5, True, "1"), lambda last: h(h.engine.lines(run_id, last=last)), "last lines")
     cases |= each((0, -1, 2**63, 1.5, True, "1"), lambda attempt: h(h.engine.lines(run_id, attempt=attempt)), "lines of an attempt")
+    cases |= each((-1, 2**63, 1.5, True, "1"), lambda until: h(h.engine.lines(run_id, until=until)), "lines until")
     cases |= each((-1, 2**63, 1.5, True, "1", None), lambda offset: h(h.engine.ranked("q", offset=offset)), "offset")
     cases |= each(("\ud800", "a\0", 5), lambda after: h(h.engine.jobs(after=after)), "jobs after")
     assert_refused(h, cases)

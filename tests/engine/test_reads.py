@@ -209,18 +209,37 @@ TEXTS = [*(f"1.{n}" for n in range(1, 6)), *(f"3.{n}" for n in range(1, 4))]
 @given(
     attempt=st.none() | st.integers(1, 4),
     after=st.tuples(st.integers(0, 4), st.integers(0, 6)),
+    until=st.none() | st.integers(-1, 3),
     last=st.none() | st.integers(1, 9),
     count=st.integers(1, 9),
 )
 def test_a_part_of_a_log_is_the_filter_over_all_lines(
-    logged: tuple[Harness, str], attempt: int | None, after: tuple[int, int], last: int | None, count: int
+    logged: tuple[Harness, str], attempt: int | None, after: tuple[int, int], until: int | None, last: int | None, count: int
 ) -> None:
     h, run_id = logged
     lines = h(h.engine.lines(run_id))
     assert [line.text for line in lines] == TEXTS
+    instant = None if until is None else lines[0].at + until
     matching = [line for line in lines if attempt in (None, line.attempt) and (line.attempt, line.n) > after]
+    matching = [line for line in matching if instant is None or line.at <= instant]
     expected = matching[:count] if last is None else matching[-last:]
-    assert h(h.engine.lines(run_id, attempt=attempt, after=after, last=last, count=count)) == expected
+    assert h(h.engine.lines(run_id, attempt=attempt, after=after, until=instant, last=last, count=count)) == expected
+
+
+def test_what_is_written_after_a_request_to_stop_is_later_than_it_within_its_millisecond_and_though_the_clock_is_set_back(
+    h: Harness,
+) -> None:
+    h.create()
+    run = h.started()
+    h(h.engine.log(run.id, token(run), [(1, "before")]))
+    asked_at = h(h.engine.cancel(run.id)).cancel_asked_at or 0
+    h(h.engine.log(run.id, token(run), [(2, "at once")]))
+    h.clock.jump(-60_000)
+    h(h.engine.log(run.id, token(run), [(3, "set back")]))
+    h.clock.jump(120_000)
+    h(h.engine.log(run.id, token(run), [(4, "later")]))
+    assert [line.at - asked_at for line in h(h.engine.lines(run.id))] == [0, 1, 1, 60_000]
+    assert [line.text for line in h(h.engine.lines(run.id, until=asked_at))] == ["before"]
 
 
 # Cancel only in some states

@@ -96,8 +96,9 @@ class Runs(Part):
     async def attempts_of(self, runs: Sequence[Run]) -> dict[str, list[Attempt]]:
         """All attempts of a page of runs by the runs' ids, oldest first; the last one of each is that run's own, as it was read."""
         checks.count(runs, "runs", self.limits.page)
-        closed = await self.records.runs.attempts_of(runs) if runs else {}
-        return {run.id: [*(one for one in closed[run.id] if one.n < run.attempt), _current(run)] for run in runs}
+        several = [run for run in runs if run.attempt > 1]
+        closed = await self.records.runs.attempts_of(several) if several else {}
+        return {run.id: [*(one for one in closed.get(run.id, ()) if one.n < run.attempt), _current(run)] for run in runs}
 
     async def attempt(self, run_id: str, n: int | None = None) -> tuple[Run, Attempt]:
         """A run and one of its attempts: the n-th, the one with this id if it is not the run's, or the current one."""
@@ -130,20 +131,25 @@ class Runs(Part):
         *,
         attempt: int | None = None,
         after: tuple[int, int] = (0, 0),
+        until: int | None = None,
         last: int | None = None,
         count: int = 100,
     ) -> list[LogLine]:
-        """The log of a run, or of one attempt, in the order it was written, after (attempt, number); with `last`, only its last lines."""
+        """The log of a run, or of one attempt, in the order it was written, after (attempt, number); with `last`, only its last lines.
+
+        `until`: what was written up to an instant.
+        """
         checks.integer(count, "count", 1, self.limits.page)
         checks.maybe(last, "last", 1, self.limits.page)
         checks.maybe(attempt, "attempt", 1, LAST_ATTEMPT)
+        checks.maybe(until, "until", 0, checks.FAR_FUTURE)
         checks.kind(after, "after", tuple)
         checks.count(after, "numbers in after", 2)
         for part in after:
             checks.integer(part, "after", 0, LAST_ATTEMPT)
         begin = max((*after, 0, 0)[:2], (attempt or 0, 0))
         run = await self.get(run_id)
-        return await self.records.runs.lines(run.seq, begin, attempt or LAST_ATTEMPT, last or count, last=last is not None)
+        return await self.records.runs.lines(run.seq, begin, attempt or LAST_ATTEMPT, until, last or count, last=last is not None)
 
     async def page(
         self,

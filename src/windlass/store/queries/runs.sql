@@ -650,17 +650,18 @@ select seq from job_runs where seq < :seq order by seq desc limit 1 offset :each
 select 1 from job_runs where seq = :seq for no key update
 
 -- The last line has the sum of bytes, so a call reads one row. A skipped number has its share of the limit reserved: a line
--- that comes late is cut to that. The first one that does not fit is replaced by a note, and ends the log.
+-- that comes late is cut to that. The first one that does not fit is replaced by a note, and ends the log. A line that follows the
+-- request to stop is later than that, also within its millisecond: readers can tell what was written before it.
 -- name: add_lines
 insert into job_logs (run, attempt, n, at, text, size)
-select :seq, s.attempt, s.n, :now,
+select :seq, s.attempt, s.n, {greatest}(:now, s.asked_at + 1),
   case when s.n < s.last then substr(s.text, 1, cast(:late as integer)) when s.size <= :log then s.text else :notice end,
   case when s.n < s.last then 0 else s.size end
 from (
-  select h.attempt, h.last, r.n, r.text,
+  select h.attempt, h.last, h.asked_at, r.n, r.text,
     h.size + sum(octet_length(r.text)) over w + :share * (r.n - h.last - row_number() over w) as size
   from (
-    select j.attempt,
+    select j.attempt, coalesce(j.cancel_asked_at, -1) as asked_at,
       coalesce((select l.n from job_logs l where l.run = j.seq and l.attempt = j.attempt order by l.n desc limit 1), 0) as last,
       coalesce((select l.size from job_logs l where l.run = j.seq and l.attempt = j.attempt order by l.n desc limit 1), 0) as size
     from job_runs j
@@ -673,9 +674,9 @@ from (
 where s.n < s.last or s.size - octet_length(s.text) <= :log
 on conflict (run, attempt, n) do nothing
 
--- Up to the last line of an attempt.
+-- Up to the last line of an attempt, and up to an instant.
 -- fragment: lines_between
-select attempt, n, at, text from job_logs where run = :seq and (attempt, n) > (:attempt, :n) and attempt <= :upto
+select attempt, n, at, text from job_logs where run = :seq and (attempt, n) > (:attempt, :n) and attempt <= :upto and at <= :until
 
 -- name: lines
 {lines_between} order by attempt, n limit :count

@@ -13,6 +13,8 @@ from windlass.store.rows import STATES, error_of, listed_of, pack, run_of
 
 LAST_ATTEMPT = 2**31
 """A number above that of every attempt."""
+LAST_INSTANT = 2**62
+"""An instant after all others."""
 
 
 class QueueSlice(NamedTuple):
@@ -81,7 +83,9 @@ class RunRecords(Rows):
             "read",
             Statement("find_seqs", {"ids": pack([run.seq])}),
             Statement("history", {"seq": run.seq, "after": after, "count": count}),
-            Statement("lines", {"seq": run.seq, "attempt": line[0], "n": line[1], "upto": LAST_ATTEMPT, "count": count}),
+            Statement(
+                "lines", {"seq": run.seq, "attempt": line[0], "n": line[1], "upto": LAST_ATTEMPT, "until": LAST_INSTANT, "count": count}
+            ),
         )
         return run_of(rows[0]) if rows else None, _entries(run, entries), [LogLine(*row) for row in lines]
 
@@ -112,9 +116,12 @@ class RunRecords(Rows):
         """The last of so many runs before a seq; 0 if there are fewer."""
         return next((below for (below,) in await self._read("seq_below", seq=seq, each=number)), 0)
 
-    async def lines(self, seq: int, after: tuple[int, int], upto: int, count: int, *, last: bool = False) -> list[LogLine]:
-        """The first lines after one, up to an attempt, or the last of them; always in their order."""
-        rows = await self._read("last_lines" if last else "lines", seq=seq, attempt=after[0], n=after[1], upto=upto, count=count)
+    async def lines(
+        self, seq: int, after: tuple[int, int], upto: int, until: int | None, count: int, *, last: bool = False
+    ) -> list[LogLine]:
+        """The first lines after one, up to an attempt and an instant, or the last of them; always in their order."""
+        bounds = {"attempt": after[0], "n": after[1], "upto": upto, "until": LAST_INSTANT if until is None else until}
+        rows = await self._read("last_lines" if last else "lines", seq=seq, **bounds, count=count)
         return [LogLine(*row) for row in rows]
 
 
