@@ -119,7 +119,8 @@ class Snooze(Report, frozen=True, kw_only=True):
 class Requeue(Report, frozen=True, kw_only=True):
     """A worker requeues a run that it did not finish or could not start; no failure is counted.
 
-    If it was not started, nothing is counted, not even towards `max_requeues`: the run is as it was before its claim.
+    If it was not started, nothing is counted, not even towards `max_requeues`: the run is as it was before its claim, unless every
+    claim of it is an attempt.
     """
 
     name = "requeue"
@@ -337,7 +338,9 @@ def snooze(run: Run, cmd: Snooze, now: int) -> Run:
 
 
 def requeue(run: Run, cmd: Requeue, now: int) -> Run:
-    return _return(run, now, 0, cmd.next_id) if cmd.begun else replace(run, state=State.QUEUED, **_UNHELD)
+    if cmd.begun or run.policy.attempt_per_claim:
+        return _return(run, now, 0, cmd.next_id)
+    return replace(run, state=State.QUEUED, **_UNHELD)
 
 
 def refusals(run: Run, cmd: Refuse, now: int) -> Refusals:

@@ -69,6 +69,7 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     retry_place: Literal["keep", "tail"] = "keep"
     timeout: int | None = None  # enforced by the worker; retryable
     max_requeues: int = 1000  # of snoozes and requeues, which count as no failure
+    attempt_per_claim: bool = False  # a claim that is given back before its start is an attempt, too: none is offered twice
     grace: int = 30_000  # from a cancel until the run ends without a report of its worker
     solver: Solver | None = None
     aging: int | None = None  # how much waiting one step of priority is worth, in its queue when it was created
@@ -185,6 +186,7 @@ class Options(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
     retry_place: Literal["keep", "tail"] | None = None
     timeout: int | None = None
     max_requeues: int | None = None
+    attempt_per_claim: bool | None = None
     grace: int | None = None
     requires: Requires | None = None
     solver: Solver | None = None

@@ -77,6 +77,7 @@ policies = st.builds(
     on_exhausted=st.sampled_from(["failed", "quarantined"]),
     retry_place=st.sampled_from(["keep", "tail"]),
     max_requeues=st.sampled_from([2, 1000]),
+    attempt_per_claim=st.booleans(),
     grace=durations,
 )
 
@@ -446,7 +447,7 @@ def test_a_run_that_is_being_cancelled_ends_cancelled_and_keeps_nothing_of_a_rep
 @given(runs(State.CLAIMED, State.RUNNING), bad_ends, times)
 def test_a_retry_has_no_trace_of_the_worker_and_names_the_attempt_before(run: Run, cmd: Command, now: int) -> None:
     after = step(run, cmd, now)
-    unbegun = isinstance(cmd, Requeue) and not cmd.begun
+    unbegun = _as_before(run, cmd)
     assert after.attempt - run.attempt == (after.finished_at is None and not unbegun)
     if after.attempt > run.attempt:
         assert (after.attempt_id, after.retry_of) == ("next", run.current_attempt)
@@ -455,11 +456,24 @@ def test_a_retry_has_no_trace_of_the_worker_and_names_the_attempt_before(run: Ru
         assert isinstance(cmd, Snooze | Requeue) == (after.requeues == run.requeues + 1)
 
 
+def _as_before(run: Run, cmd: Command) -> bool:
+    """Whether a worker gives a run back as it was before its claim."""
+    return isinstance(cmd, Requeue) and not cmd.begun and not run.policy.attempt_per_claim
+
+
 @given(runs(State.CLAIMED, State.RUNNING), times)
 def test_what_is_requeued_without_having_begun_is_as_it_was_before_its_claim(run: Run, now: int) -> None:
+    run = replace(run, policy=replace(run.policy, attempt_per_claim=False))
     after = step(run, Requeue(token=run.token, begun=False, next_id="next"), now)
     nobodys = dict.fromkeys((*HELD_FIELDS, "slot", "started_at"))
     assert after == replace(run, state=State.QUEUED, rev=run.rev + 1, **nobodys)
+
+
+@given(runs(State.CLAIMED, State.RUNNING), times)
+def test_where_every_claim_is_an_attempt_one_without_a_start_is_closed_as_any_other(run: Run, now: int) -> None:
+    run = replace(run, policy=replace(run.policy, attempt_per_claim=True))
+    unbegun, begun = (step(run, Requeue(token=run.token, begun=begun, next_id="next"), now) for begun in (False, True))
+    assert unbegun == begun
 
 
 @given(runs(State.CLAIMED, State.RUNNING), bad_ends, times)
@@ -467,7 +481,7 @@ def test_an_end_without_success_is_what_the_policy_says(run: Run, cmd: Command, 
     after = step(run, cmd, now)
     final = isinstance(cmd, Expire) or (isinstance(cmd, Fail) and not cmd.retry) or (isinstance(cmd, Refuse) and not cmd.hope)
     spent = isinstance(cmd, Fail | Lapse) and run.failures + 1 == run.max_attempts
-    returned = isinstance(cmd, Snooze | Requeue) and getattr(cmd, "begun", True) and run.requeues == run.policy.max_requeues
+    returned = isinstance(cmd, Snooze | Requeue) and not _as_before(run, cmd) and run.requeues == run.policy.max_requeues
     assert (after.state.value == run.policy.on_exhausted) == (final or spent or returned) == (after.finished_at is not None)
 
 

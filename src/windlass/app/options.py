@@ -66,6 +66,7 @@ class CommandOptions(SharedOptions, total=False):
 
     backoff: Sequence[Duration] | Callable[[int, BaseException], float]
     max_requeues: int
+    attempt_per_claim: bool
     on_abort: Literal["retry", "fail"]
 
 
@@ -93,7 +94,7 @@ class WorkerOptions(TypedDict, total=False):
 
 
 _DURATIONS = ("max_runtime", "timeout", "grace", "backoff_base")
-_AS_THEY_ARE = ("queue", "priority", "max_attempts", "on_exhausted", "retry_place", "max_requeues")
+_AS_THEY_ARE = ("queue", "priority", "max_attempts", "on_exhausted", "retry_place", "max_requeues", "attempt_per_claim")
 _REQUIRES = ("tags", "cores", "memory")
 
 

@@ -149,6 +149,8 @@ def options(chosen: Options, limits: Limits) -> Options:
     maybe(chosen.priority, "priority", -_PRIORITY, _PRIORITY)
     maybe(chosen.max_attempts, "max_attempts", 1, limits.attempts)
     maybe(chosen.max_requeues, "max_requeues", 0, limits.attempts)
+    if chosen.attempt_per_claim is not None:
+        kind(chosen.attempt_per_claim, "attempt_per_claim", bool)
     maybe(chosen.backoff_base, "backoff_base", 1, limits.duration)
     for field in ("max_runtime", "timeout", "grace"):
         maybe(getattr(chosen, field), field, 0, limits.duration)
