@@ -18,13 +18,14 @@ from windlass.api.gives import Gives
 from windlass.api.rows import DELETE, GET, POST, Param, Verb
 from windlass.clock import SystemClock
 from windlass.config.opening import open_store
-from windlass.dialects.base import ANYWHERE, Cors, Dialect, Identity, NoRoute, Reply, Request, Words
+from windlass.dialects.base import ANYWHERE, AttemptFrames, Cors, Course, Dialect, Identity, NoRoute, Reply, Request, Words
 from windlass.engine import Engine
 from windlass.errors import BadInput, Unauthorized, WindlassError
 from windlass.hub import HubSettings
 from windlass.hub.auth import refuse_dialect
 from windlass.hub.dispatch import mounted
-from windlass.model import Entry, NewRun, State
+from windlass.machine import Fail, Succeed
+from windlass.model import Entry, Failure, LogLine, NewRun, Run, State, WorkerInfo
 from windlass.store.base import run_sync
 
 SECRET = "sesame"
@@ -307,3 +308,65 @@ def test_words_are_total() -> None:
     assert (words.label(State.QUEUED), words.states("gone"), words.states("lost")) == ("there", (State.FAILED,), ())
     with pytest.raises(ValueError, match="No word for"):
         Words({State.FAILED: "gone"})
+
+
+class Layers(AttemptFrames):
+    """An attempt is laid once a worker has it; only loud lines are told, and the end."""
+
+    async def course(self, engine: Engine, run: Run, n: int) -> Course:
+        attempt = (await engine.attempts_of([run]))[run.id][n - 1]
+        events = [("wet", {}), None if attempt.claimed_at is None else ("laid", {"by": attempt.worker}), ("dry", attempt.outcome)]
+        ended = attempt.finished_at is not None
+        return Course(events[: 3 if ended else 1 if attempt.claimed_at is None else 2], ended, lambda line: line.attempt == n)
+
+    def line(self, line: LogLine) -> tuple[str, Any]:
+        return "noise", line.text
+
+
+def layered() -> Dialect:
+    frames = Layers()
+
+    async def watch(request: Request, brick: str, n: int, after: int | None, last_event_id: str | None) -> Any:
+        return await request.watch(await request.engine.get(brick), n, frames, after, last_event_id)
+
+    query = (Param("after", int | None), Param("Last-Event-ID", header=True))
+    rows = (Verb("watch", GET, "/bricks/{brick}/{n:int}", "One attempt", ANY_JSON, scope=None, query=query),)
+    return Dialect("", rows, {"watch": watch}, refuse, name="wall", strict=False)
+
+
+def test_a_stream_of_one_attempt_ends_with_it_and_goes_on_where_it_was_left(serve: Serve, tmp_path: Path) -> None:
+    hub = serve(layered())
+    engine = Engine(open_store(str(tmp_path / "hub.db"), SystemClock(), blocking=True), SystemClock())
+    (created,) = run_sync(engine.create([NewRun("mason")], undefined="wait"))
+    path = f"/dialects/wall/bricks/{created.id}"
+
+    def claim() -> Run:
+        (run,) = run_sync(engine.claim(WorkerInfo("w1")))
+        run_sync(engine.log(run.id, run.token or "", [(1, f"attempt {run.attempt}"), (2, "knock")]))
+        return run
+
+    def told(listener: Listener) -> list[tuple[str, Any]]:
+        return [(event.event, event.data) for event in listener]
+
+    with Listener(hub.port, f"{path}/1") as first:
+        assert first.next()[0].event == "wet"
+        run = claim()
+        laid, _ = first.next(2)
+        run_sync(engine.report(run.id, Fail(token=run.token, error=Failure("boom", "it broke"), delay=0)))
+        again = claim()
+        assert told(first) == [("noise", "knock"), ("dry", "failed")]
+    with Listener(hub.port, f"{path}/1", last=laid.id) as back, Listener(hub.port, f"{path}/1", last=first.last) as over:
+        assert told(back) == [("noise", "attempt 1"), ("noise", "knock"), ("dry", "failed")]
+        assert (over.answer.status, told(over)) == (204, [])
+    with (
+        Listener(hub.port, f"{path}/1") as later,
+        Listener(hub.port, f"{path}/1?after=1") as rest,
+        Listener(hub.port, f"{path}/2") as second,
+    ):
+        assert told(later) == [("dry", "failed")]
+        assert told(rest) == [("noise", "knock"), ("dry", "failed")]
+        assert [event.event for event in second.next(3)] == ["laid", "noise", "noise"]
+        run_sync(engine.report(again.id, Succeed(token=again.token)))
+        assert told(second) == [("dry", "succeeded")]
+    assert httpx.get(f"{hub.url}{path[1:]}/1", headers={"last-event-id": "1-99999999999"}).json() == {"wrong": "bad_input"}
+    run_sync(engine.close())

@@ -12,7 +12,7 @@ from msgspec import Struct
 from windlass.api.rows import Verb
 from windlass.api.verbs import Verbs
 from windlass.engine import Engine
-from windlass.model import Entry, Run, Scope, State
+from windlass.model import Entry, LogLine, Run, Scope, State
 
 JSON = "application/json"
 ANYWHERE = "*"
@@ -96,6 +96,27 @@ class JournalFrames(Protocol):
         """The name and the data of the event for each entry; None for an entry that has none."""
 
 
+class Course(NamedTuple):
+    """The states in which an attempt has been, as events: a name and data each. The last one is the present state.
+
+    A state that other attempts pass through and this one did not is None, so that a state always has the same place.
+    """
+
+    events: Sequence[tuple[str, Any] | None]
+    ended: bool
+    has: Callable[[LogLine], bool]  # whether a line belongs to it
+
+
+class AttemptFrames(Protocol):
+    """The events of a stream of one attempt, in a dialect's words."""
+
+    async def course(self, engine: Engine, run: Run, n: int) -> Course:
+        """The states of the n-th attempt of a run, as it was read."""
+
+    def line(self, line: LogLine) -> tuple[str, Any]:
+        """The event of a log line."""
+
+
 class Request(Protocol):
     """What a handler is given of a request, besides the arguments of its verb."""
 
@@ -124,6 +145,12 @@ class Request(Protocol):
 
     def follow(self, queue: str, frames: JournalFrames, last_event_id: str | None) -> Any:
         """A stream of the changes in a queue, from the event with this id on, or from now on."""
+
+    async def watch(self, run: Run, n: int, frames: AttemptFrames, line: int | None, last_event_id: str | None) -> Any:
+        """A stream of the n-th attempt of a run, to its end: from the event with this id on, else from after a line on.
+
+        By default, it has all lines of an attempt that has not ended, and only the end of one that has.
+        """
 
     def emit(self, chunks: AsyncIterator[bytes]) -> Any:
         """A stream of server-sent events that the dialect writes itself."""

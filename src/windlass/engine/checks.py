@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 from windlass import egress
@@ -13,6 +14,9 @@ from windlass.durations import SHORTEST_KEEP
 from windlass.engine import fits
 from windlass.errors import BadInput, NotEditable, TooLarge
 from windlass.model import FOREVER, Failure, Key, Limits, Options, Requires, Solver, State, Use
+
+LONGEST_SCOPE = 128
+"""Characters of the scope of a key."""
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
 _KEY = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,255}")
@@ -210,6 +214,11 @@ def reason(text: Any) -> str:
     if not isinstance(text, str) or not 0 < len(text) <= 1_000:
         raise BadInput("A reason must be a text of 1 to 1,000 characters.", hint="Say it shorter.")
     return _clean(text, 4_000)
+
+
+def key_scope(text: str) -> str:
+    """A scope of a key, short enough to be stored."""
+    return text if len(text) <= LONGEST_SCOPE else f"{text.partition(':')[0]}:{blake2b(text.encode(), digest_size=32).hexdigest()}"
 
 
 def key(record: Key, limits: Limits) -> Key:

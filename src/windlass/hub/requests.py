@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,17 +15,17 @@ from starlette.requests import ClientDisconnect, Request
 
 from windlass import payload
 from windlass.api.rows import Verb
-from windlass.dialects.base import Dialect, JournalFrames
+from windlass.dialects.base import AttemptFrames, Dialect, JournalFrames
 from windlass.engine import Engine, checks
 from windlass.engine.fires import SCOPE as SCHEDULED
 from windlass.errors import BadInput, TooLarge, TooSlow
 from windlass.hub.auth import Caller
 from windlass.hub.core import Hub
-from windlass.hub.events.frames import Feed
+from windlass.hub.events.frames import LAST_LINE, AttemptOffset, Feed
 from windlass.hub.events.pipes import AT_SHUTDOWN, IS_WHOLE, AtShutdown
-from windlass.hub.events.streams import JournalStream, WrittenStream
+from windlass.hub.events.streams import AttemptStream, JournalStream, WrittenStream
 from windlass.hub.routing import path_below_mount
-from windlass.model import Key
+from windlass.model import Key, Run
 
 T = TypeVar("T")
 
@@ -37,8 +36,6 @@ _READER = ThreadPoolExecutor(1, "windlass-bodies")
 """Where larger bodies are parsed. One thread: several would compete with the loop for the interpreter."""
 FOR_ANYBODY = 8 * 1024
 """Bytes of a body of a verb that needs no token."""
-LONGEST_SCOPE = 128
-"""Characters of the scope of a key."""
 MEMBERS = 500_000
 """Maximum number of values in one body, because a large one could have millions."""
 
@@ -93,7 +90,7 @@ class HubRequest(Request):
         """
         name, trusted = self.caller.principal
         if not trusted:
-            return replace(key, scope=fitting(f"by:{name}:{checks.key(key, self.hub.engine.limits).scope}"))
+            return replace(key, scope=checks.key_scope(f"by:{name}:{checks.key(key, self.hub.engine.limits).scope}"))
         if key.scope == SCHEDULED or str(key.scope).startswith(("by:", "http:")):
             raise BadInput(f"The scope {key.scope!r:.80} is windlass's own.", hint="Choose another scope for the key.")
         return key
@@ -106,6 +103,16 @@ class HubRequest(Request):
     def follow(self, queue: str, frames: JournalFrames, last_event_id: str | None) -> JournalStream:
         """A stream of the changes in a queue, from the event with this id on, or from now on."""
         return JournalStream(self.hub.events, self.caller, Feed(frames, (None, queue, None)), last_event_id)
+
+    async def watch(self, run: Run, n: int, frames: AttemptFrames, line: int | None, last_event_id: str | None) -> AttemptStream:
+        """A stream of the n-th attempt of a run, from the event with this id on, else from after a line on."""
+        course = await frames.course(self.engine, run, n)
+        if last_event_id:
+            place = AttemptOffset.read(last_event_id)
+        else:
+            after = line if line is not None else LAST_LINE if course.ended else 0
+            place = AttemptOffset(len(course.events) - 1, after)
+        return AttemptStream(self.hub.events, self.caller, run, n, frames, course, place)
 
     def emit(self, chunks: AsyncIterator[bytes]) -> WrittenStream:
         """A stream of server-sent events that the dialect writes itself."""
@@ -203,11 +210,6 @@ class HubRequest(Request):
     async def _gone(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
-
-
-def fitting(scope: str) -> str:
-    """A scope of a key, short enough to be stored."""
-    return scope if len(scope) <= LONGEST_SCOPE else f"{scope.partition(':')[0]}:{blake2b(scope.encode(), digest_size=32).hexdigest()}"
 
 
 def _unknown() -> bool:

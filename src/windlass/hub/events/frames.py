@@ -22,6 +22,9 @@ RETRY = b"retry: 2000\n\n"
 """Milliseconds after which a client reconnects."""
 SILENCE = b":\n\n"
 
+LAST_LINE = 2**31 - 1
+"""A number above that of every line of an attempt."""
+
 _LARGEST = 2**53
 _encode = msgspec.json.Encoder().encode
 
@@ -90,6 +93,21 @@ class RunOffset(NamedTuple):
     def read(cls, text: str) -> RunOffset:
         rev, _, line = text.partition("-")
         return cls(_number(rev), _number(line))
+
+
+class AttemptOffset(NamedTuple):
+    """An offset in the stream of an attempt: how many of its states were sent, and the number of its last line."""
+
+    states: int
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.states}-{self.line}"
+
+    @classmethod
+    def read(cls, text: str) -> AttemptOffset:
+        states, _, line = text.partition("-")
+        return cls(_number(states), _number(line, LAST_LINE))
 
 
 def _number(text: str, largest: int = _LARGEST) -> int:

@@ -1,22 +1,23 @@
-"""The two streams: the whole journal, and one run."""
+"""The streams: the whole journal, one run, one attempt of a run."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from windlass.api.views import line_cursor, line_place
+from windlass.dialects.base import AttemptFrames, Course
 from windlass.engine.cursors import ahead
 from windlass.engine.runs import Moment
 from windlass.hub.auth import Caller
 from windlass.hub.events import Events, Subscriber, frames
-from windlass.hub.events.frames import Feed, JournalOffset, RunOffset
+from windlass.hub.events.frames import AttemptOffset, Feed, JournalOffset, RunOffset
 from windlass.hub.events.pipes import Pipe
 from windlass.machine import ENDED, LIVE
-from windlass.model import Entry, Run
+from windlass.model import Entry, LogLine, Run
 
 KEEP_ALIVE = 15.0
 PAGE = 500
@@ -114,13 +115,12 @@ class WrittenStream(Stream):
             await pipe.write(chunk)
 
 
-class RunStream(Stream):
-    """One run, to its end."""
+class WatchStream(Stream):
+    """One run, or a part of it, to its end."""
 
-    def __init__(self, events: Events, caller: Caller, run: Run, place: RunOffset) -> None:
+    def __init__(self, events: Events, caller: Caller, run: Run) -> None:
         super().__init__(events, caller)
-        self._run, self._place = run, place
-        self._progress = run.progress if run.state in ENDED else None
+        self._run = run
         self._bell = asyncio.Event()
 
     async def write(self, pipe: Pipe) -> None:
@@ -132,8 +132,7 @@ class RunStream(Stream):
             silent_since = self.events.clock.monotonic()
             while not self._over:
                 self._bell.clear()
-                moment = await self._look()
-                if news := b"".join(self._news(moment)):
+                if news := b"".join(await self._look()):
                     await pipe.write(news)
                 elif self.events.clock.monotonic() - silent_since > KEEP_ALIVE * 1000:
                     await pipe.write(frames.SILENCE)
@@ -145,16 +144,44 @@ class RunStream(Stream):
     @property
     def _over(self) -> bool:
         """Whether its end was sent."""
-        return self._run.state in ENDED and self._place.rev >= self._run.rev
+        raise NotImplementedError
 
-    async def _look(self) -> Moment:
+    async def _look(self) -> Iterable[bytes]:
+        """The events that the client does not have yet."""
+        raise NotImplementedError
+
+    async def _read(self, rev: int, line: tuple[int, int]) -> Moment:
+        """The run as it is now, its changes after a revision and its lines after one."""
         async with self.events.reads:
-            moment = await self.events.engine.moment(self._run, rev=self._place.rev, line=line_place(self._place.line), count=LINES)
+            moment = await self.events.engine.moment(self._run, rev=rev, line=line, count=LINES)
         self._run = moment.run
         return moment
 
+    async def _rest(self) -> None:
+        """Wait until there may be news. Only a held run has lines and progress; the reader notices everything else."""
+        pause = max(LOOK_EVERY, EACH * self.events.watched) if self._run.state in LIVE else LOOK_RARELY
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._bell.wait()
+
+
+class RunStream(WatchStream):
+    """One run, to its end."""
+
+    def __init__(self, events: Events, caller: Caller, run: Run, place: RunOffset) -> None:
+        super().__init__(events, caller, run)
+        self._place = place
+        self._progress = run.progress if run.state in ENDED else None
+
+    @property
+    def _over(self) -> bool:
+        return self._run.state in ENDED and self._place.rev >= self._run.rev
+
+    async def _look(self) -> Iterator[bytes]:
+        return self._news(await self._read(self._place.rev, line_place(self._place.line)))
+
     def _news(self, moment: Moment) -> Iterator[bytes]:
-        """Entries and lines that the client does not have yet, in the order of their time; the end comes last."""
+        """Entries and lines in the order of their time; the end comes last."""
         entries = deque(moment.entries)
         for line in moment.lines:
             while entries and entries[0].at <= line.at and entries[0].state not in ENDED:
@@ -173,9 +200,39 @@ class RunStream(Stream):
         self._place = self._place._replace(rev=entry.rev)
         return frames.status_frame(self._run, entry, self._place)
 
-    async def _rest(self) -> None:
-        """Wait until there may be news. Only a held run has lines and progress; the reader notices everything else."""
-        pause = max(LOOK_EVERY, EACH * self.events.watched) if self._run.state in LIVE else LOOK_RARELY
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._bell.wait()
+
+class AttemptStream(WatchStream):
+    """One attempt of a run, in a dialect's words, to its end."""
+
+    def __init__(self, events: Events, caller: Caller, run: Run, n: int, form: AttemptFrames, course: Course, place: AttemptOffset) -> None:
+        super().__init__(events, caller, run)
+        self._n, self._form, self._course, self._place = n, form, course, place
+
+    @property
+    def _over(self) -> bool:
+        return self._course.ended and self._place.states >= len(self._course.events)
+
+    async def _look(self) -> Iterator[bytes]:
+        moment = await self._read(self._run.rev, (self._n, self._place.line))
+        self._course = await self._form.course(self.events.engine, moment.run, self._n)
+        return self._news(self._course, moment.lines)
+
+    def _news(self, course: Course, lines: Sequence[LogLine]) -> Iterator[bytes]:
+        """States and lines that the client does not have yet; the end comes last."""
+        yield from self._states(len(course.events) - course.ended)
+        for line in lines:
+            if not course.has(line):
+                break
+            self._place = self._place._replace(line=line.n)
+            yield frames.frame(*self._form.line(line), self._place)
+        else:
+            if len(lines) == LINES:
+                return  # there may be more
+        yield from self._states(len(course.events))
+
+    def _states(self, upto: int) -> Iterator[bytes]:
+        """The states before the upto-th."""
+        for index in range(self._place.states, upto):
+            self._place = self._place._replace(states=index + 1)
+            if (event := self._course.events[index]) is not None:
+                yield frames.frame(*event, self._place)

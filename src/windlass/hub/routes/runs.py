@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from windlass.api.answers import CreatedRun, CreatedRuns
 from windlass.api.requests import CreateRun, CreateRuns
 from windlass.api.views import RUN
+from windlass.engine.checks import key_scope
 from windlass.errors import BadInput, WindlassError
-from windlass.hub.requests import HubRequest, fitting
+from windlass.hub.requests import HubRequest
 from windlass.model import Created, Key, NewRun
 
 _canonical = msgspec.json.Encoder(order="sorted").encode
@@ -35,7 +36,7 @@ def request_key(request: HubRequest, name: str | None, body: Any) -> Key | None:
     if name is None:
         return None
     content = blake2b(_canonical(body), digest_size=16).hexdigest()
-    period, scope = request.hub.settings.idempotency, fitting(f"http:{request.caller.principal.name}")
+    period, scope = request.hub.settings.idempotency, key_scope(f"http:{request.caller.principal.name}")
     return Key(name, ttl=period, scope=scope, on_duplicate="compare", content=content)
 
 
