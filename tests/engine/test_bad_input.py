@@ -205,6 +205,7 @@ def test_bad_limits_are_refused(h: Harness) -> None:
     huge = (2**31, 2**63, -(2**31), 1.5, True, "3")
     cases = each_field(("max_attempts", "max_requeues", "priority"), huge, lambda **options: h.create(options=Options(**options)))
     cases |= each((0, -1), lambda value: h.create(options=Options(max_attempts=value)), "max_attempts")
+    cases |= each((1, "yes"), lambda value: h.create(options=Options(attempt_per_claim=value)), "attempt_per_claim")
     cases |= each_field(("max_attempts", "priority"), huge, lambda **edit: h(h.engine.patch(run_id, **edit)))
     needs = ("cores", "memory")
     cases |= each_field(needs, (-1, 2**50, 1.5, True, "1"), lambda **requires: h.define("new", requires=Requires(**requires)))

@@ -96,6 +96,10 @@ class JournalFrames(Protocol):
         """The name and the data of the event for each entry; None for an entry that has none."""
 
 
+LAST_LINE = 2**31 - 1
+"""A number above that of every line of an attempt."""
+
+
 class Course(NamedTuple):
     """The states in which an attempt has been, as events: a name and data each. The last one is the present state.
 

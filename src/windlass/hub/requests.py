@@ -15,13 +15,13 @@ from starlette.requests import ClientDisconnect, Request
 
 from windlass import payload
 from windlass.api.rows import Verb
-from windlass.dialects.base import AttemptFrames, Dialect, JournalFrames
+from windlass.dialects.base import LAST_LINE, AttemptFrames, Dialect, JournalFrames
 from windlass.engine import Engine, checks
 from windlass.engine.fires import SCOPE as SCHEDULED
 from windlass.errors import BadInput, TooLarge, TooSlow
 from windlass.hub.auth import Caller
 from windlass.hub.core import Hub
-from windlass.hub.events.frames import LAST_LINE, AttemptOffset, Feed
+from windlass.hub.events.frames import AttemptOffset, Feed
 from windlass.hub.events.pipes import AT_SHUTDOWN, IS_WHOLE, AtShutdown
 from windlass.hub.events.streams import AttemptStream, JournalStream, WrittenStream
 from windlass.hub.routing import path_below_mount

@@ -10,7 +10,7 @@ import msgspec
 
 from windlass.api.values import to_rfc3339
 from windlass.api.views import ENTRY, LINE
-from windlass.dialects.base import JournalFrames
+from windlass.dialects.base import LAST_LINE, JournalFrames
 from windlass.engine import Engine
 from windlass.engine.checks import FAR_FUTURE
 from windlass.engine.cursors import check_tail
@@ -21,9 +21,6 @@ from windlass.model import Entry, LogLine, Run
 RETRY = b"retry: 2000\n\n"
 """Milliseconds after which a client reconnects."""
 SILENCE = b":\n\n"
-
-LAST_LINE = 2**31 - 1
-"""A number above that of every line of an attempt."""
 
 _LARGEST = 2**53
 _encode = msgspec.json.Encoder().encode

@@ -1,0 +1,42 @@
+"""The pages about dialects: every heading of the document in its order, every line of the contract, and a test for each line they name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+from windlass.dialects import package_of
+from windlass.model import State
+
+SO1 = "ELI5|States|Transitions|Timestamp Invariants|Terminal States|Why Cancellation Has Two Sources|Key Terms|Q&A|Examples"
+PAGES = [("so1", "L", 24, SO1)]
+
+
+def _page(name: str) -> str:
+    return (ROOT / "docs" / "dialects" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def _tested(letter: str) -> set[int]:
+    files = Path(ROOT / "tests" / "dialects").glob("test_*.py")
+    return {int(number) for file in files for number in re.findall(rf"def test_{letter}(\d+)_", file.read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize(("name", "letter", "lines", "headings"), PAGES, ids=[page[0] for page in PAGES])
+def test_a_page_has_every_heading_and_every_line_and_each_has_a_test(name: str, letter: str, lines: int, headings: str) -> None:
+    page = _page(name)
+    section = page.partition("## The document, heading by heading\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^### (.+)$", section, re.M) == [heading.strip() for heading in headings.split("|")]
+    named = {int(number) for number in re.findall(rf"\b{letter}(\d+)\b", section)}
+    assert named == {*range(1, lines + 1)}
+    assert named <= _tested(letter)
+
+
+@pytest.mark.parametrize("name", ["so1"])
+def test_a_page_has_the_word_for_every_state(name: str) -> None:
+    section = _page(name).partition("## States\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \| (\w+) \|$", section, re.M)[1:]
+    words = {State(state): word for states, word in rows for state in states.split(", ")}
+    assert words == package_of(name).WORDS.labels
