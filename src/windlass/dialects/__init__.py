@@ -14,7 +14,7 @@ from windlass.dialects.base import Dialect
 from windlass.errors import BadInput, nearest
 from windlass.model import Run
 
-NAMES: tuple[str, ...] = ()
+NAMES: tuple[str, ...] = ("forge",)
 """Every dialect, by the name of its package. A package has `Settings`, `mount`, `show` and `VARIABLES`."""
 
 

@@ -63,6 +63,9 @@ class RequestCaller(Protocol):
     def may(self, scope: str) -> bool:
         """Whether it has a scope."""
 
+    def check_worker(self, name: str) -> None:
+        """Refuse to act as a worker for which its token is not."""
+
 
 class Credentials(Protocol):
     """A dialect's own way to show who calls. Tokens of windlass work beside it."""

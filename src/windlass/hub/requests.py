@@ -127,6 +127,8 @@ class HubRequest(Request):
                 return None
             raise BadInput("The request has no body.", hint="Send one JSON value; /api/v1/openapi.json describes it.")
         try:
+            if (from_json := getattr(verb.takes, "from_json", None)) is not None:
+                return await self.read(from_json, body)
             if verb.lean:
                 return await self.read(_decoder(verb.takes), body)
             return await self.read(_read, body, verb.takes)
