@@ -27,7 +27,7 @@ def _blocking(verb: Callable[Concatenate[JobQueue, P], Coroutine[Any, Any, T]]) 
 class Forge:
     """The job queue in a store: by its address, or that of an app. Also a context manager, which closes a store that it has opened."""
 
-    def __init__(self, store: str | os.PathLike[str] | App = "./forge-monitor.sqlite", *, queue: str = QUEUE) -> None:
+    def __init__(self, store: str | os.PathLike[str] | App, *, queue: str = QUEUE) -> None:
         self._app = store if isinstance(store, App) else App(store)
         self._owns = not isinstance(store, App)
         self._queue = queue

@@ -17,9 +17,9 @@ from windlass.dialects.base import ANYWHERE, Cors, Dialect, Identity, NoRoute, R
 from windlass.dialects.forge.bodies import FailureToStore, JobToCreate, ResultToStore, TypesToClaim, WorkerName, WorkerToRegister
 from windlass.dialects.forge.fleet import SNAPSHOTS, Fleet, NodeView, Snapshot, metrics_of
 from windlass.dialects.forge.frames import JobEvents
-from windlass.dialects.forge.verbs import CreatedJob, JobQueue, NotAssigned, NotCancellable, ReportedFailure, SubmittedResult
+from windlass.dialects.forge.verbs import CreatedJob, JobQueue, Missing, NotAssigned, NotCancellable, ReportedFailure, SubmittedResult
 from windlass.dialects.forge.words import PAGE, QUEUE, Job
-from windlass.errors import BadInput, LimitReached, NotFound, Pruned, StoreError, Unauthorized, WindlassError
+from windlass.errors import LimitReached, NotFound, Pruned, StoreError, Unauthorized, WindlassError
 
 REQUIRED = "Set secret in [dialects.forge], or the variable FORGE_INGEST_SECRET."
 
@@ -73,7 +73,8 @@ def refuse(request: Request, error: Exception) -> Reply:
 
 
 def _refusal(error: WindlassError) -> Reply:
-    text = next((text for kind, text in _TEXTS if isinstance(error, kind)), str(error).rstrip())
+    usual = error.message if isinstance(error, Missing) else str(error)
+    text = next((text for kind, text in _TEXTS if isinstance(error, kind)), usual)
     status = HTTPStatus.NOT_FOUND if isinstance(error, Pruned) else error.status
     headers = {"Retry-After": "1"} if isinstance(error, StoreError | LimitReached) else {}
     if isinstance(error, Unauthorized):
@@ -84,7 +85,7 @@ def _refusal(error: WindlassError) -> Reply:
 def _worker(request: Request, body: WorkerName) -> str:
     """The worker of a request, for which the caller may speak."""
     if not body.worker_id:
-        raise BadInput("worker_id required", hint="")
+        raise Missing("worker_id required")
     request.caller.check_worker(body.worker_id)
     return body.worker_id
 
@@ -101,8 +102,6 @@ class _Routes:
     # JobQueue
 
     async def create_job(self, request: Request, data: JobToCreate) -> CreatedJob:
-        if not data.type:
-            raise BadInput("type is required", hint="")
         return await self._jobs(request).create_job(
             data.type,
             data.params,

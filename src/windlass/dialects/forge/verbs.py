@@ -39,6 +39,13 @@ LARGEST_LIST = 16 * 1024 * 1024
 """Bytes of the params, results and errors of more than 4 KiB that one list may have together."""
 
 
+class Missing(BadInput):
+    """A member that a request must have is not there."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="Send it with the others.")
+
+
 class NotAssigned(WindlassError):
     """The job is not assigned to this worker."""
 
@@ -93,6 +100,8 @@ class JobQueue:
         solver_checksum: str | None = None,
     ) -> CreatedJob:
         """Create a job. Its type need not be defined anywhere."""
+        if not type:
+            raise Missing("type is required")
         if max_runtime_ms is not None and max_runtime_ms < 1:
             raise BadInput("max_runtime_ms must be at least 1.", hint="Leave it out for five minutes.")
         options = options_of(
