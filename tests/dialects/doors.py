@@ -48,12 +48,13 @@ class Door:
         *,
         raw: bytes | None = None,
         client: tuple[str, int] = LOCAL,
+        **more: Any,
     ) -> Answer:
-        """The answer to a request, with JSON or with raw bytes."""
+        """The answer to a request, with JSON or with raw bytes. Headers may be keywords, such as `idempotency_key`."""
         body = raw if raw is not None else b"" if data is None else json.dumps(data).encode()
         path, _, query = path.partition("?")
         names = {"host": "127.0.0.1:8080", "content-length": str(len(body)), "content-type": "application/json"} | self.headers
-        names |= headers or {}
+        names |= {**(headers or {}), **{name.replace("_", "-"): value for name, value in more.items()}}
         full = self.prefix + path
         scope = {
             "type": "http", "http_version": "1.1", "method": method, "path": unquote(full), "raw_path": quote(full, safe="/%").encode(),
@@ -62,14 +63,14 @@ class Door:
         }  # fmt: skip
         return self._runner.run(_asked(self.app, scope, body))
 
-    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-        return self("GET", path, None, headers)
+    def get(self, path: str, headers: Mapping[str, str] | None = None, **how: Any) -> Answer:
+        return self("GET", path, None, headers, **how)
 
-    def post(self, path: str, data: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
-        return self("POST", path, data, headers)
+    def post(self, path: str, data: Any = None, headers: Mapping[str, str] | None = None, **how: Any) -> Answer:
+        return self("POST", path, data, headers, **how)
 
-    def delete(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-        return self("DELETE", path, None, headers)
+    def delete(self, path: str, headers: Mapping[str, str] | None = None, **how: Any) -> Answer:
+        return self("DELETE", path, None, headers, **how)
 
 
 async def _asked(app: HubApp, scope: dict[str, Any], body: bytes) -> Answer:

@@ -3,93 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from tests.dialects.doors import Answer, Door
+from tests.dialects.forge_door import NOT_CANCELLABLE, NOT_FOUND, SECRET, UNASSIGNED, UNKNOWN, ForgeDoor, run_id
 from tests.harness import Harness
 from windlass.dialects.forge import Settings, mount
 from windlass.dialects.forge.words import LEASE, UNLIMITED
 from windlass.machine import Requeue
 from windlass.model import NewRun, Options
 
-SECRET = "a long random text"
-UNASSIGNED = {"error": "job not assigned to this worker"}
-NOT_FOUND = {"error": "not found"}
-NOT_CANCELLABLE = {"error": "not found or not cancellable"}
-UNKNOWN = "f" * 32
-
-
-class Forge(Door):
-    """The dialect at the root, asked by somebody who has the secret."""
-
-    def __init__(self, h: Harness, **settings: Any) -> None:
-        super().__init__(h, mount(Settings(secret=SECRET, **settings), h.clock), prefix="", root="forge")
-        self.headers = {"authorization": f"Bearer {SECRET}"}
-
-    def create(self, type: str = "prodplan", **members: Any) -> str:
-        answer = self.post("/api/jobs", {"type": type, **members})
-        assert answer.status == 201, answer
-        return str(answer.json["id"])
-
-    def row(self, job: str) -> dict[str, Any]:
-        answer = self.get(f"/api/jobs/{job}")
-        assert answer.status == 200, answer
-        return dict(answer.json)
-
-    def claim(self, worker: str = "w1", **members: Any) -> dict[str, Any]:
-        answer = self.post("/api/jobs/claim", {"worker_id": worker, **members})
-        assert answer.status == 200, answer
-        return dict(answer.json)
-
-    def refused_claim(self, worker: str = "w1", **members: Any) -> bool:
-        return self.post("/api/jobs/claim", {"worker_id": worker, **members}).status == 204
-
-    def beat(self, job: str, worker: str = "w1") -> Answer:
-        return self.post(f"/api/jobs/{job}/heartbeat", {"worker_id": worker})
-
-    def result(self, job: str, result: Any = "42\n", worker: str = "w1", headers: dict[str, str] | None = None, **members: Any) -> Answer:
-        return self.post(f"/api/jobs/{job}/result", {"worker_id": worker, "result": result, **members}, headers)
-
-    def fail(self, job: str, reason: str = "exit code 1: out of memory", worker: str = "w1") -> Answer:
-        return self.post(f"/api/jobs/{job}/fail", {"worker_id": worker, "reason": reason})
-
-    def running(self, worker: str = "w1") -> str:
-        """A job that was claimed and has begun."""
-        job = str(self.claim(worker)["id"])
-        assert self.beat(job, worker).status == 204
-        return job
-
-    def reap(self, after: int = 0) -> None:
-        self.h.sweep(after)
-
-    @contextmanager
-    def unchanged(self, job: str) -> Iterator[None]:
-        before = self.row(job), self.h.get(run_id(job))
-        yield
-        assert (self.row(job), self.h.get(run_id(job))) == before
-
-
-def run_id(job: str) -> str:
-    return f"{job[:8]}-{job[8:12]}-{job[12:16]}-{job[16:20]}-{job[20:]}"
-
-
-@pytest.fixture
-def forge(h: Harness) -> Iterator[Forge]:
-    door = Forge(h)
-    yield door
-    door.close()
-
 
 def hash_of(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def test_F1_a_job_is_created_pending_with_the_defaults(forge: Forge) -> None:
+def test_F1_a_job_is_created_pending_with_the_defaults(forge: ForgeDoor) -> None:
     answer = forge.post("/api/jobs", {"type": "prodplan"})
     assert (answer.status, answer.json) == (201, {"id": answer.json["id"], "status": "pending"})
     job = answer.json["id"]
@@ -104,7 +37,7 @@ def test_F1_a_job_is_created_pending_with_the_defaults(forge: Forge) -> None:
     assert list(forge.row(job)) == list(forge.get("/api/jobs").json[0])
 
 
-def test_F1_a_job_keeps_what_was_sent(forge: Forge) -> None:
+def test_F1_a_job_keeps_what_was_sent(forge: ForgeDoor) -> None:
     sent: dict[str, Any] = {
         "priority": 7,
         "max_attempts": 5,
@@ -123,7 +56,7 @@ def test_F1_a_job_keeps_what_was_sent(forge: Forge) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"type": ""}, {"type": None, "params": {}}, {"params": {"type": "x"}}])
-def test_F1_a_job_without_a_type_is_refused(forge: Forge, body: dict[str, Any]) -> None:
+def test_F1_a_job_without_a_type_is_refused(forge: ForgeDoor, body: dict[str, Any]) -> None:
     answer = forge.post("/api/jobs", body)
     assert answer.status == 400
     assert "error" in answer.json
@@ -132,13 +65,13 @@ def test_F1_a_job_without_a_type_is_refused(forge: Forge, body: dict[str, Any]) 
     assert forge.get("/api/jobs").json == []
 
 
-def test_F1_ids_are_read_in_both_forms(forge: Forge) -> None:
+def test_F1_ids_are_read_in_both_forms(forge: ForgeDoor) -> None:
     job = forge.create()
     for form in (job, run_id(job), job.upper()):
         assert forge.row(form)["id"] == job
 
 
-def test_F2_claim_picks_the_highest_priority_then_the_oldest(forge: Forge) -> None:
+def test_F2_claim_picks_the_highest_priority_then_the_oldest(forge: ForgeDoor) -> None:
     jobs = []
     for priority in (0, 5, 0, 9, 5):
         jobs.append(forge.create(priority=priority))
@@ -147,7 +80,7 @@ def test_F2_claim_picks_the_highest_priority_then_the_oldest(forge: Forge) -> No
     assert forge.refused_claim()
 
 
-def test_F2_claim_gives_only_the_types_that_are_asked_for_also_jobs_with_a_solver(forge: Forge) -> None:
+def test_F2_claim_gives_only_the_types_that_are_asked_for_also_jobs_with_a_solver(forge: ForgeDoor) -> None:
     plan = forge.create("prodplan", solver_url="https://a.example/solver", solver_checksum="a" * 64, priority=9)
     bench = forge.create("benchmark")
     assert forge.claim(types=["benchmark"])["id"] == bench
@@ -155,7 +88,7 @@ def test_F2_claim_gives_only_the_types_that_are_asked_for_also_jobs_with_a_solve
     assert forge.claim(types=[])["id"] == plan
 
 
-def test_F3_every_claim_gets_a_job_of_its_own(forge: Forge) -> None:
+def test_F3_every_claim_gets_a_job_of_its_own(forge: ForgeDoor) -> None:
     jobs = {forge.create() for _ in range(20)}
     claims = [forge.post("/api/jobs/claim", {"worker_id": f"w{n}"}) for n in range(50)]
     rows = [claim.json for claim in claims if claim.status == 200]
@@ -164,7 +97,7 @@ def test_F3_every_claim_gets_a_job_of_its_own(forge: Forge) -> None:
     assert [claim.status for claim in claims[20:]] == [204] * 30
 
 
-def test_F4_a_claim_sets_worker_times_and_attempts(forge: Forge) -> None:
+def test_F4_a_claim_sets_worker_times_and_attempts(forge: ForgeDoor) -> None:
     job = forge.create()
     for n in (1, 2):
         forge.h.clock.advance(10)
@@ -189,7 +122,7 @@ def test_F4_a_claim_sets_worker_times_and_attempts(forge: Forge) -> None:
         )
 
 
-def test_F4_an_attempt_that_was_returned_does_not_count(forge: Forge) -> None:
+def test_F4_an_attempt_that_was_returned_does_not_count(forge: ForgeDoor) -> None:
     job = forge.create()
     forge.claim("w1")
     run = forge.h.get(run_id(job))
@@ -198,14 +131,14 @@ def test_F4_an_attempt_that_was_returned_does_not_count(forge: Forge) -> None:
     assert forge.claim("w2")["attempts"] == 1
 
 
-def test_F4_a_claim_without_a_worker_is_refused(forge: Forge) -> None:
+def test_F4_a_claim_without_a_worker_is_refused(forge: ForgeDoor) -> None:
     forge.create()
     for body in ({}, {"worker_id": ""}):
         answer = forge.post("/api/jobs/claim", body)
         assert (answer.status, answer.json) == (400, {"error": "worker_id required"})
 
 
-def test_F5_the_first_heartbeat_starts_and_every_one_renews(forge: Forge) -> None:
+def test_F5_the_first_heartbeat_starts_and_every_one_renews(forge: ForgeDoor) -> None:
     job = forge.create()
     forge.claim()
     for n in range(3):
@@ -218,7 +151,7 @@ def test_F5_the_first_heartbeat_starts_and_every_one_renews(forge: Forge) -> Non
         forge.reap()
 
 
-CALLS: dict[str, Callable[[Forge, str, str], Answer]] = {
+CALLS: dict[str, Callable[[ForgeDoor, str, str], Answer]] = {
     "heartbeat": lambda forge, job, worker: forge.beat(job, worker),
     "result": lambda forge, job, worker: forge.result(job, worker=worker),
     "fail": lambda forge, job, worker: forge.fail(job, worker=worker),
@@ -226,7 +159,7 @@ CALLS: dict[str, Callable[[Forge, str, str], Answer]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_F6_another_worker_is_refused_and_an_unknown_job_is_not_found(forge: Forge, call: str) -> None:
+def test_F6_another_worker_is_refused_and_an_unknown_job_is_not_found(forge: ForgeDoor, call: str) -> None:
     forge.create()
     job = forge.running("w1")
     with forge.unchanged(job):
@@ -240,7 +173,7 @@ def test_F6_another_worker_is_refused_and_an_unknown_job_is_not_found(forge: For
         assert CALLS[call](forge, pending, "w1").status == 409
 
 
-def test_F7_a_result_completes_the_job(forge: Forge) -> None:
+def test_F7_a_result_completes_the_job(forge: ForgeDoor) -> None:
     forge.create()
     job = forge.running()
     forge.h.clock.advance(5)
@@ -256,14 +189,14 @@ def test_F7_a_result_completes_the_job(forge: Forge) -> None:
     )
 
 
-def test_F7_a_job_that_is_only_assigned_completes_too(forge: Forge) -> None:
+def test_F7_a_job_that_is_only_assigned_completes_too(forge: ForgeDoor) -> None:
     job = forge.create()
     forge.claim()
     assert forge.result(job).status == 200
     assert forge.row(job)["status"] == "completed"
 
 
-def test_F8_the_same_result_again_is_a_duplicate_from_any_worker(forge: Forge) -> None:
+def test_F8_the_same_result_again_is_a_duplicate_from_any_worker(forge: ForgeDoor) -> None:
     forge.create()
     job = forge.running()
     key = {"x-idempotency-key": "result-1"}
@@ -283,7 +216,7 @@ def test_F8_the_same_result_again_is_a_duplicate_from_any_worker(forge: Forge) -
     assert forge.h.moves(run_id(job)) == ["create", "claim", "start", "succeed"]
 
 
-def test_F9_another_result_is_refused_and_equal_bytes_count_as_the_same_hash(forge: Forge) -> None:
+def test_F9_another_result_is_refused_and_equal_bytes_count_as_the_same_hash(forge: ForgeDoor) -> None:
     forge.create()
     job = forge.running()
     forge.result(job, "42", result_hash=hash_of("42"))
@@ -295,7 +228,7 @@ def test_F9_another_result_is_refused_and_equal_bytes_count_as_the_same_hash(for
         assert forge.result(job, "42").json == {"ok": True, "duplicate": True}
 
 
-def test_F10_a_failure_with_attempts_left_is_pending_again_at_once(forge: Forge) -> None:
+def test_F10_a_failure_with_attempts_left_is_pending_again_at_once(forge: ForgeDoor) -> None:
     job = forge.create()
     forge.running("w1")
     answer = forge.fail(job, "exit code 1: out of memory", "w1")
@@ -321,7 +254,7 @@ def test_F10_a_failure_with_attempts_left_is_pending_again_at_once(forge: Forge)
     )
 
 
-def test_F10_a_failure_without_a_reason_and_one_with_an_odd_one_are_failures_too(forge: Forge) -> None:
+def test_F10_a_failure_without_a_reason_and_one_with_an_odd_one_are_failures_too(forge: ForgeDoor) -> None:
     job = forge.create(max_attempts=9)
     for body in (b'{"worker_id": "w1"}', b'{"worker_id": "w1", "reason": "half \\ud83d and \\u0000"}'):
         forge.running("w1")
@@ -329,7 +262,7 @@ def test_F10_a_failure_without_a_reason_and_one_with_an_odd_one_are_failures_too
     assert [fail["reason"] for fail in json.loads(forge.row(job)["fail_history"])] == ["", "half ? and \ufffd"]
 
 
-def test_F11_a_failure_with_none_left_quarantines(forge: Forge) -> None:
+def test_F11_a_failure_with_none_left_quarantines(forge: ForgeDoor) -> None:
     job = forge.create(max_attempts=1)
     forge.running()
     assert forge.fail(job, "boom").json == {"ok": True, "newStatus": "quarantined"}
@@ -344,7 +277,7 @@ def test_F11_a_failure_with_none_left_quarantines(forge: Forge) -> None:
     assert json.loads(row["fail_history"]) == [{"reason": "boom", "worker_id": "w1", "ts": forge.h.clock.now()}]
 
 
-def test_F12_an_attempt_is_counted_once_so_a_limit_of_three_gives_three_tries(forge: Forge) -> None:
+def test_F12_an_attempt_is_counted_once_so_a_limit_of_three_gives_three_tries(forge: ForgeDoor) -> None:
     job = forge.create()
     for n, status in ((1, "pending"), (2, "pending"), (3, "quarantined")):
         assert forge.claim()["attempts"] == n
@@ -353,7 +286,7 @@ def test_F12_an_attempt_is_counted_once_so_a_limit_of_three_gives_three_tries(fo
     assert forge.refused_claim()
 
 
-def test_F13_a_job_without_heartbeat_is_pending_again_and_its_old_worker_is_refused(forge: Forge) -> None:
+def test_F13_a_job_without_heartbeat_is_pending_again_and_its_old_worker_is_refused(forge: ForgeDoor) -> None:
     forge.create()
     job = forge.running("w1")
     forge.reap(after=LEASE - 1)
@@ -368,7 +301,7 @@ def test_F13_a_job_without_heartbeat_is_pending_again_and_its_old_worker_is_refu
             assert call(forge, job, "w1").status == 409
 
 
-def test_F14_a_job_without_heartbeat_and_without_attempts_left_is_quarantined(forge: Forge) -> None:
+def test_F14_a_job_without_heartbeat_and_without_attempts_left_is_quarantined(forge: ForgeDoor) -> None:
     job = forge.create(max_attempts=2)
     forge.running()
     forge.fail(job, "first")
@@ -380,7 +313,7 @@ def test_F14_a_job_without_heartbeat_and_without_attempts_left_is_quarantined(fo
 
 
 @pytest.mark.parametrize("begins", [True, False], ids=["running", "assigned"])
-def test_F15_a_job_over_its_runtime_is_quarantined_though_it_beats_and_has_attempts_left(forge: Forge, begins: bool) -> None:
+def test_F15_a_job_over_its_runtime_is_quarantined_though_it_beats_and_has_attempts_left(forge: ForgeDoor, begins: bool) -> None:
     job = forge.create(max_runtime_ms=50_000)
     forge.claim()
     if begins:
@@ -397,7 +330,7 @@ def test_F15_a_job_over_its_runtime_is_quarantined_though_it_beats_and_has_attem
     assert forge.beat(job).status == 409
 
 
-def test_F16_pending_and_assigned_jobs_are_cancelled_and_no_others(forge: Forge) -> None:
+def test_F16_pending_and_assigned_jobs_are_cancelled_and_no_others(forge: ForgeDoor) -> None:
     pending, assigned = forge.create(), forge.create(priority=1)
     forge.claim("w1")
     for job in (pending, assigned):
@@ -416,21 +349,21 @@ def test_F16_pending_and_assigned_jobs_are_cancelled_and_no_others(forge: Forge)
     assert forge.delete("/api/jobs/17").json == NOT_CANCELLABLE
 
 
-def test_F16_a_cancel_is_audited(forge: Forge) -> None:
+def test_F16_a_cancel_is_audited(forge: ForgeDoor) -> None:
     job = forge.create()
     forge.delete(f"/api/jobs/{job}")
     (entry,) = forge.h(forge.h.engine.audit()).entries
     assert (entry.actor, entry.what, entry.subject) == ("forge", "cancel", f"run {job}")
 
 
-ENDS: dict[str, Callable[[Forge, str], object]] = {
+ENDS: dict[str, Callable[[ForgeDoor, str], object]] = {
     "completed": lambda forge, job: forge.result(job, "first"),
     "quarantined": lambda forge, job: forge.fail(job),
 }
 
 
 @pytest.mark.parametrize("end", ["cancelled", "confirmed", *ENDS])
-def test_F17_a_late_word_on_an_ended_job_is_refused_and_changes_nothing(forge: Forge, end: str) -> None:
+def test_F17_a_late_word_on_an_ended_job_is_refused_and_changes_nothing(forge: ForgeDoor, end: str) -> None:
     job = forge.create(max_attempts=1)
     forge.claim()
     if end in ENDS:
@@ -455,7 +388,7 @@ def test_F17_a_late_word_on_an_ended_job_is_refused_and_changes_nothing(forge: F
 OPEN = {"/api/jobs/events", "/api/fleet/events", "/api/health"}
 
 
-def test_F18_the_secret_is_needed_everywhere_but_for_the_streams(forge: Forge) -> None:
+def test_F18_the_secret_is_needed_everywhere_but_for_the_streams(forge: ForgeDoor) -> None:
     job = forge.create()
     forge.headers = {}
     for wrong in ({}, {"authorization": "Bearer wrong"}, {"authorization": SECRET}, {"authorization": f"Basic {SECRET}"}):
@@ -468,7 +401,7 @@ def test_F18_the_secret_is_needed_everywhere_but_for_the_streams(forge: Forge) -
 
 
 def test_F18_a_setting_opens_the_reads_and_another_closes_the_streams(h: Harness) -> None:
-    forge = Forge(h, open_reads=True, open_events=False)
+    forge = ForgeDoor(h, open_reads=True, open_events=False)
     job = forge.create()
     forge.headers = {}
     for path in ("/api/jobs", f"/api/jobs/{job}", "/api/jobs/counts-by-worker", "/api/fleet"):
@@ -488,7 +421,7 @@ def test_F18_without_a_secret_it_is_open_where_the_hub_is(h: Harness) -> None:
     door.close()
 
 
-def test_F19_the_list_is_filtered_and_in_pages(forge: Forge) -> None:
+def test_F19_the_list_is_filtered_and_in_pages(forge: ForgeDoor) -> None:
     low = [forge.create(priority=1) for _ in range(3)]
     high = [forge.create(priority=2) for _ in range(3)]
     expected = [*reversed(high), *reversed(low)]
@@ -502,20 +435,20 @@ def test_F19_the_list_is_filtered_and_in_pages(forge: Forge) -> None:
     assert forge.get("/api/jobs?status=completed").json == []
 
 
-def test_F19_a_limit_above_two_hundred_is_two_hundred_and_fifty_is_usual(forge: Forge) -> None:
+def test_F19_a_limit_above_two_hundred_is_two_hundred_and_fifty_is_usual(forge: ForgeDoor) -> None:
     forge.h(forge.h.engine.create([NewRun("prodplan", n, Options(queue="forge")) for n in range(201)], undefined="wait"))
     assert len(forge.get("/api/jobs?limit=1000000").json) == 200
     assert len(forge.get("/api/jobs").json) == 50
 
 
 @pytest.mark.parametrize("query", ["limit=-1", "limit=x", "offset=-1", "limit=1.5", "status=lost", "status=PENDING", "limit=", "limit=NaN"])
-def test_F19_a_list_that_cannot_be_is_refused(forge: Forge, query: str) -> None:
+def test_F19_a_list_that_cannot_be_is_refused(forge: ForgeDoor, query: str) -> None:
     answer = forge.get(f"/api/jobs?{query}")
     assert answer.status == 400
     assert set(answer.json) == {"error"}
 
 
-def test_F19_a_list_has_large_rows_whole_but_not_too_many(forge: Forge) -> None:
+def test_F19_a_list_has_large_rows_whole_but_not_too_many(forge: ForgeDoor) -> None:
     for _ in range(18):
         forge.create(params="x" * 10_000)
         forge.result(forge.running(), "y" * 1_000_000)
@@ -526,7 +459,7 @@ def test_F19_a_list_has_large_rows_whole_but_not_too_many(forge: Forge) -> None:
     assert "smaller limit" in answer.json["error"]
 
 
-def test_F20_a_worker_registers_twice_and_is_one_row(forge: Forge) -> None:
+def test_F20_a_worker_registers_twice_and_is_one_row(forge: ForgeDoor) -> None:
     worker = {"worker_id": "w1", "name": "Worker 01", "cores": 8, "ram_gb": 1.5, "tags": ["gpu"]}
     for body in (worker, {"worker_id": "w1", "cores": 4}):
         answer = forge.post("/api/workers/register", body)
@@ -538,7 +471,7 @@ def test_F20_a_worker_registers_twice_and_is_one_row(forge: Forge) -> None:
     assert forge.post("/api/workers/register", {"cores": 1}).json == {"error": "worker_id required"}
 
 
-def test_F20_a_claim_is_a_sign_of_life(forge: Forge) -> None:
+def test_F20_a_claim_is_a_sign_of_life(forge: ForgeDoor) -> None:
     forge.post("/api/workers/register", {"worker_id": "w1"})
     forge.h.clock.advance(50_000)
     forge.refused_claim("w1")
@@ -546,7 +479,7 @@ def test_F20_a_claim_is_a_sign_of_life(forge: Forge) -> None:
     assert [record.alive for record in forge.h(forge.h.engine.workers())] == [True]
 
 
-def test_F28_counts_by_worker_are_of_assigned_and_running_jobs(forge: Forge) -> None:
+def test_F28_counts_by_worker_are_of_assigned_and_running_jobs(forge: ForgeDoor) -> None:
     for _ in range(5):
         forge.create()
     forge.claim("w1")
@@ -559,7 +492,7 @@ def test_F28_counts_by_worker_are_of_assigned_and_running_jobs(forge: Forge) -> 
 
 
 @pytest.mark.parametrize("result", ["42\n", "", '"quoted"', "{}", "Zoë 🙂 \t\r\n", '{"a": 1.0}', "null"])
-def test_F29_a_result_comes_back_byte_for_byte(forge: Forge, result: str) -> None:
+def test_F29_a_result_comes_back_byte_for_byte(forge: ForgeDoor, result: str) -> None:
     forge.create()
     job = forge.running()
     forge.result(job, result)
@@ -567,14 +500,14 @@ def test_F29_a_result_comes_back_byte_for_byte(forge: Forge, result: str) -> Non
 
 
 @pytest.mark.parametrize("result", [{"a": [1, 2.5, None]}, [1, 2], 7, 1.0, True, None])
-def test_F29_a_result_that_is_no_text_is_stored_as_its_json_text(forge: Forge, result: Any) -> None:
+def test_F29_a_result_that_is_no_text_is_stored_as_its_json_text(forge: ForgeDoor, result: Any) -> None:
     forge.create()
     job = forge.running()
     forge.result(job, result)
     assert forge.row(job)["result"] == json.dumps(result, separators=(",", ":"))
 
 
-def test_F29_params_result_and_history_are_texts(forge: Forge) -> None:
+def test_F29_params_result_and_history_are_texts(forge: ForgeDoor) -> None:
     job = forge.create(params={"horizon": 7, "rate": 1.0, "list": [1, 2]}, max_attempts=9)
     forge.running()
     forge.fail(job)
@@ -585,7 +518,7 @@ def test_F29_params_result_and_history_are_texts(forge: Forge) -> None:
     assert '", ' not in row["fail_history"]
 
 
-def test_F30_a_quarantined_job_is_never_handed_out_again(forge: Forge) -> None:
+def test_F30_a_quarantined_job_is_never_handed_out_again(forge: ForgeDoor) -> None:
     job = forge.create(max_attempts=1)
     forge.running()
     forge.fail(job)
@@ -596,7 +529,7 @@ def test_F30_a_quarantined_job_is_never_handed_out_again(forge: Forge) -> None:
     assert forge.row(job)["status"] == "quarantined"
 
 
-def test_F31_jobs_of_other_queues_are_neither_claimed_nor_listed_nor_changed_but_read(forge: Forge) -> None:
+def test_F31_jobs_of_other_queues_are_neither_claimed_nor_listed_nor_changed_but_read(forge: ForgeDoor) -> None:
     other = forge.h.create("mail", {"to": "ann"})
     assert forge.refused_claim()
     assert forge.refused_claim(types=["mail"])
@@ -612,7 +545,7 @@ def test_F31_jobs_of_other_queues_are_neither_claimed_nor_listed_nor_changed_but
     assert forge.get("/api/jobs/counts-by-worker").json == {}
 
 
-def test_F31_a_job_of_the_protocol_is_a_run_of_its_queue(forge: Forge) -> None:
+def test_F31_a_job_of_the_protocol_is_a_run_of_its_queue(forge: ForgeDoor) -> None:
     job = forge.create(params={"n": 1}, priority=3)
     assert forge.h.claim(queues=("default",)) == []
     run = forge.h.get(run_id(job))
@@ -620,13 +553,13 @@ def test_F31_a_job_of_the_protocol_is_a_run_of_its_queue(forge: Forge) -> None:
 
 
 def test_F31_the_queue_is_a_setting(h: Harness) -> None:
-    forge = Forge(h, queue="solvers")
+    forge = ForgeDoor(h, queue="solvers")
     assert h.get(run_id(forge.create())).queue == "solvers"
     forge.claim()
     forge.close()
 
 
-def test_F32_an_agent_that_was_restarted_claims_at_once(forge: Forge) -> None:
+def test_F32_an_agent_that_was_restarted_claims_at_once(forge: ForgeDoor) -> None:
     old, new = forge.create(), forge.create()
     assert forge.claim("w1")["id"] == old
     assert forge.claim("w1")["id"] == new
@@ -648,7 +581,7 @@ def test_F32_an_agent_that_was_restarted_claims_at_once(forge: Forge) -> None:
     ],
     ids=["large", "surrogate", "NUL", "NaN", "integer", "deep"],
 )
-def test_F33_a_result_that_cannot_be_stored_is_refused_and_fails_the_attempt(forge: Forge, raw: bytes, status: int) -> None:
+def test_F33_a_result_that_cannot_be_stored_is_refused_and_fails_the_attempt(forge: ForgeDoor, raw: bytes, status: int) -> None:
     job = forge.create(max_attempts=2)
     for n, after in ((1, "pending"), (2, "quarantined")):
         forge.running()
@@ -662,7 +595,7 @@ def test_F33_a_result_that_cannot_be_stored_is_refused_and_fails_the_attempt(for
         assert forge("POST", f"/api/jobs/{job}/result", raw=raw).status == 409
 
 
-def test_F33_a_bad_result_of_another_worker_or_of_a_completed_job_changes_nothing(forge: Forge) -> None:
+def test_F33_a_bad_result_of_another_worker_or_of_a_completed_job_changes_nothing(forge: ForgeDoor) -> None:
     forge.create()
     job = forge.running("w1")
     with forge.unchanged(job):
