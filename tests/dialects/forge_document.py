@@ -51,6 +51,10 @@ OVERLONG = """
 UPDATE jobs SET status = 'quarantined', fail_reason = 'max_runtime_exceeded'
 WHERE status IN ('assigned', 'running') AND claimed_at IS NOT NULL AND (? - claimed_at) > max_runtime_ms
 """
+LOST = """
+UPDATE jobs SET status = 'quarantined', fail_reason = 'heartbeat_timeout'
+WHERE status IN ('assigned', 'running') AND heartbeat_at < ? AND attempts >= max_attempts
+"""
 MEMBERS = ("priority", "max_attempts", "max_runtime_ms", "solver_url", "solver_checksum")
 
 
@@ -86,11 +90,11 @@ class Document:
         self._set(job, status="running", heartbeat_at=now)
         return 204
 
-    def result(self, job: str, now: int, worker: str, result: Any, result_hash: str | None, key: str | None) -> int:
+    def result(self, job: str, now: int, worker: str, result: Any, result_hash: str | None) -> int:
         if (row := self.row(job)) is None:
             return 404
         if row["status"] == "completed":
-            return 200 if (key or result_hash) is not None and (key or result_hash) == row["result_hash"] else 409
+            return 200 if result_hash is not None and result_hash == row["result_hash"] else 409
         if row["worker_id"] != worker or row["status"] not in ("assigned", "running"):
             return 409
         text = result if isinstance(result, str) else json.dumps(result, separators=(",", ":"))
@@ -118,7 +122,15 @@ class Document:
     def reap(self, now: int) -> None:
         self.db.execute(RECLAIM, (now - 60_000,))
         self.db.execute(QUARANTINE)
+        self.end_overlong(now)
+
+    def end_overlong(self, now: int) -> None:
+        """The last statement of the reaper alone."""
         self.db.execute(OVERLONG, (now,))
+
+    def quarantine_lost(self, before: int) -> None:
+        """What the list of transitions says of jobs without attempts left, and no statement does."""
+        self.db.execute(LOST, (before,))
 
     def row(self, job: str) -> dict[str, Any] | None:
         row = self.db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
