@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,8 @@ import pytest
 from tests.dialects.doors import Answer, Door
 from tests.dialects.forge_door import NOT_CANCELLABLE, NOT_FOUND, SECRET, UNASSIGNED, UNKNOWN, ForgeDoor, run_id
 from tests.harness import Harness
-from windlass.dialects.forge import Settings, mount
+from tests.places import beside
+from windlass.dialects.forge import Forge, Settings, mount
 from windlass.dialects.forge.words import LEASE, UNLIMITED
 from windlass.machine import Requeue
 from windlass.model import NewRun, Options
@@ -603,3 +607,38 @@ def test_F33_a_bad_result_of_another_worker_or_of_a_completed_job_changes_nothin
     forge.result(job)
     with forge.unchanged(job):
         assert forge("POST", f"/api/jobs/{job}/result", raw=b'{"worker_id": "w1", "result": "\\u0000"}').status == 400
+
+
+OTHER_WRITER = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+print(*db.execute("pragma journal_mode").fetchone())
+print(*(name for (name,) in db.execute("select name from sqlite_master where type = 'index'")))
+db.execute("begin immediate")
+print("writing", flush=True)
+sys.stdin.readline()
+db.execute("rollback")
+"""
+
+
+def test_F27_the_store_has_a_log_writers_that_wait_and_indexes_for_claims(tmp_path: Path) -> None:
+    """Its own tables, not those of the document: what these are for holds."""
+    path = str(tmp_path / "jobs.db")
+    with Forge(path) as queue:
+        queue.create_job("prodplan")
+        command = [sys.executable, "-c", OTHER_WRITER, path]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdin is not None
+            assert other.stdout is not None
+            mode, indexes, _ = (other.stdout.readline() for _ in range(3))
+            assert mode == "wal\n"
+            assert {"job_runs_ready", "job_runs_queue"} <= set(indexes.split())
+            assert len(queue.list_jobs()) == 1
+            with beside(lambda: _create(queue)):
+                other.stdin.write("end\n")
+                other.stdin.flush()
+        assert len(queue.list_jobs()) == 2
+
+
+def _create(queue: Forge) -> None:
+    queue.create_job("prodplan")
