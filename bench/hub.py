@@ -37,15 +37,22 @@ class Line:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
-    async def post(self, path: str, body: Any) -> bytes:
+    async def post(self, path: str, body: Any, *, status: int = 200, token: str | None = None) -> bytes:
+        """The body of the answer, which must have this status."""
+        return await self._ask("POST", path, msgspec.json.encode(body), status, token)
+
+    async def get(self, path: str, *, token: str | None = None) -> bytes:
         """The body of the answer, which must be 200."""
-        content = msgspec.json.encode(body)
-        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-        self._writer.write(head.encode() + content)
+        return await self._ask("GET", path, b"", 200, token)
+
+    async def _ask(self, method: str, path: str, content: bytes, status: int, token: str | None) -> bytes:
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+        shown = "" if token is None else f"Authorization: Bearer {token}\r\n"
+        self._writer.write(f"{head}{shown}\r\n".encode() + content)
         answer = await self._reader.readuntil(b"\r\n\r\n")
         length = int(answer.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
         content = await self._reader.readexactly(length)
-        if b" 200 " not in answer[:15]:
+        if f" {status} ".encode() not in answer[:15]:
             raise RuntimeError(f"{path}: {answer!r} {content!r}")
         return content
 
@@ -109,9 +116,9 @@ def fill(path: Path, runs: int) -> None:
 
 
 @contextmanager
-def served(*words: str) -> Iterator[int]:
+def served(*words: str, module: str = "bench.hub") -> Iterator[int]:
     """A server in a process of its own; the port it listens on."""
-    command = [sys.executable, "-m", "bench.hub", *words]
+    command = [sys.executable, "-m", module, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent) as process:
         try:
             assert process.stdout is not None
@@ -141,7 +148,8 @@ def measure(figures: Figures, *, quick: bool) -> None:
 # The servers
 
 
-def _serve(app: Any) -> None:
+def serve_app(app: Any) -> None:
+    """Serve on any port, which is printed."""
     from windlass.hub.serving import listening, serve
 
     sock = listening("127.0.0.1", 0)
@@ -163,12 +171,12 @@ def main() -> None:
         async def back(request: Request) -> JSONResponse:
             return JSONResponse(await request.json())
 
-        _serve(Starlette(routes=[Route("/echo", back, methods=["POST"])]))
+        serve_app(Starlette(routes=[Route("/echo", back, methods=["POST"])]))
     else:
         from windlass.config.opening import open_store
 
         clock = SystemClock()
-        _serve(HubApp(Hub(Engine(open_store(sys.argv[2], clock, blocking=False), clock), clock, HubSettings(open=True))))
+        serve_app(HubApp(Hub(Engine(open_store(sys.argv[2], clock, blocking=False), clock), clock, HubSettings(open=True))))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench import engine, hub, limits, moves, remote, retention, schedules, sse, worker
+from bench import dialects, engine, hub, limits, moves, remote, retention, schedules, sse, worker
 from bench.figures import RESULTS, Figures, machine, say
 
 PARTS: dict[str, Callable[..., None]] = {
+    "dialects": dialects.measure,
     "engine": engine.measure,
     "hub": hub.measure,
     "limits": limits.measure,
