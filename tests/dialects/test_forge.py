@@ -305,6 +305,18 @@ def test_F13_a_job_without_heartbeat_is_pending_again_and_its_old_worker_is_refu
             assert call(forge, job, "w1").status == 409
 
 
+@pytest.mark.parametrize(("report", "status"), [("fail", "pending"), ("result", "completed")])
+def test_F13_a_job_that_was_lost_and_claimed_again_at_another_hub_is_reported_at_either(forge: ForgeDoor, report: str, status: str) -> None:
+    other = ForgeDoor(forge.h)
+    forge.create()
+    job = forge.running("w1")
+    forge.reap(after=LEASE)
+    assert other.claim("w1")["id"] == job
+    assert CALLS[report](forge, job, "w1").status == 200
+    assert forge.row(job)["status"] == status
+    other.close()
+
+
 def test_F14_a_job_without_heartbeat_and_without_attempts_left_is_quarantined(forge: ForgeDoor) -> None:
     job = forge.create(max_attempts=2)
     forge.running()

@@ -131,6 +131,12 @@ def test_a_snapshot_that_cannot_be_kept_is_refused(forge: ForgeDoor, data: Any) 
     assert forge.get("/api/fleet").json == []
 
 
+def test_the_name_of_a_node_is_short(forge: ForgeDoor) -> None:
+    assert forge.post(f"/api/ingest/{'n' * 129}", {}).status == 400
+    assert forge.post("/api/ingest/n1", {}, {"x-node-name": "n" * 129}).status == 400
+    assert forge.get("/api/fleet").json == []
+
+
 def test_errors_of_the_hub_itself_tell_nothing_of_it(forge: ForgeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
     job = forge.create()
     with monkeypatch.context() as patch:

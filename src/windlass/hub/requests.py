@@ -21,6 +21,7 @@ from windlass.engine import Engine, checks
 from windlass.engine.fires import SCOPE as SCHEDULED
 from windlass.errors import BadInput, TooLarge, TooSlow
 from windlass.hub.auth import Caller
+from windlass.hub.batching import Batcher
 from windlass.hub.core import Hub
 from windlass.hub.events.frames import Feed
 from windlass.hub.events.pipes import AT_SHUTDOWN, IS_WHOLE, AtShutdown
@@ -76,6 +77,11 @@ class HubRequest(Request):
     def audited(self, words: Mapping[str, Any]) -> Engine:
         """The engine for one action of this caller, audited as the row describes it."""
         return self.act(*self.verb.action(words))
+
+    @property
+    def work(self) -> Batcher:
+        """The claims and reports of all requests."""
+        return self.hub.joining
 
     def act(self, what: str, subject: str) -> Engine:
         """The engine for one action of this caller, which is audited."""

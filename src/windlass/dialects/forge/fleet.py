@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from windlass.clock import Clock
+from windlass.engine import checks
 from windlass.errors import LimitReached, NotFound, TooLarge
 
 NODES, SNAPSHOTS, SHOWN = 1_000, 360, 60
@@ -94,6 +95,8 @@ class Fleet:
 
     def add(self, node_id: str, name: str | None, snapshots: Sequence[Snapshot]) -> bool:
         """Keep snapshots of a node. Returns whether its metrics are due to be stored."""
+        for text in (node_id, name or node_id):
+            checks.name(text, "The name of a node")
         texts = [_text(snapshot) for snapshot in snapshots[-SNAPSHOTS:]]
         node = self._nodes.get(node_id) or self._new(node_id)
         node.name, node.last_seen, node.ticks = name or node.name, self.clock.now(), self.clock.monotonic()

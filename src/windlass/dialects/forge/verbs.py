@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from windlass import payload
+from windlass.answers import Outcome
+from windlass.dialects.base import Work
+from windlass.dialects.forge.leases import Lease, Leases, lease_of
 from windlass.dialects.forge.words import (
     LARGEST_PAGE,
     LEASE,
@@ -26,7 +31,7 @@ from windlass.dialects.forge.words import (
     shown_id,
     status_of,
 )
-from windlass.engine import Engine
+from windlass.engine import ClaimRequest, Engine
 from windlass.errors import BadInput, Cancelled, LeaseLost, NotFound, StoreBusy, TooLarge, WindlassError, WrongState
 from windlass.machine import Fail, Succeed
 from windlass.model import SOLVER, Attempt, Failure, Listed, NewRun, Receipt, Run, Solver, State, WorkerInfo
@@ -82,11 +87,28 @@ class ReportedFailure(Struct, frozen=True, rename={"new_status": "newStatus"}):
     ok: bool = True
 
 
+class _Alone:
+    """The claims and reports of one caller."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def claim(self, request: ClaimRequest) -> list[Run]:
+        (answer,) = await self._engine.claim_many([request])
+        if isinstance(answer, WindlassError):
+            raise answer
+        return answer
+
+    async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
+        return await self._engine.report_many(outcomes)
+
+
 class JobQueue:
     """The verbs over one queue of an engine."""
 
-    def __init__(self, engine: Engine, queue: str = QUEUE) -> None:
-        self.engine, self.queue = engine, queue
+    def __init__(self, engine: Engine, queue: str = QUEUE, work: Work | None = None, leases: Leases | None = None) -> None:
+        self.engine, self.queue, self._work = engine, queue, work or _Alone(engine)
+        self._leases = Leases() if leases is None else leases
 
     async def create_job(
         self,
@@ -157,8 +179,10 @@ class JobQueue:
 
     async def claim_job(self, worker_id: str, types: Sequence[str] | None = None) -> Job | None:
         """Assign the next job of these types to a worker; without types, of any."""
-        runs = await self.engine.claim(self._worker(worker_id, types), lease=LEASE)
+        runs = await self._work.claim(self.engine.asking(self._worker(worker_id, types), lease=LEASE))
         await self.engine.seen(worker_id)
+        for run in runs:
+            self._leases.add(run)
         return job_of(runs[0], await self._attempts(runs)) if runs else None
 
     async def heartbeat_job(self, job_id: str, worker_id: str) -> None:
@@ -182,21 +206,18 @@ class JobQueue:
 
         A result that cannot be stored is refused, and the attempt fails with that reason.
         """
-        run = await self._own(job_id)
-        if run.state is not State.SUCCEEDED and not _has(run, worker_id):
-            raise NotAssigned(job_id, worker_id)
         try:
             output = payload.encode(result, limit=self.engine.limits.output, what="The result")
-            report = Succeed(token=run.token, output=output, output_hash=result_hash or None, key=idempotency_key or None)
-            return SubmittedResult((await self._report(run, report, worker_id)).repeated)
+            report = Succeed(output=output, output_hash=result_hash or None, key=idempotency_key or None)
+            return SubmittedResult((await self._report(job_id, worker_id, report)).repeated)
         except BadInput as error:
-            await self._fail_instead(run, worker_id, error)
+            await self._fail_instead(job_id, worker_id, error)
             raise
 
     async def fail_job(self, job_id: str, worker_id: str, reason: str) -> ReportedFailure:
         """Report a failure: the job is pending again, or quarantined after its last attempt."""
-        run = await self._assigned(job_id, worker_id)
-        return ReportedFailure(status_of((await self._fail(run, reason, worker_id)).state))
+        report = Fail(error=Failure("failed", reason))
+        return ReportedFailure(status_of((await self._report(job_id, worker_id, report)).state))
 
     async def reap_stale_jobs(self) -> int:
         """Reclaim jobs whose worker has sent no heartbeat for a minute, and end those that ran for too long; returns how many."""
@@ -233,19 +254,30 @@ class JobQueue:
         all_tags = tuple(dict.fromkeys((*tags, SOLVER)))
         return WorkerInfo(worker_id, (self.queue,), tuple(types) if types else None, all_tags, cores, memory, slots=2)
 
-    async def _report(self, run: Run, report: Succeed | Fail, worker_id: str) -> Receipt:
-        try:
-            return await self.engine.report(run.id, report, seq=run.seq)
-        except (LeaseLost, Cancelled):
-            raise NotAssigned(shown_id(run.id), worker_id) from None
+    async def _report(self, job_id: str, worker_id: str, report: Succeed | Fail) -> Receipt:
+        """Report under the lease that was handed out here; if that is not known, or over, under the one that the store has."""
+        if (lease := self._leases.pop(run_id_of(job_id), worker_id)) is not None:
+            with suppress(NotAssigned, WrongState):
+                return await self._report_under(lease, report)
+        run = await self._own(job_id)
+        known = run.state is State.SUCCEEDED and isinstance(report, Succeed)  # the engine compares the results
+        if not known and not _has(run, worker_id):
+            raise NotAssigned(job_id, worker_id)
+        return await self._report_under(lease_of(run), report)
 
-    async def _fail(self, run: Run, reason: str, worker_id: str) -> Receipt:
-        return await self._report(run, Fail(token=run.token, error=Failure("failed", reason)), worker_id)
+    async def _report_under(self, lease: Lease, report: Succeed | Fail) -> Receipt:
+        (answer,) = await self._work.report_many([Outcome(lease.run, replace(report, token=lease.token), lease.seq)])
+        if isinstance(answer, LeaseLost | Cancelled):
+            raise NotAssigned(shown_id(lease.run), lease.worker)
+        if isinstance(answer, WindlassError):
+            raise answer
+        return answer
 
-    async def _fail_instead(self, run: Run, worker_id: str, error: WindlassError) -> None:
+    async def _fail_instead(self, job_id: str, worker_id: str, error: WindlassError) -> None:
         """End an attempt whose result cannot be stored: agents ignore the answer, and would never send another."""
-        if run.state in HELD:
-            await self._fail(run, error.message, worker_id)
+        run = await self._own(job_id)
+        if run.state is not State.SUCCEEDED:
+            await self._report(job_id, worker_id, Fail(error=Failure("failed", error.message)))
 
     # Rows
 
