@@ -18,7 +18,7 @@ class Lease(NamedTuple):
     worker: str
 
 
-class Leases:
+class KnownLeases:
     """The latest leases, by their runs."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from windlass.dialects.base import ANYWHERE, Cors, Dialect, Identity, NoRoute, R
 from windlass.dialects.forge.bodies import FailureToStore, JobToCreate, ResultToStore, TypesToClaim, WorkerName, WorkerToRegister
 from windlass.dialects.forge.fleet import SNAPSHOTS, Fleet, NodeView, Snapshot, metrics_of
 from windlass.dialects.forge.frames import JobEvents
-from windlass.dialects.forge.leases import Leases
+from windlass.dialects.forge.leases import KnownLeases
 from windlass.dialects.forge.verbs import CreatedJob, JobQueue, Missing, NotAssigned, NotCancellable, ReportedFailure, SubmittedResult
 from windlass.dialects.forge.words import PAGE, QUEUE, Job
 from windlass.errors import LimitReached, NotFound, Pruned, StoreError, Unauthorized, WindlassError
@@ -95,7 +95,7 @@ class _Routes:
     """The handlers of one mounted dialect."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self._queue, self._fleet, self._events, self._leases = settings.queue, Fleet(clock), JobEvents(), Leases()
+        self._queue, self._fleet, self._events, self._leases = settings.queue, Fleet(clock), JobEvents(), KnownLeases()
 
     def _jobs(self, request: Request) -> JobQueue:
         return JobQueue(request.engine, self._queue, request.work, self._leases)

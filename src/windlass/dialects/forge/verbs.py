@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from windlass import payload
 from windlass.answers import Outcome
 from windlass.dialects.base import Work
-from windlass.dialects.forge.leases import Lease, Leases, lease_of
+from windlass.dialects.forge.leases import KnownLeases, Lease, lease_of
 from windlass.dialects.forge.words import (
     LARGEST_PAGE,
     LEASE,
@@ -106,9 +106,9 @@ class _Alone:
 class JobQueue:
     """The verbs over one queue of an engine."""
 
-    def __init__(self, engine: Engine, queue: str = QUEUE, work: Work | None = None, leases: Leases | None = None) -> None:
+    def __init__(self, engine: Engine, queue: str = QUEUE, work: Work | None = None, leases: KnownLeases | None = None) -> None:
         self.engine, self.queue, self._work = engine, queue, work or _Alone(engine)
-        self._leases = Leases() if leases is None else leases
+        self._leases = KnownLeases() if leases is None else leases
 
     async def create_job(
         self,
