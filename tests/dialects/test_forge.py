@@ -369,7 +369,7 @@ def test_F16_a_cancel_is_audited(forge: ForgeDoor) -> None:
     job = forge.create()
     forge.delete(f"/api/jobs/{job}")
     (entry,) = forge.h(forge.h.engine.audit()).entries
-    assert (entry.actor, entry.what, entry.subject) == ("forge", "cancel", f"run {job}")
+    assert (entry.actor, entry.what, entry.subject) == ("forge", "cancel", f"run {run_id(job)}")
 
 
 ENDS: dict[str, Callable[[ForgeDoor, str], object]] = {

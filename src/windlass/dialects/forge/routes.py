@@ -19,7 +19,7 @@ from windlass.dialects.forge.fleet import SNAPSHOTS, Fleet, NodeView, Snapshot, 
 from windlass.dialects.forge.frames import JobEvents
 from windlass.dialects.forge.leases import KnownLeases
 from windlass.dialects.forge.verbs import CreatedJob, JobQueue, Missing, NotAssigned, NotCancellable, ReportedFailure, SubmittedResult
-from windlass.dialects.forge.words import PAGE, QUEUE, Job
+from windlass.dialects.forge.words import PAGE, QUEUE, Job, run_id_of
 from windlass.errors import LimitReached, NotFound, Pruned, StoreError, Unauthorized, WindlassError
 
 REQUIRED = "Set secret in [dialects.forge], or the variable FORGE_INGEST_SECRET."
@@ -100,7 +100,7 @@ class _Routes:
     def _jobs(self, request: Request) -> JobQueue:
         return JobQueue(request.engine, self._queue, request.work, self._leases)
 
-    # JobQueue
+    # Jobs
 
     async def create_job(self, request: Request, data: JobToCreate) -> CreatedJob:
         return await self._jobs(request).create_job(
@@ -120,7 +120,7 @@ class _Routes:
         return await self._jobs(request).get_job(id)
 
     async def cancel_job(self, request: Request, id: str) -> None:
-        await JobQueue(request.act("cancel", f"run {id:.80}"), self._queue).cancel_job(id)
+        await JobQueue(request.act("cancel", f"run {run_id_of(id) or id[:80]}"), self._queue).cancel_job(id)
 
     async def follow_jobs(self, request: Request, last_event_id: str | None) -> Any:
         return request.follow(self._queue, self._events, last_event_id)

@@ -144,7 +144,7 @@ class JobQueue:
         return job_of(run, await self._attempts([run]))
 
     async def list_jobs(self, status: str | None = None, limit: int = PAGE, offset: int = 0) -> list[Job]:
-        """JobQueue with a status, those of the highest priority first, then the newest; at most 200, among the newest 10,000."""
+        """Jobs with a status, those of the highest priority first, then the newest; at most 200, among the newest 10,000 in each state."""
         states = None if status is None else _states(status)
         if limit == 0:
             return []
@@ -179,8 +179,9 @@ class JobQueue:
 
     async def claim_job(self, worker_id: str, types: Sequence[str] | None = None) -> Job | None:
         """Assign the next job of these types to a worker; without types, of any."""
-        runs = await self._work.claim(self.engine.asking(self._worker(worker_id, types), lease=LEASE))
-        await self.engine.seen(worker_id)
+        request = self.engine.asking(self._worker(worker_id, types), lease=LEASE)
+        await self.engine.seen(worker_id)  # before the claim: an error after it would leave a job to its lease
+        runs = await self._work.claim(request)
         for run in runs:
             self._leases.add(run)
         return job_of(runs[0], await self._attempts(runs)) if runs else None
@@ -240,7 +241,7 @@ class JobQueue:
         """A run of the own queue: nothing else can be changed by this protocol, which has no token."""
         run = await self._find(job_id)
         if run.queue != self.queue:
-            raise NotFound(f"There is no job {job_id} in the queue {self.queue}.", hint="JobQueue of other queues can only be read.")
+            raise NotFound(f"There is no job {job_id} in the queue {self.queue}.", hint="Jobs of other queues can only be read.")
         return run
 
     async def _assigned(self, job_id: str, worker_id: str) -> Run:
