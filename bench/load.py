@@ -22,7 +22,7 @@ Execute = Callable[[str], object]
 _QUEUED = """
 insert into job_runs (id, rev, state, job, queue, lane, priority_key, position, payload, due_at, created_at, max_attempts)
 with recursive n(i) as (select {first} union all select i + 1 from n where i < {last})
-select '019a0000-0000-7000-8000-' || substr(cast(1000000000000 + i as text), 2), 1, 'queued', '{job}', 'default', {lane}, 0,
+select '019a0000-0000-7000-8000-' || substr(cast(1000000000000 + i as text), 2), 1, 'queued', '{job}', '{queue}', {lane}, 0,
   {at} * {step} + i, '{payload}', {at}, {at}, 3
 from n"""
 _CLAIMED = """
@@ -53,12 +53,13 @@ def postgres_loader(url: str) -> Iterator[Execute]:
         yield lambda statement: connection.execute(statement.encode())
 
 
-def queued(execute: Execute, count: int, *, job: str, lane: int, at: int, first: int = 1) -> None:
+def queued(execute: Execute, count: int, *, job: str, lane: int, at: int, first: int = 1, queue: str = "default") -> None:
     """Runs `first` and on, queued in one lane; in a store without others, these are their keys too."""
     with doing(f"insert {count:,} queued runs") if count > SLICE else nullcontext():
         for start in range(first, first + count, SLICE):
             last = min(start + SLICE, first + count) - 1
-            execute(_QUEUED.format(first=start, last=last, job=job, lane=lane, at=at, step=POSITION_STEP, payload=PAYLOAD))
+            values = {"job": job, "queue": queue, "lane": lane, "at": at, "step": POSITION_STEP, "payload": PAYLOAD}
+            execute(_QUEUED.format(first=start, last=last, **values))
 
 
 def finished(execute: Execute, count: int, *, at: int) -> None:

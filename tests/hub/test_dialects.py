@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from tests.hub.test_events import Listener
 from tests.served import ServedHub
+from windlass.answers import Outcome
 from windlass.api.gives import Gives
 from windlass.api.rows import DELETE, GET, POST, Param, Verb
 from windlass.clock import SystemClock
@@ -25,7 +26,7 @@ from windlass.hub import HubSettings
 from windlass.hub.auth import refuse_dialect
 from windlass.hub.dispatch import mounted
 from windlass.machine import Fail, Succeed
-from windlass.model import Entry, Failure, LogLine, NewRun, Run, State, WorkerInfo
+from windlass.model import Entry, Failure, LogLine, NewRun, Receipt, Run, State, WorkerInfo
 from windlass.store.base import run_sync
 
 SECRET = "sesame"
@@ -36,6 +37,18 @@ class Brick(Struct):
     """A body that may have unknown members."""
 
     name: str
+
+
+class Stones(Struct):
+    """A body that reads its bytes itself."""
+
+    count: int
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Stones:
+        if not body.isdigit():
+            raise BadInput("No number.", hint="Send digits.")
+        return cls(int(body))
 
 
 class Secret:
@@ -75,6 +88,14 @@ async def add_brick(request: Request, data: Brick) -> Reply:
     return Reply({"id": made.id, "by": request.caller.actor}, status=201, headers={"X-Wall": "north"})
 
 
+async def add_stones(request: Request, data: Stones) -> Any:
+    await request.engine.create([NewRun("stone") for _ in range(data.count)], undefined="wait")
+    runs = await request.work.claim(request.engine.asking(WorkerInfo("mason", jobs=("stone",)), lease=1_000))
+    (receipt,) = await request.work.report_many([Outcome(run.id, Succeed(token=run.token), run.seq) for run in runs])
+    request.caller.check_worker("mason")
+    return {"laid": isinstance(receipt, Receipt)}
+
+
 async def get_brick(request: Request, brick: str) -> Any:
     return {"id": (await request.engine.get(brick)).id}
 
@@ -112,13 +133,16 @@ def wall(secret: str | None = SECRET, frames: Bricks | None = None, cors: Cors |
 
     rows = (
         Verb("add_brick", POST, "/bricks", "Add a brick", ANY_JSON, scope="submit", takes=Brick),
+        Verb("add_stones", POST, "/pebbles", "Add stones and lay one", ANY_JSON, scope="submit", takes=Stones),
         Verb("get_brick", GET, "/bricks/{brick}", "A brick", ANY_JSON, scope="read"),
         Verb("drop_brick", DELETE, "/bricks/{brick}", "Drop a brick", ANY_JSON, scope="admin"),
         Verb("break_wall", GET, "/bricks/break", "Break it", ANY_JSON, scope="read"),
         Verb("count_bricks", GET, "/count", "Count to three", ANY_JSON, scope="read"),
         Verb("follow", GET, "/events", "All changes", ANY_JSON, scope=None, query=(Param("Last-Event-ID", header=True),)),
     )
-    handlers = {function.__name__: function for function in (add_brick, get_brick, drop_brick, break_wall, count_bricks, follow)}
+    handlers = {
+        function.__name__: function for function in (add_brick, add_stones, get_brick, drop_brick, break_wall, count_bricks, follow)
+    }
     return Dialect("", rows, handlers, refuse, name=name, credentials=Secret(secret), strict=False, cors=cors, required="Set the secret.")
 
 
@@ -159,6 +183,12 @@ def test_a_dialect_answers_with_its_own_statuses_and_headers_and_takes_unknown_m
         assert made.headers["x-request-id"]
         assert made.headers["x-content-type-options"] == "nosniff"
         assert http.get(f"/bricks/{made.json()['id']}?anything=1").json() == {"id": made.json()["id"]}
+
+
+def test_a_body_may_read_its_bytes_itself_and_work_is_shared_with_other_requests(serve: Serve) -> None:
+    with client(serve(wall()), **{"x-secret": SECRET}) as http:
+        assert http.post("/pebbles", content=b"2").json() == {"laid": True}
+        assert http.post("/pebbles", content=b"two").json() == {"wrong": "bad_input"}
 
 
 def test_a_dialect_refuses_in_its_own_words_whatever_is_wrong(serve: Serve) -> None:

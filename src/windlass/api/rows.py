@@ -62,7 +62,7 @@ class Verb(Struct, frozen=True, dict=True):
     gives: Gives
     scope: str | tuple[str, ...] | None = ()  # one of several is enough; () admits no token, None needs no token
     query: tuple[Param, ...] = ()
-    takes: Any = None  # the type of the body; if it may be None, the body is optional
+    takes: Any = None  # the type of the body; if it may be None, the body is optional; if it has `from_json`, that reads the bytes
     lean: bool = False  # the body contains JSON only as text, so it is parsed in one step
     status: int = 200
     audit: str | None = None  # "cancel run {run_id}": what is done, and to what

@@ -14,7 +14,7 @@ from windlass.dialects.base import Dialect
 from windlass.errors import BadInput, nearest
 from windlass.model import Run
 
-NAMES: tuple[str, ...] = ("so1",)
+NAMES: tuple[str, ...] = ("forge", "so1")
 """Every dialect, by the name of its package. A package has `Settings`, `mount`, `show` and `VARIABLES`."""
 
 

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from windlass.answers import Outcome
 from windlass.api.rows import Verb
 from windlass.api.verbs import Verbs
-from windlass.engine import Engine
-from windlass.model import Entry, LogLine, Run, Scope, State
+from windlass.engine import ClaimRequest, Engine
+from windlass.errors import WindlassError
+from windlass.model import Entry, LogLine, Receipt, Run, Scope, State
 
 JSON = "application/json"
 ANYWHERE = "*"
@@ -63,6 +65,9 @@ class RequestCaller(Protocol):
     def may(self, scope: str) -> bool:
         """Whether it has a scope."""
 
+    def check_worker(self, name: str) -> None:
+        """Refuse to act as a worker for which its token is not."""
+
 
 class Credentials(Protocol):
     """A dialect's own way to show who calls. Tokens of windlass work beside it."""
@@ -87,6 +92,16 @@ class Cors(NamedTuple):
 
     def allows(self, origin: str) -> bool:
         return ANYWHERE in self.origins or origin in self.origins
+
+
+class Work(Protocol):
+    """Claims and reports, each in one batch with those of others where that is possible."""
+
+    async def claim(self, request: ClaimRequest) -> list[Run]:
+        """As the engine's `claim`."""
+
+    async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
+        """As the engine's."""
 
 
 class JournalFrames(Protocol):
@@ -143,6 +158,10 @@ class Request(Protocol):
     @property
     def engine(self) -> Engine:
         """The engine on behalf of the caller."""
+
+    @property
+    def work(self) -> Work:
+        """The claims and reports of all requests."""
 
     def act(self, what: str, subject: str) -> Engine:
         """The engine for one action of the caller, which is audited."""

@@ -210,7 +210,7 @@ class Runs(Part):
         return QueueSlice(queue, states, before, low)
 
     async def ranked(self, queue: str, states: Iterable[State | str] | None = None, *, limit: int = 100, offset: int = 0) -> list[Run]:
-        """Runs of a queue, those of the highest priority first, and the newest first in each, among the newest 10,000 in these states.
+        """Runs of a queue by priority, and in each the newest first, among the newest 10,000 in each of these states.
 
         In the queue in which runs are by default, they are among the newest 10,000 of all queues. Runs are `Listed`, as in a page.
         """

@@ -20,6 +20,7 @@ from windlass.engine import Engine, checks
 from windlass.engine.fires import SCOPE as SCHEDULED
 from windlass.errors import BadInput, TooLarge, TooSlow
 from windlass.hub.auth import Caller
+from windlass.hub.batching import Batcher
 from windlass.hub.core import Hub
 from windlass.hub.events.frames import AttemptOffset, Feed
 from windlass.hub.events.pipes import AT_SHUTDOWN, IS_WHOLE, AtShutdown
@@ -73,6 +74,11 @@ class HubRequest(Request):
     def audited(self, words: Mapping[str, Any]) -> Engine:
         """The engine for one action of this caller, audited as the row describes it."""
         return self.act(*self.verb.action(words))
+
+    @property
+    def work(self) -> Batcher:
+        """The claims and reports of all requests."""
+        return self.hub.joining
 
     def act(self, what: str, subject: str) -> Engine:
         """The engine for one action of this caller, which is audited."""
@@ -134,6 +140,8 @@ class HubRequest(Request):
                 return None
             raise BadInput("The request has no body.", hint="Send one JSON value; /api/v1/openapi.json describes it.")
         try:
+            if (from_json := getattr(verb.takes, "from_json", None)) is not None:
+                return await self.read(from_json, body)
             if verb.lean:
                 return await self.read(_decoder(verb.takes), body)
             return await self.read(_read, body, verb.takes)

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from windlass import machine
-from windlass.model import Run
+from windlass.model import Run, State
 from windlass.store.columns import LARGE, LISTS, columns
 
 _BLOCK = re.compile(r"^-- (name|fragment): (\w+)(?: after (\w+))?(?: (\w+))?\n(.*?)(?=^-- (?:name|fragment): |\Z)", re.S | re.M)
@@ -174,9 +174,12 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
 
 
 def _part(match: re.Match[str], fragments: Mapping[str, Fragment], shared: Mapping[str, str]) -> str:
-    """A part by its name, with the word that replaces `@` in it; or `{among: part}`: the set that a part selects."""
+    """A part by its name, with the word that replaces `@` in it; or the set that a part selects, or its rows for each state in turn."""
     if match[1] == "among":
         return fragments["among"](shared[match[2].strip()])
+    if match[1] == "in_each_state":
+        part = shared[match[2].strip()]
+        return " union all ".join(f"select * from ({part.replace('@', state)}) as {state}" for state in State)
     return shared[match[1]].replace("@", (match[2] or "@").strip()) if match[1] in shared else match[0]
 
 

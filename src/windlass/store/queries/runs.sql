@@ -604,31 +604,20 @@ select {run_within: limit} from job_runs where state = 'waiting' and seq > :seq 
 -- name: list_live
 select {run_within: limit} from job_runs where lease_check_at is not null and (lease_check_at, seq) > (:at, :seq) order by lease_check_at, seq limit :count
 
--- The newest runs of a queue in each of some states, and of these the newest.
--- fragment: newest_in_queue sqlite
-select r.seq, {priority: r} as priority from json_each(:states) as s cross join job_runs as r
-where r.seq in (
-  select q.seq from job_runs q
-  where q.queue <> 'default' and q.queue = :queue and q.state = s.value and q.seq + 0 < :seq
-  order by q.seq + 0 desc limit :each)
-order by r.seq desc limit :each
-
--- fragment: newest_in_queue postgres
-select h.seq, h.priority
-from json_array_elements_text(:states::json) as s(state), lateral (
-  select q.seq, {priority: q} as priority from job_runs q
-  where q.queue <> 'default' and q.queue = :queue and q.state = s.state and q.seq + 0 < :seq
-  order by q.seq + 0 desc limit :each) as h
-order by h.seq desc limit :each
+-- The newest runs of a queue in one state, if it is one of those asked for. The index has all that is read of them.
+-- fragment: newest_in_state
+select q.seq, {priority: q} as priority from job_runs q
+where q.queue <> 'default' and q.queue = :queue and q.state = '@' and q.seq + 0 < :seq and '@' {in_texts: states}
+order by q.seq + 0 desc limit :each
 
 -- fragment: newest_seqs
-select n.seq from ({newest_in_queue}) as n
+select h.seq from ({in_each_state: newest_in_state}) as h order by h.seq desc limit :each
 
 -- name: list_queue
 select {run_within: limit} from job_runs where seq {among: newest_seqs} order by seq desc
 
 -- name: ranked
-select n.seq from ({newest_in_queue}) as n order by n.priority desc, n.seq desc limit :count offset :offset
+select h.seq from ({in_each_state: newest_in_state}) as h order by h.priority desc, h.seq desc limit :count offset :offset
 
 -- The same for the queue that the index leaves out, among the newest runs of all queues: from one seq down to another.
 -- name: list_default
