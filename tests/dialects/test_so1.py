@@ -264,7 +264,7 @@ def test_L12_times_are_in_order_and_in_UTC_though_the_clock_is_set_back(so1: So1
     run = so1.h.started()
     so1.h.clock.jump(-60_000)
     if end == "returned":
-        so1.h.clock.jump(7_300_000)
+        so1.h.clock.jump(8_000_000)
         so1.h.report(run, Snooze(token=run.token, delay=0))
         so1.h.clock.jump(-60_000)
         job_id, run = so1.h.get(job_id).current_attempt, so1.h.started()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from tests.dialects.forge_door import SECRET, ForgeDoor, run_id
+from tests.dialects.so1_door import UNKNOWN, So1
+from tests.dialects.so1_schema import REFUSAL, validate
 from tests.harness import Harness
+from windlass.dialects import so1
 from windlass.dialects.forge import WORDS
-from windlass.model import Run
+from windlass.model import NewRun, Run
 from windlass.testing.dialects import CASES, Case, DialectAnswer, DialectDoor
 
 
@@ -42,8 +47,48 @@ class ForgeUnderTest(DialectDoor):
         return {run_id(row["id"]) for row in json.loads(self.get("/api/jobs").body)}
 
 
+class So1UnderTest(DialectDoor):
+    """SO1, asked by an admin of an organisation."""
+
+    words, queue = so1.WORDS, "so1"
+
+    def __init__(self, h: Harness) -> None:
+        self.door, self.engine = So1(h, mock=False, verify=lambda token: None), h.engine
+        _, secret = h(h.engine.create_token("acme/ops", ("admin",)))
+        self.credential, self.wrong = {"authorization": f"Bearer {secret}"}, {"authorization": "Bearer clerk_ann_acme"}
+        self.door.headers, self.dialect = {}, self.door.dialect
+
+    def ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = {}) -> DialectAnswer:
+        """The answer without the id of its request, in which two equal ones differ."""
+        answer = self.door(method, path, None, headers, raw=body)
+        return DialectAnswer(answer.status, answer.body.partition(b',"job":')[2] or answer.body)
+
+    def is_error(self, body: bytes) -> bool:
+        validate(json.loads(body), REFUSAL)
+        return True
+
+    def path_of(self, run: Run) -> str:
+        return f"/api/jobs/{run.id}"
+
+    def word_in(self, body: bytes) -> str:
+        return str(re.findall(rb'"state":"([a-z]+)"', body)[0], "ascii")
+
+    def listed(self) -> set[str]:
+        return {job["id"] for job in json.loads(self.get("/api/jobs").body)["data"]}
+
+    def new_run(self, queue: str | None = None) -> NewRun:
+        return replace(super().new_run(queue), meta={"requestId": UNKNOWN, "userId": "ann", "orgId": "acme"})
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_forge(case: Case, h: Harness) -> None:
     under_test = ForgeUnderTest(h)
+    case(under_test)
+    under_test.door.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_so1(case: Case, h: Harness) -> None:
+    under_test = So1UnderTest(h)
     case(under_test)
     under_test.door.close()
