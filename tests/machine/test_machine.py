@@ -265,6 +265,7 @@ def _to(kind: type[Command]) -> set[str]:
     return {to.value for row in MOVES.values() if kind in row for to in row[kind].to}
 
 
+_EVERY = {state.value for state in State}
 _LIVE, _ENDED = {state.value for state in LIVE}, {state.value for state in ENDED}
 
 LITERALS: dict[str, set[str]] = {
@@ -279,6 +280,7 @@ LITERALS: dict[str, set[str]] = {
     "due": _from(Dispatch),
     "next_times": _from(Dispatch),
     "list_scheduled": _from(Dispatch),
+    **dict.fromkeys(("list_queue", "ranked"), _EVERY),  # an arm for each
     "dispatch": _from(Dispatch) | _to(Dispatch),
     "patch": _from(Patch),
     "places_from": _from(Claim),
