@@ -180,9 +180,11 @@ class Egress:
         """The target of a URL; EgressRefused if it must not be used, as far as that is known without resolving its name."""
         target = parse(url)
         if target.scheme == "http" and not self._plain_http:
-            raise EgressRefused(f"{url!r:.120} is not encrypted.", hint="Use https, or allow plain http.")
+            raise EgressRefused(f"{url!r:.120} is not encrypted.", hint="Use https, or allow plain http.", allowed_by="plain_http")
         if self._only is not None and target.host not in self._only:
-            raise EgressRefused(f"{target.host} is not among the hosts that may be reached.", hint="Use another host, or add this one.")
+            raise EgressRefused(
+                f"{target.host} is not among the hosts that may be reached.", hint="Use another host, or add this one.", allowed_by="only"
+            )
         address = _literal(target.host)
         if address is not None:
             self._checked(target.host, address)
@@ -271,7 +273,8 @@ class Egress:
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         if address is None or (host not in self._hosts and not all(map(self._may_be_reached, (address, *_carried(address))))):
-            raise EgressRefused(f"{host} is inside the network.", hint="Use an address on the internet, or allow this one.")
+            hint = "Use an address on the internet, or allow this one."
+            raise EgressRefused(f"{host} is inside the network.", hint=hint, allowed_by="allow")
         return address
 
     def _may_be_reached(self, address: Address) -> bool:

@@ -237,6 +237,12 @@ class EgressRefused(BadInput):
     """A user-supplied address must not be used; nothing was sent."""
 
     code = "egress_refused"
+    allowed_by: str | None = None
+    """The argument of `Egress` that would allow it."""
+
+    def __init__(self, message: str, *, hint: str, allowed_by: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.allowed_by = allowed_by
 
 
 class EgressFailed(WindlassError):

@@ -22,9 +22,9 @@ def test_only_one_dialect_can_be_at_the_root(w: World) -> None:
 
 
 def test_an_unknown_dialect_is_refused(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "There is no dialect 'moat'." in refused(w, "--dialect", "moat")
+    assert "There is no dialect called 'moat'." in refused(w, "--dialect", "moat")
     monkeypatch.setenv("WINDLASS_DIALECTS", '{"moat": {}}')
-    assert "There is no dialect 'moat'." in refused(w)
+    assert "There is no dialect called 'moat'." in refused(w)
 
 
 def test_the_settings_of_a_dialect_are_not_shown(w: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ class Working(Enqueueing):
             queues=tuple(options["queues"]) if "queues" in options else set_.queues,
             tags=tuple(options["tags"]) if "tags" in options else set_.tags or (),
             cores=options.get("cores", set_.cores or os.cpu_count() or 1),
-            memory=options.get("memory", set_.memory or _memory_of_machine()),
+            memory=options.get("memory", set_.memory or memory_of_machine()),
             slots=options.get("slots", set_.slots or SLOTS),
         )
         for job in jobs:
@@ -166,7 +166,7 @@ class Working(Enqueueing):
     async def _work(self, burst: bool, settings: WorkerOptions) -> bool:
         sys.setswitchinterval(SWITCH_INTERVAL)
         async with self.worker(**settings) as worker:
-            with _signals(worker):
+            with signals(worker.stop):
                 await worker.run(until_idle=burst)
         return worker.needs_restart
 
@@ -207,8 +207,8 @@ def _about() -> dict[str, Any]:
     return host.about(__version__)
 
 
-def _memory_of_machine() -> int:
-    """MiB."""
+def memory_of_machine() -> int:
+    """MiB; 0 where the system does not tell."""
     with contextlib.suppress(ValueError, OSError, AttributeError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     return 0
@@ -233,22 +233,22 @@ def drive(main: Coroutine[Any, Any, T]) -> T:
 
 
 @contextlib.contextmanager
-def _signals(worker: Worker) -> Iterator[None]:
+def signals(stop_worker: Callable[..., Coroutine[Any, Any, None]]) -> Iterator[None]:
     """The first SIGTERM or Ctrl-C drains, the second aborts."""
-    loop, signals, stops = asyncio.get_running_loop(), 0, set()
+    loop, number, stops = asyncio.get_running_loop(), 0, set()
 
     def stop() -> None:
-        nonlocal signals
-        signals += 1
-        stops.add(asyncio.ensure_future(worker.stop(drain=signals == 1)))
+        nonlocal number
+        number += 1
+        stops.add(asyncio.ensure_future(stop_worker(drain=number == 1)))
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(kind, stop)
     try:
         yield
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(kind)

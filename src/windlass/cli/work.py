@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import asdict
 
@@ -19,7 +19,8 @@ from windlass.cli.rows import Commands, option, settings_of
 from windlass.cli.targets import find_target
 from windlass.config.addresses import MEMORY, located, shown
 from windlass.config.opening import solvers_of
-from windlass.config.settings import Settings, without_none
+from windlass.config.settings import SETTINGS, Settings, without_none
+from windlass.dialects import agent_of
 from windlass.errors import BadInput
 
 SECONDS = ("lease", "grace")
@@ -33,6 +34,7 @@ COMMANDS = Commands()
     option("--burst", action="store_true", help="stop when nothing is left to do"),
     option("--reload", action="store_true", help="for development: restart when a Python file changes"),
     option("--reload-folder", action="append", metavar="FOLDER", help="where to look for changes (default: here)"),
+    option("--dialect", metavar="NAME", help="work for a hub that speaks this protocol, as its document describes an agent"),
     examples="""
     windlass work shop:app
     windlass work shop:app --slots 8 --queue mail --queue reports
@@ -40,25 +42,41 @@ COMMANDS = Commands()
     windlass work shop:app --burst
     windlass work shop:app --hub https://hub.example.com
     windlass work shop:app --solvers --solver-hosts files.example.com
+    windlass work --dialect forge
     """,
 )
 def work(context: CommandContext) -> int:
     """Execute the jobs of an app until Ctrl-C or SIGTERM, which drains; a second one aborts."""
     target = context.settings.app
-    if target is None and not context.settings.solvers:
+    if target is None and not context.settings.solvers and context.arguments.dialect is None:
         raise BadInput(
             "No app is named.", hint='Run windlass work shop:app, set WINDLASS_APP, or write app = "shop:app" into windlass.toml.'
         )
     if context.arguments.reload and SUPERVISED not in os.environ:
         return Supervisor(again(context.arguments.words), context.arguments.reload_folder or ["."], context.output.note).run()
     start_logging(context.settings)
-    hub = context.hub
-    app = find_app(target, hub or getattr(context.arguments, "store", None), "WINDLASS_HUB" if hub else "WINDLASS_STORE")
-    if run_worker(app, context.settings, burst=context.arguments.burst):
+    if _work_for(context, target):
         # A handler that could not be stopped ends with this process image; the process id stays, for a supervisor.
         sys.stdout.flush()
         os.execv(sys.executable, again(context.arguments.words))  # noqa: S606 - no context, and none wanted
     return OK
+
+
+def _work_for(context: CommandContext, target: str | None) -> bool:
+    """Work for a store, a hub, or a hub of another protocol; whether the process must be replaced."""
+    if context.arguments.dialect is not None:
+        return _work_as_agent(context, target)
+    hub = context.hub
+    app = find_app(target, hub or getattr(context.arguments, "store", None), "WINDLASS_HUB" if hub else "WINDLASS_STORE")
+    return run_worker(app, context.settings, burst=context.arguments.burst)
+
+
+def _work_as_agent(context: CommandContext, target: str | None) -> bool:
+    arguments, agent = context.arguments, agent_of(context.arguments.dialect)
+    if flags := [SETTINGS[name].flag for name in agent.WITHOUT_MEANING if name in arguments]:
+        raise BadInput(f"An agent of this protocol has no use for {' and '.join(flags)}.", hint=f"Leave out {' and '.join(flags)}.")
+    work: Callable[..., bool] = agent.work
+    return work(find_app(target, None), context.values, os.environ, context.clock, burst=arguments.burst)
 
 
 def again(words: Sequence[str]) -> list[str]:

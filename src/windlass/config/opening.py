@@ -20,7 +20,7 @@ from windlass.model import Limits
 from windlass.store.base import Store
 
 if TYPE_CHECKING:
-    from windlass.client import RemotePort
+    from windlass.client import AsyncTransport, BlockingTransport, RemotePort
     from windlass.worker.solvers import Solvers
 
 _PARAMETERS = {"pooled": "pooled", "listen_store": "listen", "pool_size": "size"}
@@ -52,7 +52,7 @@ def open_store(
     """
     kind, place = _store_at(address)
     if kind == "postgres":
-        with _needing_psycopg():
+        with _needing("PostgreSQL needs the driver psycopg", "postgres"):
             from windlass.store import postgres
         server, used = _server_at(place, settings or Settings())
         return (postgres.BlockingPostgres if blocking else postgres.AsyncPostgres)(server, clock, patience=patience, **used)
@@ -70,16 +70,20 @@ def _store_at(address: str) -> Address:
     return place
 
 
-def open_hub(settings: Settings, address: str, clock: Clock, *, blocking: bool, **details: float) -> RemotePort:
-    """The hub at an address, with the token and the certificates of the settings."""
-    try:
-        from windlass.client import AsyncTransport, BlockingTransport, RemotePort
-    except ImportError as error:
-        if (error.name or "").startswith("windlass"):
-            raise
-        raise StoreError("A hub is reached through httpx, which is not installed.", hint=install("remote")) from error
+def open_transport(settings: Settings, address: str, *, blocking: bool) -> AsyncTransport | BlockingTransport:
+    """A connection to a server, with the token and the certificates of the settings."""
+    with _needing("A hub is reached through httpx", "remote"):
+        from windlass.client import AsyncTransport, BlockingTransport
     kind = BlockingTransport if blocking else AsyncTransport
-    return RemotePort(kind(address, token=settings.hub_token, ca_file=settings.hub_ca), clock, **details)
+    return kind(address, token=settings.hub_token, ca_file=settings.hub_ca)
+
+
+def open_hub(settings: Settings, address: str, clock: Clock, *, blocking: bool, **details: float) -> RemotePort:
+    """The hub at an address."""
+    transport = open_transport(settings, address, blocking=blocking)
+    from windlass.client import RemotePort
+
+    return RemotePort(transport, clock, **details)
 
 
 def open_engine(
@@ -103,7 +107,7 @@ def migrate_store(address: str, clock: Clock, *, patience: float = 30.0, setting
     """Create the store, or bring its schema up to date; the versions before and after."""
     kind, place = _store_at(address)
     if kind == "postgres":
-        with _needing_psycopg():
+        with _needing("PostgreSQL needs the driver psycopg", "postgres"):
             from windlass.store import postgres
         server, used = _server_at(place, settings or Settings())
         return postgres.migrate(server, clock, patience=patience, pooled=used.get("pooled", False))
@@ -117,7 +121,7 @@ def keeps_of(settings: Settings) -> dict[str, int]:
     return without_none({"keep_succeeded": settings.keep_succeeded, "keep_others": settings.keep_others})
 
 
-def solvers_of(settings: Settings) -> Solvers | None:
+def solvers_of(settings: Settings, *, raw: bool = False) -> Solvers | None:
     """The executor of programs that runs bring along, where the settings turn it on."""
     if not settings.solvers:
         return None
@@ -125,15 +129,16 @@ def solvers_of(settings: Settings) -> Solvers | None:
 
     egress = Egress(allow=settings.solver_allow or (), only=settings.solver_hosts, plain_http=settings.solver_plain_http or False)
     limits = {name: getattr(settings, f"solver_{name}") for name in ("memory", "processes", "file_size")}
-    return Solvers(egress, cache=settings.solver_cache, unchecked=settings.solver_unchecked or False, **without_none(limits))
+    unchecked = settings.solver_unchecked or False
+    return Solvers(egress, cache=settings.solver_cache, unchecked=unchecked, raw=raw, **without_none(limits))
 
 
 @contextmanager
-def _needing_psycopg() -> Iterator[None]:
-    """Name the package to install where the driver is missing."""
+def _needing(purpose: str, extra: str) -> Iterator[None]:
+    """Name what to install where a package is missing."""
     try:
         yield
     except ImportError as error:
         if (error.name or "").startswith("windlass"):
             raise
-        raise StoreError("PostgreSQL needs the driver psycopg, which is not installed.", hint=install("postgres")) from error
+        raise StoreError(f"{purpose}, which is not installed.", hint=install(extra)) from error

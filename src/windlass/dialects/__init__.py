@@ -17,14 +17,26 @@ from windlass.model import Run
 NAMES: tuple[str, ...] = ("forge", "so1")
 """Every dialect, by the name of its package. A package has `Settings`, `mount`, `show` and `VARIABLES`."""
 
+WITH_AGENTS = ("forge",)
+"""Those whose document describes a worker. Their packages have a module `agent`, with `work` and `WITHOUT_MEANING`."""
+
 
 def package_of(name: str) -> Any:
     """The package of a dialect."""
-    if name not in NAMES:
-        near = nearest(name, NAMES)
-        hint = f"Did you mean {near}?" if near else f"There are: {', '.join(NAMES)}."
-        raise BadInput(f"There is no dialect {name!r:.80}.", hint=hint)
-    return import_module(f"windlass.dialects.{name}")
+    return import_module(f"windlass.dialects.{_known(name, NAMES)}")
+
+
+def agent_of(name: str) -> Any:
+    """The module of a dialect's agent, which works for any hub that speaks it."""
+    return import_module(f"windlass.dialects.{_known(name, WITH_AGENTS, 'with an agent')}.agent")
+
+
+def _known(name: str, names: Sequence[str], which: str = "") -> str:
+    if name in names:
+        return name
+    near = nearest(name, names)
+    hint = f"Did you mean {near}?" if near else f"There are: {', '.join(names)}."
+    raise BadInput(f"There is no dialect {which and f'{which} '}called {name!r:.80}.", hint=hint)
 
 
 def settings_of(name: str, table: Mapping[str, Any], environment: Mapping[str, str]) -> Any:

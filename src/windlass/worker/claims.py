@@ -13,7 +13,7 @@ from windlass.model import Run
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.worker.executions import InFlight
 from windlass.worker.hand_over import HandOver
-from windlass.worker.heartbeat import BEATS_PER_LEASE, Heartbeat
+from windlass.worker.heartbeat import Heartbeat
 from windlass.worker.idle import IdleCheck
 from windlass.worker.registration import Registration
 from windlass.worker.runner import Runner
@@ -193,6 +193,6 @@ class UnknownClaims:
                 self._slots[token] -= 1
                 self._heartbeat.confirm(requested_at)
                 self._runner.start(run, requested_at)
-            await asyncio.sleep(min(1.0, self._runtime.lease / 1000 / BEATS_PER_LEASE))
+            await asyncio.sleep(min(1.0, self._runtime.beat_every / 1000))
         del self._slots[token]
         self._in_flight.changed.set()

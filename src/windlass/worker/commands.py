@@ -24,7 +24,7 @@ from windlass.model import Failure, Limits
 from windlass.worker.context import Call, Context, Sink, progress_text
 from windlass.worker.handlers import Handler
 from windlass.worker.outcomes import Stopped, failure_of, returned
-from windlass.worker.processes import CHUNK, LONGEST_LINE, Lines, Memory, death, kill_group, rest_of, text_of, wait_for
+from windlass.worker.processes import CHUNK, LONGEST_LINE, Lines, Memory, Raw, death, kill_group, rest_of, text_of, wait_for
 from windlass.worker.shortage import needed
 
 _LAUNCH, _WATCHDOG = (str(Path(__file__).with_name(name)) for name in ("launch.py", "watchdog.py"))
@@ -104,9 +104,9 @@ class CommandExecutor:
         self._process: subprocess.Popen[bytes] | None = None
         self._signal: int | None = None  # requested before there was a process
         self._output: list[bytes] = []
-        self._size = 0
+        self._size, self._separator = 0, b"\n"
         self._tail: deque[str] = deque(maxlen=_TAIL)
-        self._readers = {"stdout": Lines(_OUTPUT + 1), "stderr": Lines(LONGEST_LINE)}
+        self._readers: dict[str, Lines | Raw] = {"stdout": Lines(_OUTPUT + 1), "stderr": Lines(LONGEST_LINE)}
 
     def run(self) -> Report:
         memory = Memory()
@@ -216,7 +216,7 @@ class CommandExecutor:
         return True
 
     def _keep(self, line: bytes) -> None:
-        self._size += len(line) + 1
+        self._size += len(line) + len(self._separator)
         if self._size <= _OUTPUT + 1:
             self._output.append(line)
         elif self._process is not None and self._signal != signal.SIGKILL:
@@ -231,7 +231,16 @@ class CommandExecutor:
             return Fail(error=failure_of(Stopped("The command was asked to stop, and did.")))
         if returncode != 0:
             return Fail(error=death(returncode, memory, "\n".join(self._tail) or None))
-        return returned(_result(b"\n".join(self._output)))
+        return returned(self._result(self._separator.join(self._output)))
+
+    def _result(self, output: bytes) -> Any:
+        """The output of a command: JSON if it is JSON, nothing if it is empty, else text."""
+        if not output.strip():
+            return None
+        try:
+            return msgspec.json.decode(output)
+        except msgspec.MsgspecError:
+            return plain_text(output)
 
     def ask_to_stop(self, why: str) -> None:
         self.context.ask_to_stop(why)
@@ -263,11 +272,6 @@ def _close(pipe: Any) -> None:
         pipe.close()
 
 
-def _result(output: bytes) -> Any:
-    """The output of a command: JSON if it is JSON, nothing if it is empty, else text."""
-    if not output.strip():
-        return None
-    try:
-        return msgspec.json.decode(output)
-    except msgspec.MsgspecError:
-        return output.decode("utf-8", "replace").replace("\0", "\ufffd")
+def plain_text(output: bytes) -> str:
+    """Output as a text that a store can keep."""
+    return output.decode("utf-8", "replace").replace("\0", "\ufffd")

@@ -17,8 +17,6 @@ from windlass.worker.stopping import Stopper
 _LOG = logging.getLogger("windlass.worker")
 REGISTER_EVERY = 20_000
 SOON, AT_ONCE = 0.2, 0.01  # seconds for which progress is gathered before a beat
-BEATS_PER_LEASE = 8
-"""With the pause after a failed beat and the margin (runtime.py), these leave five sixths of a lease in which the store need not answer."""
 RETRY_AFTER, RETRY_SHARE = 0.5, 60  # seconds after a failed beat at most, and this part of the lease
 LISTEN = 30.0  # seconds of one wait for a hint
 PAUSE_WHEN_STOPPING = 0.5  # seconds
@@ -29,7 +27,7 @@ class Heartbeat:
 
     def __init__(self, runtime: Runtime, in_flight: InFlight, stopper: Stopper, port: Port) -> None:
         self.port, self._runtime, self._in_flight, self._stopper = port, runtime, in_flight, stopper
-        self._clock, self._lease = runtime.clock, runtime.lease
+        self._clock, self._lease, self._every = runtime.clock, runtime.lease, runtime.beat_every
         self._wake, self._ended, self._all = threading.Event(), threading.Event(), False
         self._slice = getattr(port, "limits", Limits()).report
         self._retry_after = min(RETRY_AFTER, self._lease / 1000 / RETRY_SHARE)
@@ -87,9 +85,9 @@ class Heartbeat:
 
     def _pause(self) -> float:
         """Seconds until the next lease is to be renewed."""
-        now, rest = self._clock.monotonic(), self._lease // BEATS_PER_LEASE
-        due = [execution.lease_ends - self._lease + rest for execution in self._in_flight.renewable()]
-        return max(10, min([rest, self._register_at - now, *(at - now for at in due)])) / 1000
+        now = self._clock.monotonic()
+        due = [execution.lease_ends - self._lease + self._every for execution in self._in_flight.renewable()]
+        return max(10, min([self._every, self._register_at - now, *(at - now for at in due)])) / 1000
 
     def _wait_to_retry(self) -> None:
         """For a random time, so that workers that lost the same hub do not return to it in step."""
@@ -98,7 +96,7 @@ class Heartbeat:
     def _tick(self) -> None:
         now = self._clock.monotonic()
         every, self._all = self._all, False
-        fresh = now + self._lease - self._lease // (2 * BEATS_PER_LEASE)  # leases renewed a moment ago wait for the next beat
+        fresh = now + self._lease - self._every // 2  # leases renewed a moment ago wait for the next beat
         executions = self._in_flight.renewable()
         due = [item for item in executions if every or item.progress_text is not None or item.lease_ends < fresh]
         for at in range(0, len(due), self._slice):

@@ -58,8 +58,10 @@ class Worker:
         sweeper: Maintenance | None = None,
         spool: Spool | None = None,
         lease: int = LEASE,
+        beat_every: int | None = None,
         grace: int = GRACE,
         on_unknown: Literal["leave", "fail"] = "leave",
+        fallback: Handler | None = None,
         about: Mapping[str, Any] | None = None,
         process: str | None = None,
         schemas: Mapping[str, str] | None = None,
@@ -68,7 +70,7 @@ class Worker:
     ) -> None:
         tags = tuple(tag for tag in info.tags if tag != SOLVER) + ((SOLVER,) if solvers is not None else ())
         info = replace(info, tags=tags, jobs=info.jobs if on_unknown == "fail" else tuple(handlers), programs=solvers is not None)
-        self.runtime = runtime = Runtime(port, clock, info, lease, self._failed)
+        self.runtime = runtime = Runtime(port, clock, info, lease, self._failed, beat_every=beat_every)
         self.in_flight = in_flight = InFlight()
         self.grace, self.solvers, self._measure = grace, solvers, measure
         self._registration = Registration(runtime, about, process, schemas)
@@ -77,7 +79,7 @@ class Worker:
         self.stopper = Stopper(runtime, in_flight, self.reporter)
         self.heartbeat = Heartbeat(runtime, in_flight, self.stopper, heartbeat or port)
         self._leases = LeaseWatch(runtime, in_flight, self.stopper, self.heartbeat)
-        self.runner = Runner(runtime, in_flight, self.reporter, self.stopper, self.heartbeat, self._logs, handlers, solvers)
+        self.runner = Runner(runtime, in_flight, self.reporter, self.stopper, self.heartbeat, self._logs, handlers, solvers, fallback)
         self.maintenance, self._idle = maintenance, IdleCheck(runtime, maintenance)
         self._claims = ClaimLoop(runtime, in_flight, self.runner, self.heartbeat, self._hand_over, self._registration, self._idle)
         self._shutdown = Shutdown(runtime, in_flight, self.stopper)

@@ -35,6 +35,16 @@ class Lines:
         return [rest] if rest else []
 
 
+class Raw:
+    """Bytes in, the same bytes out."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        return [data]
+
+    def end(self) -> list[bytes]:
+        return []
+
+
 def text_of(line: bytes) -> str:
     """A line of output as it is stored."""
     return line.decode("utf-8", "replace").rstrip("\r")

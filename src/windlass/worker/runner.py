@@ -38,10 +38,11 @@ class Runner:
         logs: LogSender,
         handlers: Mapping[str, Handler],
         solvers: Solvers | None,
+        fallback: Handler | None = None,
     ) -> None:
         self._runtime, self._in_flight, self._reporter, self._stopper = runtime, in_flight, reporter, stopper
         self.name, self.heartbeat, self._logs, self.starts = runtime.info.name, heartbeat, logs, StartReports(runtime)
-        self._handlers, self._solvers = handlers, solvers
+        self._handlers, self._solvers, self._fallback = handlers, solvers, fallback
         self._threads, self._processes, self._watchdog = ThreadPool("windlass-work"), ProcessPool(), Watchdog()
         self.shortage = ShortageState(runtime.clock)
 
@@ -71,7 +72,7 @@ class Runner:
 
     def _handler_of(self, run: Run) -> Handler:
         if run.policy.solver is None:
-            return self._handlers.get(run.job) or Handler(run.job, "thread", _unknown)
+            return self._handlers.get(run.job) or self._fallback or Handler(run.job, "thread", _unknown)
         return Handler(run.job, "thread", _unknown) if self._solvers is None else Handler(run.job, "command")
 
     def _executor_of(self, execution: Execution) -> Executor:

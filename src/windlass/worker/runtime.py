@@ -21,15 +21,27 @@ FENCE = 40
 """The part of a lease that is left when its handler is stopped because no beat was answered. It is counted from before the last answered
 beat was sent, so from before the store counts: a little for clocks that do not run alike, and for the handler to end."""
 
+BEATS_PER_LEASE = 8
+"""With the pause after a failed beat and the margin, these leave five sixths of a lease in which the store need not answer."""
+
 T = TypeVar("T")
 
 
 class Runtime:
     """Shared by all parts of a worker. An error in a background task ends the worker: it is passed to `on_error`."""
 
-    def __init__(self, port: Port, clock: Clock, info: WorkerInfo, lease: int, on_error: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        port: Port,
+        clock: Clock,
+        info: WorkerInfo,
+        lease: int,
+        on_error: Callable[[BaseException], None],
+        *,
+        beat_every: int | None = None,
+    ) -> None:
         self.port, self.clock, self.info = port, clock, info
-        self.lease, self.lease_margin = lease, lease // FENCE
+        self.lease, self.lease_margin, self.beat_every = lease, lease // FENCE, beat_every or lease // BEATS_PER_LEASE
         limits = getattr(port, "limits", Limits())
         self.batch, self.lines, self.bytes = min(limits.claim, limits.report), limits.lines_per_call, limits.batch
         self.stopping = False

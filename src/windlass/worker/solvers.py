@@ -19,17 +19,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from windlass.egress import Egress
 from windlass.errors import BadInput, EgressFailed, EgressRefused, EgressTooLarge, WindlassError
 from windlass.machine import Fail, Report
 from windlass.model import Failure, Solver
-from windlass.worker.commands import PAYLOAD, TOKEN, CommandExecutor, Watchdog
+from windlass.worker.commands import PAYLOAD, TOKEN, CommandExecutor, Watchdog, plain_text
 from windlass.worker.context import Call, Context, Sink
 from windlass.worker.handlers import Handler
 from windlass.worker.launch import CONFINES
 from windlass.worker.outcomes import Stopped, failure_of
-from windlass.worker.processes import CHUNK, Memory
+from windlass.worker.processes import CHUNK, Memory, Raw
 from windlass.worker.shortage import needed
 
 _LOG = logging.getLogger("windlass.worker")
@@ -46,6 +47,7 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 _CHECK_EVERY = 0.05  # seconds
 _MFD_EXEC = 0x10  # asked for since Linux 6.3, unknown before
 _is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
+_ALLOWED_BY = {"plain_http": "solver_plain_http", "only": "solver_hosts", "allow": "solver_allow"}
 PART = ".part"  # behind the checksum of a program that is being fetched
 
 
@@ -127,7 +129,8 @@ def _in_memory() -> int | None:
 class Solvers:
     """Provides programs that are verified by their checksum. Any number of workers may share its cache.
 
-    With `unchecked`, a program without a checksum is fetched for every attempt, and never taken from the cache or put there.
+    With `unchecked`, a program without a checksum is fetched for every attempt, and never taken from the cache or put there. With `raw`,
+    the result is standard output as it is: a text with its last line break, and without a meaning of its lines.
     """
 
     def __init__(
@@ -142,11 +145,12 @@ class Solvers:
         room: int = ROOM,
         patience: float = PATIENCE,
         unchecked: bool = False,
+        raw: bool = False,
     ) -> None:
         self._egress = egress or Egress()
         self._cache = Path(cache or _default_cache())
         self.memory, self.processes, self.file_size = memory, processes, file_size
-        self._largest, self._room, self._patience, self._unchecked = largest, room, patience, unchecked
+        self._largest, self._room, self._patience, self._unchecked, self.raw = largest, room, patience, unchecked, raw
         if not CONFINES:
             _warn_once()
         with self._folder() as folder:  # so that a folder that cannot be used is an error at the start
@@ -364,7 +368,10 @@ def _not_run(error: BaseException) -> Report:
             return Fail(error=Failure(code="solver_unchecked", message=f"solver_unchecked: {error}"), retry=False)
         case Mismatch():
             return Fail(error=Failure(code="solver_checksum_mismatch", message=f"solver_checksum_mismatch: {error}"), retry=False)
-        case EgressRefused() | EgressTooLarge():
+        case EgressRefused():
+            setting = f" The setting is {_ALLOWED_BY[error.allowed_by]}." if error.allowed_by else ""
+            return Fail(error=Failure(code=error.code, message=f"download refused: {error}{setting}"), retry=False)
+        case EgressTooLarge():
             return Fail(error=Failure(code=error.code, message=f"download refused: {error}"), retry=False)
         case EgressFailed():
             return Fail(error=Failure(code=error.code, message=f"download failed: {error.message}"))
@@ -382,7 +389,9 @@ class _Program(CommandExecutor):
         super().__init__(handler, executor.context, executor.call, executor.sink, executor.watchdog, descriptors=image.seal())
         self._confined = f"{executor.solvers.processes}:{executor.solvers.file_size}"
         self._variables = {} if long else {"JOB_PARAMS": executor.call.payload}
-        self._head = ""
+        self._head, self._raw = "", executor.solvers.raw
+        if self._raw:
+            self._separator, self._readers["stdout"] = b"", Raw()
 
     def _in_arguments(self) -> bool:
         return False  # always on standard input as well
@@ -392,6 +401,12 @@ class _Program(CommandExecutor):
         home = {"PATH": _PATH, "HOME": self.handler.cwd or "", "TMPDIR": self.handler.cwd or "", "LANG": "C.UTF-8"}
         run = {name: value for name, value in self._run_variables().items() if name != TOKEN}
         return home | run | {"JOB_ID": self.call.run, "JOB_TYPE": self.call.job} | self._variables
+
+    def _progress(self, line: bytes) -> bool:
+        return not self._raw and super()._progress(line)
+
+    def _result(self, output: bytes) -> Any:
+        return plain_text(output) if self._raw else super()._result(output)
 
     def _read(self, name: str, lines: list[bytes]) -> None:
         if name == "stderr" and len(self._head) < _HEAD:
