@@ -665,6 +665,19 @@ def test_elsewhere_the_hub_explains_what_it_needs(host: str) -> None:
     refuse_open(host, True)
 
 
+def test_elsewhere_a_hub_with_a_guarded_dialect_starts_closed_and_says_so(
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse_open("0.0.0.0", False, guarded=True)
+    assert "only dialects with credentials of their own can be used" in caplog.text
+
+    async def check() -> None:
+        for path in ("/api/v1/me", "/api/v1/runs"):
+            assert (await world(host="0.0.0.0").ask("GET", path)).status == 401
+
+    run(check())
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8080", "localhost", "localhost:1", "[::1]:8080", "[::1]", "127.1.2.3"])
 def test_an_open_hub_answers_to_its_own_names(world: Callable[..., World], host: str) -> None:
     async def check() -> None:

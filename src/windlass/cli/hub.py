@@ -8,9 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from windlass.app.working import SWITCH_INTERVAL
 from windlass.cli.codes import FAILED, OK
@@ -21,6 +21,8 @@ from windlass.cli.work import again
 from windlass.config.addresses import shown
 from windlass.config.opening import keeps_of, open_store
 from windlass.dialects import mount_all
+from windlass.dialects.base import Dialect
+from windlass.dialects.hosting import check_hub, host_value, hub_values
 from windlass.engine import Engine
 from windlass.errors import BadInput
 from windlass.extras import install
@@ -74,6 +76,12 @@ def _run(context: CommandContext, *, link: bool) -> int:
     with _needing_extra():
         from windlass.hub import HubSettings
         from windlass.hub.serving import listening
+    start_logging(context.settings.filled())
+    root = _root(context)
+    context.values.update(hub_values(root, context.values, os.environ))
+    dialects = mount_all(context.settings.dialects or {}, root, os.environ, context.clock)
+    check_hub(root, context.store, os.environ)
+    context.values.update(host_value(root, context.values, guarded=any(dialect.name == root and dialect.guarded for dialect in dialects)))
     filled = context.settings.filled()
     assert filled.host is not None
     assert filled.port is not None
@@ -85,11 +93,17 @@ def _run(context: CommandContext, *, link: bool) -> int:
         plain_http=filled.plain_http or False,
         open=not link,
     )
-    start_logging(filled)
     sys.setswitchinterval(SWITCH_INTERVAL)
     sock = listening(settings.host, settings.port)
     with sock, _worker(context) as worker:
-        return asyncio.run(_serve(context, settings, sock, worker, link=link))
+        return asyncio.run(_serve(context, settings, sock, worker, HubDialects(dialects, root), link=link))
+
+
+class HubDialects(NamedTuple):
+    """The dialects of a hub, and which of them is at its root."""
+
+    all: Sequence[Dialect]
+    root: str | None
 
 
 def _root(context: CommandContext) -> str | None:
@@ -139,7 +153,13 @@ def _worker(context: CommandContext) -> Iterator[subprocess.Popen[bytes] | None]
 
 
 async def _serve(
-    context: CommandContext, settings: HubSettings, sock: socket.socket, worker: subprocess.Popen[bytes] | None, *, link: bool
+    context: CommandContext,
+    settings: HubSettings,
+    sock: socket.socket,
+    worker: subprocess.Popen[bytes] | None,
+    dialects: HubDialects,
+    *,
+    link: bool,
 ) -> int:
     from windlass.hub import Hub, HubApp, auth
     from windlass.hub.serving import server
@@ -149,13 +169,11 @@ async def _serve(
         engine = Engine(store, context.clock, keeps=keeps_of(context.settings))
         any_token = await engine.any_token()
         if not link:
-            auth.refuse_open(settings.host, any_token)
+            auth.refuse_open(settings.host, any_token, guarded=any(dialect.guarded for dialect in dialects.all))
         hub = Hub(engine, context.clock, settings)
-        root = _root(context)
-        dialects = mount_all(context.settings.dialects or {}, root, os.environ, context.clock)
-        for dialect in dialects:
+        for dialect in dialects.all:
             auth.refuse_dialect(dialect, settings, any_token)
-        serving = server(HubApp(hub, dialects, root), connections=settings.connections)
+        serving = server(HubApp(hub, dialects.all, dialects.root), connections=settings.connections)
         address = _address(settings.host, sock.getsockname()[1])
         ticket = await engine.by(actor(), "invite", LINK_FOR).invite(LINK_FOR, ("admin",)) if link else None
         _print_address(context, address, None if ticket is None else f"{address}#ticket={ticket}")

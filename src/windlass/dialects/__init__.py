@@ -19,6 +19,8 @@ NAMES: tuple[str, ...] = ("forge", "so1")
 
 WITH_AGENTS = ("forge",)
 """Those whose document describes a worker. Their packages have a module `agent`, with `work` and `WITHOUT_MEANING`."""
+WITH_HUBS = ("forge",)
+"""Those whose document describes the environment of a hub. Their packages have a module `hosting`."""
 
 
 def package_of(name: str) -> Any:
@@ -29,6 +31,11 @@ def package_of(name: str) -> Any:
 def agent_of(name: str) -> Any:
     """The module of a dialect's agent, which works for any hub that speaks it."""
     return import_module(f"windlass.dialects.{_known(name, WITH_AGENTS, 'with an agent')}.agent")
+
+
+def hosting_of(name: str) -> Any:
+    """The module with the environment of a dialect's hub; None if its document has none."""
+    return import_module(f"windlass.dialects.{name}.hosting") if name in WITH_HUBS else None
 
 
 def _known(name: str, names: Sequence[str], which: str = "") -> str:

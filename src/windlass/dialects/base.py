@@ -197,6 +197,11 @@ class Dialect(Struct, frozen=True, dict=True):
     required: str = ""  # how to set its credentials, if it may be served without only where the hub itself is open
     private: str = ""  # why it may be served on loopback only
 
+    @property
+    def guarded(self) -> bool:
+        """Whether credentials of its own are set."""
+        return self.credentials is not None and self.credentials.required
+
     @cached_property
     def segments(self) -> frozenset[str]:
         """The first parts of its paths: at the root of a hub it answers these, and nothing else."""

@@ -255,11 +255,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def refuse_open(host: str, any_token: bool) -> None:
-    """Refuse to listen on a public address before there is a token; warn that the hub is open to all users of this machine."""
+def refuse_open(host: str, any_token: bool, *, guarded: bool = False) -> None:
+    """Refuse to listen on a public address before there is a token, unless a dialect has credentials of its own; warn of what is open."""
     if any_token:
         return
-    if is_loopback(host):
+    if guarded and not is_loopback(host):
+        _LOG.warning(
+            "This hub has no token, so only dialects with credentials of their own can be used. For the page and the API create one: "
+            "`windlass tokens create NAME --scopes admin`."
+        )
+    elif is_loopback(host):
         _LOG.warning(
             "This hub has no token, so every user of this machine may do everything. Create one before you put a proxy before it, which "
             "would let in every client: `windlass tokens create NAME --scopes admin`."
@@ -280,7 +285,7 @@ def refuse_dialect(dialect: Dialect, settings: HubSettings, any_token: bool) -> 
             hint="Listen on 127.0.0.1, or change that.",
         )
     open_too = settings.open and is_local and not any_token
-    if dialect.required and not open_too and not (dialect.credentials and dialect.credentials.required):
+    if dialect.required and not open_too and not dialect.guarded:
         raise BadInput(f"The dialect {dialect.name} has no credentials, and this hub is not open.", hint=dialect.required)
 
 
