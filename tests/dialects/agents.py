@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.dialects.forge_hub_stub import SECRET, ForgeHub
 from tests.workers import DEADLINE, until
@@ -31,6 +31,13 @@ def program(hub: ForgeHub, content: bytes, name: str = "solver") -> dict[str, st
     """A program that the hub's server offers: the fields by which a job names it."""
     hub.files[name] = content
     return {"solver_url": f"{hub.url}/files/{name}", "solver_checksum": sha(content)}
+
+
+class HubAddress(Protocol):
+    """A hub of any kind."""
+
+    @property
+    def url(self) -> str: ...
 
 
 class Agent:
@@ -78,10 +85,11 @@ class Agent:
 
 
 @contextmanager
-def agent_at(hub: ForgeHub, cache: Path, app: App | None = None, settings: Settings = ON_LOOPBACK, **fields: Any) -> Iterator[Agent]:
+def agent_at(hub: HubAddress, cache: Path, app: App | None = None, settings: Settings = ON_LOOPBACK, **fields: Any) -> Iterator[Agent]:
     """An agent that works for a hub, and is stopped at the end of the block."""
-    usual: dict[str, Any] = {"poll_interval": QUICK, "push_interval": 3_600_000, "cache": str(cache), "cores": 2, "ram_gb": 4.0}
-    agent = Agent(app or App(":memory:"), AgentSettings(hub.url, "node-1", SECRET, **usual | fields), settings)
+    usual: dict[str, Any] = {"secret": SECRET, "poll_interval": QUICK, "push_interval": 3_600_000, "cores": 2, "ram_gb": 4.0}
+    usual["cache"] = str(cache)
+    agent = Agent(app or App(":memory:"), AgentSettings(hub.url.removesuffix("/"), "node-1", **usual | fields), settings)
     try:
         yield agent
     finally:

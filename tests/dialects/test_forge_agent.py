@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.dialects.agents import QUICK, SHELL, agent_at, program, sha
+from tests.dialects.agents import ON_LOOPBACK, QUICK, SHELL, agent_at, program, sha
 from tests.dialects.forge_hub_stub import ForgeHub
 from tests.workers import Gate, until
 from windlass import App, Context, Snooze, cli
@@ -143,6 +144,19 @@ def test_what_workers_refuse_by_default_is_refused_with_the_setting_that_allows_
     assert reason.startswith("download refused: ")
     assert reason.endswith(f"The setting is {setting}.")
     assert not hub.asked("/files/solver")
+
+
+def test_a_program_without_a_checksum_is_refused_with_the_setting_that_allows_it(hub: ForgeHub, tmp_path: Path) -> None:
+    fields = program(hub, SHELL + b"echo 42\n") | {"solver_checksum": None}
+    job, other = hub.add("prodplan", max_attempts=1, **fields), hub.add("anything")
+    with agent_at(hub, tmp_path / "cache"):
+        reason = done(hub, job, "quarantined")["fail_reason"]
+        done(hub, other)
+    assert reason.startswith("solver_unchecked: ")
+    assert "solver_unchecked = true" in reason
+    again = hub.add("prodplan", **fields)
+    with agent_at(hub, tmp_path / "cache", settings=replace(ON_LOOPBACK, solver_unchecked=True)):
+        assert done(hub, again)["result"] == "42\n"
 
 
 def test_a_job_that_runs_too_long_is_stopped_and_reported(hub: ForgeHub, tmp_path: Path) -> None:

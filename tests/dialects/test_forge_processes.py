@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.dialects.agents import SHELL, program
 from tests.dialects.forge_hub_stub import SECRET, ForgeHub
+from tests.dialects.real_hub import RealHub
 from tests.workers import DEADLINE, until
 
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
-OURS, SMALL = ("windlass", "work", "--dialect", "forge"), ("tests.dialects.forge_small_agent",)
+OURS, HUB = ("windlass", "work", "--dialect", "forge"), ("windlass", "hub", "--dialect", "forge")
+SMALL = ("tests.dialects.forge_small_agent",)
 LOOPBACK = {"WINDLASS_SOLVER_ALLOW": "127.0.0.0/8", "WINDLASS_SOLVER_PLAIN_HTTP": "true"}
 
 
@@ -142,3 +148,90 @@ def test_the_small_agent_does_what_the_document_says(stub: ForgeHub, tmp_path: P
         assert done(stub, bad, "quarantined")["fail_reason"] == "exit code 3: no\n"
         agent.send_signal(signal.SIGTERM)
         assert agent.wait(DEADLINE) == 0
+
+
+ROUNDS = int(1_000 * float(os.environ.get("TORTURE", "1")))
+
+
+def test_of_1000_jobs_each_ends_once_although_four_agents_are_killed_at_random(stub: ForgeHub, tmp_path: Path) -> None:
+    chance, hub = random.Random(4), RealHub(tmp_path / "hub.db")
+    slow = program(stub, SHELL + b"sleep 3; echo $JOB_ID\n", "slow")
+    quick = program(stub, SHELL + b"sleep 0.02; echo $JOB_ID\n")
+    jobs = [hub.add("prodplan", max_attempts=100, **(slow if n == 0 else quick if n % 2 else {})) for n in range(ROUNDS)]
+    (tmp_path / "cache").mkdir()
+    kills = 0
+    with ExitStack() as stack:
+        agents = [stack.enter_context(small_agent(hub.url, tmp_path, n)) for n in range(4)]
+        hub.done(jobs[0], "running")
+        hub.take_away(jobs[0])  # at least this job is taken from an agent that goes on and reports it
+        while _unfinished(hub):
+            kills += 1
+            n = chance.randrange(4)
+            agents[n].kill()
+            agents[n].wait(DEADLINE)
+            agents[n] = stack.enter_context(small_agent(hub.url, tmp_path, n))
+            time.sleep(chance.uniform(0.05, 1.0))
+            if kills % 8 == 0:  # what was lost with its agent is had again, and what is not lost is taken from its agent
+                hub.reap_after(61_000)
+    rows = [hub.job(job) for job in jobs]
+    ends = {[entry["move"] for entry in hub.native(f"runs/{uuid.UUID(job)}/history")["events"]].count("succeed") for job in jobs}
+    hub.http.close()
+    hub.stop()
+    assert kills >= 10
+    assert {row["status"] for row in rows} == {"completed"}
+    assert ends == {1}
+    assert max(row["attempts"] for row in rows) > 1
+    _compare(rows, tmp_path / "answers")
+
+
+def small_agent(url: str, folder: Path, n: int) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    return process(SMALL, environment(url, folder, f"agent-{n}", ANSWERS=str(folder / "answers")), folder)
+
+
+def _unfinished(hub: RealHub) -> bool:
+    return any(hub.http.get("api/jobs", params={"status": status, "limit": 1}).json() for status in ("pending", "assigned", "running"))
+
+
+def _compare(rows: list[dict[str, Any]], answers: Path) -> None:
+    """What is stored was sent by the worker that had the job, and nothing of one that had lost it."""
+    stored = {row["id"]: json.loads(row["result"]) for row in rows}
+    lines = [line.split() for line in answers.read_text().splitlines() if line.startswith("result ")]
+    assert any(line[3] == "409" for line in lines)
+    for _, job, own, status, duplicate in lines:
+        assert (stored[job]["own"] == own) is (status == "200"), (job, own, status, duplicate)
+    for row in rows:
+        assert stored[row["id"]]["output"] in ("", f"{row['id']}\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_F22_a_hub_that_was_killed_and_is_back_within_a_minute_disturbs_no_job(stub: ForgeHub, tmp_path: Path, number: int) -> None:
+    content = SHELL + f"touch {tmp_path}/begun\nsleep 25\necho done\n".encode()
+    variables = {"SQLITE_PATH": str(tmp_path / "forge.sqlite"), "PORT": str(_free_port()), "HUB_MODE": "true"}
+    url = f"http://127.0.0.1:{variables['PORT']}"
+    hub = environment(url, tmp_path) | variables
+    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {SECRET}"}) as http, process(HUB, hub, tmp_path) as first:
+        until(lambda: _answers(http))
+        job = http.post("/api/jobs", json={"type": "prodplan", **program(stub, content)}).json()["id"]
+        with process(OURS, environment(url, tmp_path), tmp_path):
+            until(lambda: begun(tmp_path))
+            first.send_signal(number)
+            first.wait(DEADLINE)
+            time.sleep(15)
+            with process(HUB, hub, tmp_path):
+                until(lambda: _answers(http))
+                row = until(lambda: row if (row := http.get(f"/api/jobs/{job}").json())["status"] == "completed" else None)
+    assert (row["result"], row["attempts"], row["fail_history"]) == ("done\n", 1, "[]")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _answers(http: httpx.Client) -> bool:
+    try:
+        return bool(http.get("/api/health").json()["mode"] == "hub")
+    except httpx.TransportError:
+        return False

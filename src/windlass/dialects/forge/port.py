@@ -229,7 +229,7 @@ def _job_of(answer: HubResponse) -> ClaimedJob:
 
 def _run_of(job: ClaimedJob, worker: str, now: int) -> Run:
     """The run as a worker of windlass executes it."""
-    solver = Solver(job.solver_url, job.solver_checksum or "") if job.solver_url else None
+    solver = Solver(job.solver_url, job.solver_checksum) if job.solver_url else None
     return Run(
         seq=0,
         id=job.id,
