@@ -250,6 +250,7 @@ class NewRun(Struct, frozen=True):
     instant: int | None = None  # only for runs of a schedule
     checked: bool = False  # the payload was checked against the caller's own signature; otherwise the job's schemas are checked
     meta: dict[str, Any] | None = None  # the caller's own facts about the run, which never change
+    id: str | None = None  # of the run, chosen by the caller: a run that exists is not created again. None: a new one
 
 
 class Created(Struct, frozen=True, gc=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from windlass.errors import (
 )
 from windlass.faults import FAULTS
 from windlass.machine import Fail, Requeue, Snooze, Succeed
-from windlass.model import Failure, Key, Limits, NewRun, Options, Receipt, Requires, State, WorkerInfo
+from windlass.model import Created, Failure, Key, Limits, Member, NewGroup, NewRun, Options, Receipt, Requires, State, WorkerInfo
 from windlass.store.records import Held
 
 DAY = 24 * 3600 * 1000
@@ -52,6 +53,48 @@ def test_the_same_definition_again_changes_nothing(h: Harness) -> None:
     before = h(h.engine.define("mail"))
     h.clock.advance(1000)
     assert h(h.engine.define("mail")) == before
+
+
+def test_a_run_gets_the_id_that_its_caller_has_chosen_and_is_created_once(h: Harness) -> None:
+    h.define()
+    first, second = "0f" * 16, "00000000-0000-4000-8000-000000000001"
+    assert h(h.engine.create([NewRun("mail", {"n": 1}, id=first)])) == [Created(first, created=True)]
+    before = h.get(first)
+    news = [NewRun("mail", {"n": 2}), NewRun("mail", {"n": 3}, id=first), NewRun("mail", {"n": 4}, id=second)]
+    (one, again, other) = h(h.engine.create(news))
+    assert (again, other) == (Created(first, created=False), Created(second, created=True))
+    assert one.created
+    assert [h.get(run).payload for run in (one.id, first, second)] == ['{"n":2}', '{"n":1}', '{"n":4}']
+    assert h.get(first) == before
+    assert h(h.engine.create(news[1:])) == [Created(first, created=False), Created(second, created=False)]
+
+
+def test_runs_whose_ids_another_process_takes_meanwhile_are_not_lost(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    h.define()
+    taken, own = "a" * 32, "b" * 32
+    records, other = h.engine.parts.ground.records.runs, h.another()
+    seqs = records.seqs
+
+    async def late(ids: Sequence[str]) -> dict[str, int]:
+        known = await seqs(ids)
+        monkeypatch.undo()
+        other.create(id=taken)
+        return known
+
+    monkeypatch.setattr(records, "seqs", late)
+    created = h(h.engine.create([NewRun("mail", id=taken), NewRun("mail", id=own)]))
+    assert created == [Created(taken, created=False), Created(own, created=True)]
+    assert h.moves(own) == ["create"]
+
+
+@pytest.mark.parametrize("ids", [["x", "x"], ["two words"], [""], ["x" * 65], [7]])
+def test_an_id_that_cannot_be_one_is_refused(h: Harness, ids: list[Any]) -> None:
+    h.define()
+    with pytest.raises(BadInput, match="id"):
+        h(h.engine.create([NewRun("mail"), *(NewRun("mail", id=one) for one in ids)]))
+    with pytest.raises(BadInput, match="cannot have an id"):
+        h(h.engine.create_group(NewGroup((Member(NewRun("mail", id="x")),))))
+    assert h.claim(10) == []
 
 
 def test_an_undefined_job_is_refused_or_waits(h: Harness) -> None:

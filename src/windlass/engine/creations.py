@@ -83,26 +83,40 @@ class Creations(Part):
     async def create(self, news: Sequence[NewRun], *, undefined: Literal["refuse", "wait"] = "refuse") -> list[Created]:
         """Store these runs, all or none; the answers are in the same order.
 
-        A run whose key is taken is not created: its answer names the run that holds the key.
+        A run whose key is taken is not created: its answer names the run that holds the key. Nor is a run whose id exists.
         """
         checks.count(news, "runs", self.limits.create)
         checks.choice(undefined, "undefined", ("refuse", "wait"))
         limit = self.limits.payload
         texts = [json.encode(new.payload, limit=limit) for new in news]
-        asked = list(zip(self.clock.new_ids(len(news)), news, map(self.checked, news), texts, strict=True))
+        asked = list(zip(self._ids_for(news), news, map(self.checked, news), texts, strict=True))
+        chosen = [new.id for new in news if new.id is not None]
         if not asked:
             return []
         for _ in range(PATIENCE):
+            if chosen and (existing := await self.records.runs.seqs(chosen)):
+                created = await self.create([new for new in news if new.id not in existing], undefined=undefined)
+                return _merged(news, existing, created)
             creation = await self.planned(asked, undefined)
             if unfit := await self._payloads.unfit(news):
                 await self._refuse_new(unfit, asked, creation)
-            winners = await self._store(creation)
+            winners = await self._store(creation, may_exist=bool(chosen))
             if winners is not None:
                 return [self._answer(item, winners) for item in asked] if winners else [Created(item[0], created=True) for item in asked]
             await self.refuse_other_content(creation)
             self.ground.memory.forget_jobs()
             await self.ground.refresh_controls()
         raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
+
+    def _ids_for(self, news: Sequence[NewRun]) -> Sequence[str]:
+        """The ids of these runs: those that were chosen, and new ones."""
+        ids = self.clock.new_ids(len(news))
+        if all(new.id is None for new in news):
+            return ids
+        chosen = [new.id or fresh for new, fresh in zip(news, ids, strict=True)]
+        if len(set(chosen)) < len(chosen):
+            raise BadInput("An id is used twice in one call.", hint="Give each run its own.")
+        return chosen
 
     async def rerun(self, run_id: str, *, attempt: int | None = None, key: Key | None = None) -> Created:
         """Create a new run from an ended one: the same payload, meta and rules, for the same instant, with a fresh limit.
@@ -151,23 +165,24 @@ class Creations(Part):
         amounts = [amounts_of(lane.requires, run.keys) if run.lane in known else jobs[run.job][1].amounts for run, lane in placed]
         return rev, [(lane.id, _keys_of(lane, own, run.payload)) for (run, lane), own in zip(placed, amounts, strict=True)]
 
-    async def _store(self, creation: Creation) -> dict[tuple[str, str], Winner] | None:
+    async def _store(self, creation: Creation, *, may_exist: bool = False) -> dict[tuple[str, str], Winner] | None:
         """The holders of the keys once the runs are stored; None when they are not stored.
 
         The ids are fixed, so after an unknown outcome the store can be read.
         """
         try:
-            return await self._stored(creation)
+            return await self._stored(creation, may_exist)
         except OutcomeUnknown as unknown:
             with in_doubt(unknown):
                 winners = await self._found(creation)
-                return winners if winners is not None or unknown.settled else await self._stored(creation)
+                return winners if winners is not None or unknown.settled else await self._stored(creation, may_exist)
 
-    async def _stored(self, creation: Creation) -> dict[tuple[str, str], Winner] | None:
+    async def _stored(self, creation: Creation, may_exist: bool) -> dict[tuple[str, str], Winner] | None:
         try:
             winners, released = await self.records.creations.create(creation, self.clock.nonce())
         except Conflict:
-            return await self._found(creation)
+            # Runs with ids that were chosen may be those of another call: which of them exist is read anew.
+            return None if may_exist else await self._found(creation)
         await self.ground.wake_queues([*self.ready(creation, winners), *released], creation.now)
         return winners
 
@@ -206,6 +221,8 @@ class Creations(Part):
             checks.identifier(new.retry_of, "retry_of")
         if new.due_at is not None:
             checks.instant(new.due_at, "due_at")
+        if new.id is not None:
+            checks.identifier(new.id, "The run's id")
         if new.key is None:
             return None
         key = checks.key(new.key, self.limits)
@@ -327,6 +344,12 @@ class Creations(Part):
                     f"The key {row.key!r} is held by run {winner.run}, which was asked for with other content.",
                     hint="Use a new key for a new request; repeat the first request exactly to get its run.",
                 )
+
+
+def _merged(news: Sequence[NewRun], existing: Collection[str], created: Sequence[Created]) -> list[Created]:
+    """The answers in the order of the call: runs that existed, and those that were created."""
+    others = iter(created)
+    return [Created(new.id, created=False) if new.id is not None and new.id in existing else next(others) for new in news]
 
 
 def _keys_of(lane: Lane, amounts: tuple[int, int], payload: str) -> str | None:

@@ -217,6 +217,8 @@ class Groups(Part):
         checks.kind(run, what, NewRun)
         if run.key is not None:
             raise BadInput(f"{what} of a group cannot have a key.", hint="A group is stored whole or not at all: give the group a key.")
+        if run.id is not None:
+            raise BadInput(f"{what} of a group cannot have an id of the caller's.", hint="Leave it out; the answer has the ids.")
         if run.after:
             raise BadInput(
                 f"{what} of a group cannot wait for runs outside of it.",
