@@ -123,6 +123,7 @@ WITHOUT_VERB: dict[Callable[[CommandContext], int], str] = {
     about.list_faults: "of this process",
     completion.completion: "of this process",
     cli_dialects.list_dialects: "of this process",
+    cli_dialects.import_forge: "about a file",
 }
 
 

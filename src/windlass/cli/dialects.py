@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from windlass import dialects
-from windlass.cli.codes import OK
-from windlass.cli.context import CommandContext
+from windlass.cli.codes import FAILED, OK
+from windlass.cli.context import PATIENCE, CommandContext
 from windlass.cli.output import as_json, facts_table, line
 from windlass.cli.rows import Commands, option
+from windlass.config.addresses import located, shown
+from windlass.config.opening import open_engine
+from windlass.dialects.hosting import hub_values
+from windlass.engine import Engine
+from windlass.errors import BadInput
 from windlass.model import Run
 from windlass.store.base import run_sync
 
@@ -16,7 +22,6 @@ COMMANDS = Commands()
 AS = option("--as", dest="dialect", metavar="NAME", help="in the words of a protocol; `windlass dialects` lists them")
 
 
-@COMMANDS.add("dialects", examples="windlass dialects\nwindlass dialects --json")
 def list_dialects(context: CommandContext) -> int:
     """List the protocols that a hub can serve, and their words for the states of a run."""
     words = {name: dialects.package_of(name).WORDS.labels for name in dialects.NAMES}
@@ -30,6 +35,54 @@ def list_dialects(context: CommandContext) -> int:
         context.output.raw(name)
         context.output.console.print(facts)
     return OK
+
+
+BELOW = COMMANDS.group(
+    "dialects", examples="windlass dialects\nwindlass dialects --json\nwindlass dialects forge import old.sqlite", function=list_dialects
+)
+FORGE = BELOW.group(
+    "forge", examples="windlass dialects forge import old.sqlite --store new.db", help="Take over the jobs of another program"
+)
+
+
+@FORGE.add(
+    "import",
+    option("old", metavar="OLD", help="the file that the other program has made; it is only read"),
+    examples="windlass dialects forge import forge-monitor.sqlite --store forge.db",
+)
+def import_forge(context: CommandContext) -> int:
+    """Take over the jobs of another program of the Forge protocol, those that have ended as history"""
+    from windlass.dialects.forge.imports import Import
+
+    old, address = context.arguments.old, _new_store(context)
+    engine = open_engine(context.settings, address, context.clock, blocking=True, patience=PATIENCE)
+    assert isinstance(engine, Engine)
+    try:
+        queue = dialects.settings_of("forge", (context.settings.dialects or {}).get("forge", {}), os.environ).queue
+        result = run_sync(Import(engine, queue).run(old))
+    finally:
+        run_sync(engine.close())
+    if context.output.json:
+        refused = [{"id": job, "reason": reason} for job, reason in result.refused]
+        context.output.document({"pending": result.pending, "ended": result.ended, "known": result.known, "refused": refused})
+    else:
+        context.output.raw(
+            f"Taken over into {shown(address)}: {result.pending} pending, {result.ended} ended; {result.known} known before."
+        )
+        for job, reason in result.refused:
+            context.output.note(f"Not taken over as it was: {line(job)}: {line(reason)}")
+    return FAILED if result.refused else OK
+
+
+def _new_store(context: CommandContext) -> str:
+    """The store of a hub in this environment, which must be another than the file whose jobs it gets."""
+    if context.hub:
+        raise BadInput("Jobs cannot be taken over through a hub.", hint="Name its store: --store forge.db.")
+    context.values.update(hub_values("forge", context.values, os.environ))
+    path = located(context.store).place
+    if os.path.exists(path) and os.path.exists(context.arguments.old) and os.path.samefile(path, context.arguments.old):
+        raise BadInput(f"{path} is the file itself, not a new store.", hint="Name the new store: --store forge.db.")
+    return context.store
 
 
 def print_run(context: CommandContext, run: Run) -> int:
