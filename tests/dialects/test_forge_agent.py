@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.dialects.agents import ON_LOOPBACK, QUICK, SHELL, agent_at, program, sha
-from tests.dialects.forge_hub_stub import ForgeHub
+from tests.dialects.forge_hub_stub import Answer, ForgeHub
 from tests.workers import Gate, until
 from windlass import App, Context, Snooze, cli
 from windlass.clock import ManualClock
@@ -294,6 +294,32 @@ def test_a_claim_that_is_refused_is_tried_again_after_the_interval(
     problems = [record.message for record in caplog.records if "No job could be claimed" in record.message]
     assert len(problems) == 1
     assert str(status) in problems[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"null", b"[]", b"{", b'{"id": 1, "type": "a"}', b"\xff\xfe", b'{"id": "a", "type": "a", "params": ' + 100_000 * b"[" + b"}",
+        b'{"id": "a", "type": "a", "params": "\\ud800"}', b'{"id": "../../x?y#z", "type": "a"}', b'{"id": "", "type": ""}',
+        b'{"id": "a\\u0000b", "type": "\\u0000", "params": "\\u0000", "created_at": 1e300, "max_runtime_ms": 1e300, "attempts": -5}',
+        b'{"id": "a", "type": "a", "solver_url": "file:///etc/passwd", "solver_checksum": "' + 64 * b"0" + b'"}',
+        b'{"id": "a", "type": "a", "solver_url": "http://[::1", "max_runtime_ms": -1}',
+    ],
+)  # fmt: skip
+def test_whatever_a_hub_answers_to_a_claim_the_agent_goes_on(hub: ForgeHub, tmp_path: Path, body: bytes, app: App) -> None:
+    @app.job()
+    def good() -> str:
+        return "42"
+
+    job, answer, hostile = hub.add("good"), hub.answer, [Answer(200, body)]
+
+    def once(method: str, path: str, data: Any) -> Answer:
+        return hostile.pop() if hostile and path.endswith("/claim") else answer(method, path, data)
+
+    setattr(hub, "answer", once)  # noqa: B010
+    with agent_at(hub, tmp_path / "cache", app):
+        assert done(hub, job)["result"] == "42"
+    assert {asked.path.split("/")[1] for asked in hub.requests} <= {"api", "files"}
 
 
 def test_an_answer_that_is_no_job_is_tried_again(hub: ForgeHub, tmp_path: Path) -> None:

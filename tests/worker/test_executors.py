@@ -375,7 +375,12 @@ def test_a_command_knows_its_run_and_has_the_environment_and_folder_of_its_job(t
 
 
 def test_the_secrets_of_a_worker_are_not_its_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    secrets = {"WINDLASS_HUB_TOKEN": "wl_secret", "WINDLASS_STORE": "postgresql://ann:secret@db/shop", "PGPASSWORD": "secret"}
+    secrets = {
+        "WINDLASS_HUB_TOKEN": "wl_secret",
+        "WINDLASS_STORE": "postgresql://ann:secret@db/shop",
+        "PGPASSWORD": "secret",
+        "FORGE_INGEST_SECRET": "secret",
+    }
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("OWN", "word")

@@ -32,10 +32,8 @@ _TAIL = 20  # lines of standard error kept with a failure
 _OUTPUT = Limits().output
 PAYLOAD = "{payload}"
 TOKEN = "WINDLASS_TOKEN"
-SETTINGS, PASSWORD = (
-    "WINDLASS_",
-    "PGPASSWORD",
-)  # not inherited: they include the token of the hub, the address of the store and its password
+SETTINGS, SECRETS = "WINDLASS_", ("PGPASSWORD", "FORGE_INGEST_SECRET")
+"""Variables that are not inherited: they include the token or the secret of the hub, the address of the store and its password."""
 
 
 class ProgressLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,7 +153,7 @@ class CommandExecutor:
 
     def _environment(self) -> dict[str, str]:
         """The worker's own without the settings of windlass, then the job's, then the variables of the run."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS) and name != PASSWORD}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS) and name not in SECRETS}
         return {**inherited, **dict(self.handler.environment), **self._run_variables()}
 
     def _run_variables(self) -> dict[str, str]:

@@ -27,6 +27,8 @@ LEASE, BEAT_EVERY = 60_000, 10_000
 """Milliseconds after which the hub gives a job without a heartbeat to others, and between two heartbeats."""
 TIMEOUT, BEAT_TIMEOUT = 30.0, 10.0
 REASON = 4_000  # characters
+LATEST = 2**47
+"""Milliseconds since 1970 that a date can be made of; no time of a job is later, and none lasts longer."""
 _OWN_WORDS = frozenset({"solver_failed", "solver_checksum_mismatch", "solver_unchecked", "egress_refused", "egress_failed", "failed"})
 """Codes of failures whose message says what they are."""
 
@@ -87,8 +89,8 @@ class ForgePort:
         """Claim a job, if there is one. A hub that does not answer well is asked again after the usual interval."""
         try:
             answer = await self._post("/api/jobs/claim", {"worker_id": self._worker} | ({"types": self._types} if self._types else {}))
-            self._problem = ""
-            return [] if answer.status == 204 else await self._begin(_run_of(_job_of(answer), self._worker, self.clock.now()))
+            self._problem, job = "", _job_of(answer)
+            return [] if job is None else await self._begin(_run_of(job, self._worker, self.clock.now()))
         except WindlassError as error:
             if str(error) != self._problem:
                 _LOG.warning("No job could be claimed; it is tried again every %g s: %s", self.longest_wait, error)
@@ -220,16 +222,18 @@ def _error_text(answer: HubResponse) -> str:
         return answer.body[:200].decode("utf-8", "replace")
 
 
-def _job_of(answer: HubResponse) -> ClaimedJob:
+def _job_of(answer: HubResponse) -> ClaimedJob | None:
+    """The job of a claim; None if there is none."""
     try:
-        return msgspec.json.decode(answer.body, type=ClaimedJob)
-    except msgspec.DecodeError as error:
+        return msgspec.json.decode(answer.body or b"null", type=ClaimedJob | None)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise StoreUnreachable(f"The hub's answer to a claim is no job: {error}.", hint="Check HUB_URL, and the hub's version.") from None
 
 
 def _run_of(job: ClaimedJob, worker: str, now: int) -> Run:
     """The run as a worker of windlass executes it."""
     solver = Solver(job.solver_url, job.solver_checksum) if job.solver_url else None
+    created_at = int(job.created_at) if job.created_at and 0 < job.created_at < LATEST else now
     return Run(
         seq=0,
         id=job.id,
@@ -241,10 +245,10 @@ def _run_of(job: ClaimedJob, worker: str, now: int) -> Run:
         priority_key=-int(job.priority),
         position=0,
         payload=_payload_of(job.params),
-        due_at=int(job.created_at or now),
-        created_at=int(job.created_at or now),
+        due_at=created_at,
+        created_at=created_at,
         max_attempts=job.max_attempts,
-        max_runtime=None if job.max_runtime_ms is None else int(job.max_runtime_ms),
+        max_runtime=None if job.max_runtime_ms is None else int(min(job.max_runtime_ms, LATEST)),
         policy=Policy(solver=solver, on_exhausted="quarantined"),
         attempt=max(1, job.attempts),
         failures=max(0, job.attempts - 1),
