@@ -87,7 +87,14 @@ class Agent:
 @contextmanager
 def agent_at(hub: HubAddress, cache: Path, app: App | None = None, settings: Settings = ON_LOOPBACK, **fields: Any) -> Iterator[Agent]:
     """An agent that works for a hub, and is stopped at the end of the block."""
-    usual: dict[str, Any] = {"secret": SECRET, "poll_interval": QUICK, "push_interval": 3_600_000, "cores": 2, "ram_gb": 4.0}
+    usual: dict[str, Any] = {
+        "secret": SECRET,
+        "enabled": True,
+        "poll_interval": QUICK,
+        "push_interval": 3_600_000,
+        "cores": 2,
+        "ram_gb": 4.0,
+    }
     usual["cache"] = str(cache)
     agent = Agent(app or App(":memory:"), AgentSettings(hub.url.removesuffix("/"), "node-1", **usual | fields), settings)
     try:

@@ -526,6 +526,22 @@ def test_of_many_snapshots_the_last_180_are_kept() -> None:
     assert batches == [[began + n for n in range(22, 202)], [began + 202]]
 
 
+def test_a_host_that_cannot_be_measured_is_logged_once_and_sends_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    sent = list[Any]()
+
+    async def send(snapshots: Sequence[Mapping[str, Any]]) -> None:
+        sent.append(snapshots)
+
+    def measure() -> dict[str, float]:
+        raise OSError("no such device")
+
+    snapshots = Snapshots(send, measure, ManualClock(), 5.0)
+    for _ in range(3):
+        asyncio.run(snapshots.push())
+    assert len(sent) == 3
+    assert [record.message for record in caplog.records] == ["The host cannot be measured: no such device"]
+
+
 def test_a_hub_without_a_place_for_metrics_disturbs_nothing(hub: ForgeHub, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     hub.fail("/api/ingest/node-1", *([404] * 100))
     job = hub.add("anything")
@@ -647,5 +663,6 @@ def test_without_worker_enabled_only_metrics_are_sent(
     monkeypatch.setenv("SOLVER_CACHE_DIR", str(tmp_path / "cache"))
     assert cli.main(["work", "--dialect", "forge", "--burst"]) == 0
     assert "no job is claimed" in caplog.text
+    assert not (tmp_path / "cache").exists()
     assert hub.job(job)["status"] == "pending"
     assert not hub.asked("/register")

@@ -55,6 +55,12 @@ def test_windlass_s_own_settings_come_first_and_the_log_says_which_was_taken(cap
     assert "PORT is not used, because port is set by --port." in caplog.text
 
 
+def test_the_password_of_a_store_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert hub_values("forge", {}, {"SQLITE_PATH": "postgresql://ann:sesame@db/forge"})["store"].value == "postgresql://ann:sesame@db/forge"
+    assert "sesame" not in caplog.text
+
+
 def test_a_variable_that_cannot_be_read_is_named() -> None:
     with pytest.raises(BadInput, match=r"PORT is 'soon'; it must be a whole number"):
         hub_values("forge", {}, {"PORT": "soon"})

@@ -51,7 +51,7 @@ FORGE = BELOW.group(
     examples="windlass dialects forge import forge-monitor.sqlite --store forge.db",
 )
 def import_forge(context: CommandContext) -> int:
-    """Take over the jobs of another program of the Forge protocol, those that have ended as history"""
+    """Take over the jobs of another program of the Forge protocol, those that have ended as history."""
     from windlass.dialects.forge.imports import Import
 
     old, address = context.arguments.old, _new_store(context)

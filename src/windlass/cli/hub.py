@@ -102,7 +102,7 @@ def _run(context: CommandContext, *, link: bool) -> int:
 class HubDialects(NamedTuple):
     """The dialects of a hub, and which of them is at its root."""
 
-    all: Sequence[Dialect]
+    mounted: Sequence[Dialect]
     root: str | None
 
 
@@ -169,11 +169,11 @@ async def _serve(
         engine = Engine(store, context.clock, keeps=keeps_of(context.settings))
         any_token = await engine.any_token()
         if not link:
-            auth.refuse_open(settings.host, any_token, guarded=any(dialect.guarded for dialect in dialects.all))
+            auth.refuse_open(settings.host, any_token, guarded=any(dialect.guarded for dialect in dialects.mounted))
         hub = Hub(engine, context.clock, settings)
-        for dialect in dialects.all:
+        for dialect in dialects.mounted:
             auth.refuse_dialect(dialect, settings, any_token)
-        serving = server(HubApp(hub, dialects.all, dialects.root), connections=settings.connections)
+        serving = server(HubApp(hub, dialects.mounted, dialects.root), connections=settings.connections)
         address = _address(settings.host, sock.getsockname()[1])
         ticket = await engine.by(actor(), "invite", LINK_FOR).invite(LINK_FOR, ("admin",)) if link else None
         _print_address(context, address, None if ticket is None else f"{address}#ticket={ticket}")

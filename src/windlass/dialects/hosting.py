@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from windlass.config import Value, read_text
+from windlass.config.settings import SETTINGS
 from windlass.dialects import hosting_of
 
 _LOG = logging.getLogger("windlass.hub")
@@ -35,7 +36,8 @@ def hub_values(dialect: str | None, values: Mapping[str, Value], environment: Ma
         else:
             chosen[variable.setting] = Value(variable.default, f"the default of {name}")
         if variable.setting in chosen:
-            _LOG.info("%s is %s, by %s.", variable.setting, *chosen[variable.setting])
+            value, source = chosen[variable.setting]
+            _LOG.info("%s is %s, by %s.", variable.setting, SETTINGS[variable.setting].kind.words(value), source)
     return chosen
 
 

@@ -209,7 +209,7 @@ async def agent_worker(app: App | AsyncApp, agent: AgentSettings, settings: Sett
 
 
 def _solvers(agent: AgentSettings, settings: Settings) -> Solvers | None:
-    return solvers_of(replace(settings, solvers=True, solver_cache=os.path.expanduser(agent.cache)), raw=True)
+    return solvers_of(replace(settings, solvers=agent.enabled, solver_cache=os.path.expanduser(agent.cache)), raw=True)
 
 
 @asynccontextmanager

@@ -29,8 +29,8 @@ TIMEOUT, BEAT_TIMEOUT = 30.0, 10.0
 REASON = 4_000  # characters
 LATEST = 2**47
 """Milliseconds since 1970 that a date can be made of; no time of a job is later, and none lasts longer."""
-_OWN_WORDS = frozenset({"solver_failed", "solver_checksum_mismatch", "solver_unchecked", "egress_refused", "egress_failed", "failed"})
-"""Codes of failures whose message says what they are."""
+_OWN_WORDS = ("solver_", "egress_", "failed")
+"""How the codes of failures begin whose message says what they are."""
 
 
 class ClaimedJob(Struct, frozen=True):
@@ -89,7 +89,7 @@ class ForgePort:
         """Claim a job, if there is one. A hub that does not answer well is asked again after the usual interval."""
         try:
             answer = await self._post("/api/jobs/claim", {"worker_id": self._worker} | ({"types": self._types} if self._types else {}))
-            self._problem, job = "", _job_of(answer)
+            job, self._problem = _job_of(answer), ""
             return [] if job is None else await self._begin(_run_of(job, self._worker, self.clock.now()))
         except WindlassError as error:
             if str(error) != self._problem:
@@ -295,5 +295,5 @@ def _result_of(output: str) -> dict[str, Any]:
 
 
 def _reason_of(failure: Failure) -> str:
-    known = failure.code in _OWN_WORDS or failure.message.startswith(failure.code)
+    known = failure.code.startswith(_OWN_WORDS) or failure.message.startswith(failure.code)
     return (failure.message if known else f"{failure.code}: {failure.message}")[:REASON]

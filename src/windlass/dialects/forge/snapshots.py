@@ -50,7 +50,8 @@ class Snapshots:
         try:
             return await call_on_thread(self._measure)
         except Exception as error:
-            self._log(f"The host cannot be measured: {error}")
+            _LOG.warning("The host cannot be measured: %s", error)
+            self._measure = dict
             return {}
 
     def _log(self, problem: str) -> None:
