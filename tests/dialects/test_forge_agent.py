@@ -77,11 +77,12 @@ def test_F23_it_registers_claims_beats_downloads_and_reports_in_this_order(hub: 
     ]
 
 
-def test_F23_the_first_heartbeat_comes_before_a_slow_download_and_is_sent_once(hub: ForgeHub, tmp_path: Path) -> None:
-    job = hub.add("prodplan", **program(hub, SHELL + b"sleep 0.3\n"))
+def test_F23_the_first_heartbeat_is_answered_before_the_download_and_sent_once(hub: ForgeHub, tmp_path: Path) -> None:
+    job, hub.delays["/heartbeat"] = hub.add("prodplan", **program(hub, SHELL + b"sleep 0.3\n")), 0.5
     with agent_at(hub, tmp_path / "cache"):
         done(hub, job)
-    assert len(hub.asked("/heartbeat")) == 1
+    (heartbeat,), (download,) = hub.asked("/heartbeat"), hub.asked("/files/solver")
+    assert download.at - heartbeat.at >= 0.5  # only when it was answered
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,9 @@ def test_other_files_are_not_taken_for_one(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database")
     with closing(sqlite3.connect(tmp_path / "shop.db")) as db:
         db.execute("create table jobs (id)")
-    for name in ("own.db", "empty.db", "text.db", "shop.db"):
+    with closing(sqlite3.connect(old_file(tmp_path / "both.db"))) as db:
+        db.execute("create table schema_version (version)")
+    for name in ("own.db", "empty.db", "text.db", "shop.db", "both.db"):
         assert not is_of_another_program(str(tmp_path / name)), name
     check(str(tmp_path / "missing.db"), {})
     check("postgresql://nowhere/at-all", {})
