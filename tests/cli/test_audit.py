@@ -139,6 +139,7 @@ READS = (
 NEED_NO_ENTRY = {
     **dict.fromkeys(READS, "it changes nothing"),
     "enqueue": "a run has a journal, and over a hub leaves no entry either",
+    "dialects forge import": "runs have a journal, as those that are enqueued",
     "slot": "a direct call ends with its command, and is in the list of slots until then",
     "work": "it is a program, and what it defines has an owner",
     "hub": "it is a program, and those who ask it have entries of their own",
