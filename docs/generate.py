@@ -191,6 +191,43 @@ def configuration() -> str:
     return _SETTINGS.sub(lambda marks: f"{marks[1]}\n{setting_list()}\n\n{marks[2]}", page)
 
 
+LINES = (("forge", "F", 33), ("so1", "L", 24))
+"""The dialects, the letter of their contracts' lines, and how many lines there are."""
+
+
+def line_list() -> str:
+    """Every line of the contracts of the dialects, with its tests, and where windlass differs."""
+    tables = "\n\n".join(f"## {name}\n\n{_lines_of(name, letter, count)}" for name, letter, count in LINES)
+    return f"""# The lines of the contracts
+
+{NOTE}
+A line is a behaviour that a dialect promises; its page says what the line is about. Its tests carry its number: `pytest -k "F13 and dialects"` runs those that ask the dialect in its own words, `pytest -k F13` also those
+that ask windlass in its own. Here are the first test of each kind and how many more there are.
+
+{tables}
+"""
+
+
+def _lines_of(name: str, letter: str, count: int) -> str:
+    page = (DOCS / "dialects" / f"{name}.md").read_text(encoding="utf-8")
+    differs = page.partition("## What differs, and why\n")[2].partition("\n## ")[0]
+    rows = [f"| line | asked in the words of {name} | asked in windlass's own | where windlass differs |", "|---|---|---|---|"]
+    for number in range(1, count + 1):
+        line = f"{letter}{number}"
+        decisions = re.findall(rf"\*\*([^*]+?)\.?\*\* \([^)]*\b{line}\b[^)]*\)", differs)
+        rows.append(f"| {line} | {_first_test(line, dialects=True)} | {_first_test(line, dialects=False)} | {'; '.join(decisions)} |")
+    return "\n".join(rows)
+
+
+def _first_test(line: str, *, dialects: bool) -> str:
+    """The first test of a line as a sentence, and how many others there are."""
+    tests = DOCS.parent / "tests"
+    files = (file for file in sorted(tests.glob("*/test_*.py")) if (file.parent.name == "dialects") is dialects)
+    names = [name for file in files for name in re.findall(rf"def test_{line}_(\w+)", file.read_text(encoding="utf-8"))]
+    more = f" (+{len(names) - 1})" if len(names) > 1 else ""
+    return names[0].replace("_", " ") + more if names else ""
+
+
 FILES: dict[Path, Callable[[], str]] = {
     blocking.CLIENT: blocking.blocking_client,  # these two first: other texts are read from modules that import them
     blocking.APP: blocking.blocking_app,
@@ -200,6 +237,7 @@ FILES: dict[Path, Callable[[], str]] = {
     DOCS / "faults.md": fault_list,
     DOCS / "architecture.md": architecture,
     DOCS / "configuration.md": configuration,
+    DOCS / "dialects" / "lines.md": line_list,
     DOCS.parent / "src" / "windlass" / "cli" / "index.py": command_index,
 }
 
