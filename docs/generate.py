@@ -201,8 +201,9 @@ def line_list() -> str:
     return f"""# The lines of the contracts
 
 {NOTE}
-A line is a behaviour that a dialect promises; its page says what the line is about. Its tests carry its number: `pytest -k "F13 and dialects"` runs those that ask the dialect in its own words, `pytest -k F13` also those
-that ask windlass in its own. Here are the first test of each kind and how many more there are.
+A line is a behaviour that a dialect promises; its page says what the line is about. Its tests carry its number:
+`pytest -k "F13 and dialects"` runs those that ask the dialect in its own words, `pytest -k F13` also those that ask windlass in its own.
+Here are the first test of each kind and how many more there are.
 
 {tables}
 """
