@@ -10,9 +10,10 @@ import pytest
 
 from tests.dialects.conversations import replay
 from tests.dialects.doors import Answer, Door
+from tests.dialects.forge_door import SECRET
 from tests.dialects.so1_door import TRIGGER, idle
 from tests.harness import Harness, token
-from windlass.dialects import so1
+from windlass.dialects import forge, so1
 from windlass.model import Run
 
 __all__ = ["idle"]
@@ -44,6 +45,19 @@ def so1_door(h: Harness, request: pytest.FixtureRequest) -> Iterator[Door]:
     h.define(TRIGGER)
     yield door
     door.close()
+
+
+@pytest.mark.parametrize("prefix", ["/dialects/forge", ""])
+def test_forge(h: Harness, prefix: str) -> None:
+    door = Door(h, forge.mount(forge.Settings(secret=SECRET), h.clock), prefix=prefix, root="forge")
+
+    def ask(method: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
+        return door(method, path, body, headers)
+
+    try:
+        replay("forge", ask, lambda words: None)
+    finally:
+        door.close()
 
 
 @pytest.mark.usefixtures("idle")
