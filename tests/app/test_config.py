@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from windlass import dialects
 from windlass.clock import ManualClock
 from windlass.config import PASSED_DOWN, load, lookup
 from windlass.config.addresses import located, shown
@@ -363,3 +364,14 @@ def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(StoreError) as caught:
         open_store("postgresql://u@h/d", ManualClock(), blocking=True)
     assert "[postgres]" in caught.value.hint
+
+
+def test_an_agent_of_a_dialect_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    needing_httpx = ("windlass.client", "windlass.dialects.forge.agent", "windlass.dialects.forge.port")
+    for name in [name for name in sys.modules if name.startswith(needing_httpx)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("windlass.client", raising=False)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(StoreError) as caught:
+        dialects.agent_of("forge")
+    assert "[remote]" in caught.value.hint

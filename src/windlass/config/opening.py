@@ -52,7 +52,7 @@ def open_store(
     """
     kind, place = _store_at(address)
     if kind == "postgres":
-        with _needing("PostgreSQL needs the driver psycopg", "postgres"):
+        with needing("PostgreSQL needs the driver psycopg", "postgres"):
             from windlass.store import postgres
         server, used = _server_at(place, settings or Settings())
         return (postgres.BlockingPostgres if blocking else postgres.AsyncPostgres)(server, clock, patience=patience, **used)
@@ -72,7 +72,7 @@ def _store_at(address: str) -> Address:
 
 def open_transport(settings: Settings, address: str, *, blocking: bool) -> AsyncTransport | BlockingTransport:
     """A connection to a server, with the token and the certificates of the settings."""
-    with _needing("A hub is reached through httpx", "remote"):
+    with needing("A hub is reached through httpx", "remote"):
         from windlass.client import AsyncTransport, BlockingTransport
     kind = BlockingTransport if blocking else AsyncTransport
     return kind(address, token=settings.hub_token, ca_file=settings.hub_ca)
@@ -107,7 +107,7 @@ def migrate_store(address: str, clock: Clock, *, patience: float = 30.0, setting
     """Create the store, or bring its schema up to date; the versions before and after."""
     kind, place = _store_at(address)
     if kind == "postgres":
-        with _needing("PostgreSQL needs the driver psycopg", "postgres"):
+        with needing("PostgreSQL needs the driver psycopg", "postgres"):
             from windlass.store import postgres
         server, used = _server_at(place, settings or Settings())
         return postgres.migrate(server, clock, patience=patience, pooled=used.get("pooled", False))
@@ -134,7 +134,7 @@ def solvers_of(settings: Settings, *, raw: bool = False) -> Solvers | None:
 
 
 @contextmanager
-def _needing(purpose: str, extra: str) -> Iterator[None]:
+def needing(purpose: str, extra: str) -> Iterator[None]:
     """Name what to install where a package is missing."""
     try:
         yield

@@ -10,6 +10,7 @@ import msgspec
 
 from windlass.api.verbs import Verbs
 from windlass.clock import Clock
+from windlass.config.opening import needing
 from windlass.dialects.base import Dialect
 from windlass.errors import BadInput, nearest
 from windlass.model import Run
@@ -30,7 +31,9 @@ def package_of(name: str) -> Any:
 
 def agent_of(name: str) -> Any:
     """The module of a dialect's agent, which works for any hub that speaks it."""
-    return import_module(f"windlass.dialects.{_known(name, WITH_AGENTS, 'with an agent')}.agent")
+    module = f"windlass.dialects.{_known(name, WITH_AGENTS, 'with an agent')}.agent"
+    with needing("A hub is reached through httpx", "remote"):
+        return import_module(module)
 
 
 def hosting_of(name: str) -> Any:
