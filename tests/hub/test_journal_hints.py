@@ -57,8 +57,20 @@ def hub(where: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedHub]:
     monkeypatch.setattr(rollups, "EVERY", 0.01)
     monkeypatch.setattr(webhooks, "RARELY", 0.01)
     served = ServedHub(where, SETTINGS)
+    if where.startswith("postgres"):
+        listened(where)
     yield served
     served.stop()
+
+
+LISTENERS = """select 1 from pg_locks join pg_database d on d.oid = database and d.datname = current_database()
+where locktype = 'advisory' and classid = 2003398244 and objid = 3 and granted"""
+
+
+def listened(where: str) -> None:
+    """The hub listens. Who writes before that finds no reader, and sends no hint for a while: then the reader looks by itself."""
+    with psycopg.connect(where, autocommit=True) as connection:
+        until(lambda: connection.execute(LISTENERS).fetchone() is not None)
 
 
 @contextmanager
