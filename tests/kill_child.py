@@ -15,6 +15,8 @@ from collections.abc import Collection, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from tests.grounds import set_ground
 from tests.ledger import Ledger
 from windlass import model
@@ -244,7 +246,7 @@ def work_in_groups(life: Life) -> None:
 
     def group(kind: GroupKind, *after: tuple[str, ...], **how: Any) -> Group:
         members = tuple(Member(job, str(n), names) for n, names in enumerate(after))
-        made = life(life.engine.create_group(NewGroup(members, kind, callback=job, **how)))
+        made = life(life.engine.create_group(NewGroup(members, kind, callback=replace(job, meta={"of": kind}), **how)))
         groups.append(made)
         for run in life(life.engine.members(made.id)):
             life.ledger.write("E", run.id)

@@ -273,7 +273,7 @@ def test_G16_a_claim_and_what_is_recorded_of_it_are_one(h: Harness) -> None:
 
 
 KILLED_AT = (
-    "create.after_create=kill@4",
+    "create.after_create_plain=kill@4",
     "create.after_commit=kill@4",
     "claim.after_claim=kill@4",
     "claim.after_commit=kill@4",

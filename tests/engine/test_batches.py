@@ -111,7 +111,7 @@ def test_a_creation_is_cut_into_several_sets_of_one_batch(engine: Engine) -> Non
     watched = watch(engine)
     news = [NewRun("plain", {"text": KIB, "n": n}) for n in range(50)] + [NewRun("plain", {"text": LARGER})]
     made = run_sync(engine.create(news))
-    sizes = watched.sets["create"]
+    sizes = watched.sets["create_plain"]
     assert watched.verbs.count("create") == 1
     assert len(sizes) >= 7
     assert sorted(sizes)[-2] <= SMALL.batch * 2  # the larger one went alone; quotes in a text of JSON take two bytes
@@ -133,8 +133,8 @@ def test_a_creation_in_several_sets_is_all_or_none(engine: Engine) -> None:
 def test_a_group_is_cut_in_the_same_way(engine: Engine) -> None:
     watched = watch(engine)
     run_sync(engine.create_group(NewGroup(tuple(Member(NewRun("plain", {"text": KIB})) for _ in range(30)))))
-    assert len(watched.sets["create"]) >= 4
-    assert max(watched.sets["create"]) <= SMALL.batch * 2
+    assert len(watched.sets["create_plain"]) >= 4
+    assert max(watched.sets["create_plain"]) <= SMALL.batch * 2
 
 
 @pytest.mark.parametrize("uses", [(), (Use("room"),)], ids=["plain", "limited"])

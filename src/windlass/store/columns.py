@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from windlass.machine import UNFINISHED
 from windlass.model import Attempt, Counts, Delivery, Group, JobRecord, Run, Schedule, Slot, State, Webhook, WorkerInfo
-from windlass.store.creation import KeyRow, Kind, NewRow
+from windlass.store.creation import PLAIN, KeyRow, Kind, NewRow
 
 LARGE = ("payload", "error", "output")
 """The columns of a run that may be large."""
@@ -45,6 +45,7 @@ COUNTS = Counts.__struct_fields__
 LISTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "run": (Run, _RUN),
     "new": (NewRow, _NEW),
+    "plain": (NewRow, PLAIN),
     "own": (NewRow, tuple(name for name in _NEW if name in _RUN)),
     "common": (Kind, COMMON),
     "written_back": (Run, WRITTEN_BACK),

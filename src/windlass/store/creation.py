@@ -42,17 +42,19 @@ class NewRow(Struct, frozen=True, gc=False, array_like=True):
     meta: str | None = None
 
 
-_first_four = attrgetter("id", "position", "due_at", "payload")
+PLAIN = ("id", "position", "due_at", "payload")
+"""The columns of a run that has nothing else of its own."""
+
+_plain = attrgetter(*PLAIN)
 
 
-def sent(rows: Sequence[NewRow]) -> Sequence[Any]:
-    """The rows as a database takes them: columns that are null in all rows are left out, because SQLite is slow to read them."""
-    more = [
-        row
+def plain(rows: Sequence[NewRow]) -> Sequence[Any] | None:
+    """The rows as `create_plain` takes them, if none of them has more."""
+    more = any(
+        row.key is not None or row.schedule is not None or row.instant is not None or row.keys is not None or row.meta is not None
         for row in rows
-        if row.key is not None or row.schedule is not None or row.instant is not None or row.keys is not None or row.meta is not None
-    ]
-    return rows if more else list(map(_first_four, rows))
+    )
+    return None if more else list(map(_plain, rows))
 
 
 def sizes(rows: Sequence[NewRow]) -> list[int]:

@@ -186,6 +186,12 @@ select {own: r}, {params: common}, 1, :now, (select g.seq from job_groups g wher
 from {rows: r: *new}
 where r.key is null or r.id = (select k.run from job_keys k where k.scope = r.scope and k.key = r.key)
 
+-- Of runs with none of the columns that most runs leave empty: SQLite is slow to read a column from JSON, also one that is not there.
+-- name: create_plain
+insert into job_runs ({plain}, {common}, rev, created_at, grouped)
+select {plain: r}, {params: common}, 1, :now, (select g.seq from job_groups g where g.id = :group)
+from {rows: r: *plain}
+
 -- name: add_waits
 insert into job_waits (run, predecessor, rule)
 select n.seq, r.predecessor, r.rule from {rows: r: id text, predecessor int, rule text} join job_runs n on n.id {probe: r.id}

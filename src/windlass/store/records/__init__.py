@@ -49,7 +49,8 @@ from windlass.store.records.webhooks import DeliveryRecords, WebhookRecords
 from windlass.store.records.work import WorkRecords
 from windlass.store.records.workers import WorkerRecords
 
-_MADE = (*creations.KEYS, "lock_predecessors", "refuse_create", "create", "journal_created", "add_waits", *changes.SETTLE)
+_GUARDED = (*creations.KEYS, "lock_predecessors", "refuse_create")
+_WAITED = ("journal_created", "add_waits", *changes.SETTLE)
 _ENDED = ("lock_groups", "write_back", "journal_moves")
 _WRITE_BACK = (*_ENDED, "close_attempts", *changes.FOLLOW)
 _RELEASE_HOLDS = ("lock_limiters_of", *limiters.RELEASE_HOLDS)
@@ -60,8 +61,8 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "lanes": ("lock_lanes", "add_lanes", "use_lanes", "close_lanes", "raise_removed"),
     "drop_lanes": ("lock_lanes", "drop_lanes", "raise_removed"),
     "drop_jobs": ("drop_placeholders",),
-    "create": (*_MADE, *creations.LATER),
-    "create_group": (*creations.KEYS, "refuse_create", "create", "journal_created", *groups.MADE),
+    "create": (*_GUARDED, "create", "create_plain", *_WAITED, *creations.LATER),
+    "create_group": (*creations.KEYS, "refuse_create", "create", "create_plain", "journal_created", *groups.MADE),
     "register": ("register",),
     "start": ("start", "journal"),
     "beat": ("beat",),
@@ -79,7 +80,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "drop_keys": ("drop_keys",),
     "schedule": ("add_schedule", "edit_schedule", "add_skips"),
     "unschedule": ("drop_skips", "drop_schedule"),
-    "fire": ("unfinished_of_schedules", "advance_schedules", "refuse_fire", "add_skips", *_MADE),
+    "fire": ("unfinished_of_schedules", "advance_schedules", "refuse_fire", "add_skips", *_GUARDED, "create", *_WAITED),
     **claims.BATCHES,
     **controls.BATCHES,
     **limiters.BATCHES,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from windlass.payload import slices
 from windlass.store.base import Row, Statement, Value
-from windlass.store.creation import Creation, KeyRow, Kind, NewRow, sent, sizes
+from windlass.store.creation import Creation, KeyRow, Kind, NewRow, plain, sizes
 from windlass.store.records.batches import Rows
 from windlass.store.records.changes import SETTLE, Ready, released_by
 from windlass.store.records.groups import GroupRow, before_members, behind_members
@@ -70,7 +70,9 @@ class CreationRecords(Rows):
             statements.append(Statement(lock, {"predecessors": guard["predecessors"]}))
         statements.append(Statement("refuse_create", guard))
         for kind, rows in self._cut(creation.rows):
-            statements.append(Statement("create", kind._asdict() | {"r": pack(sent(rows)), "now": now}))
+            short = plain(rows)
+            name = "create" if short is None else "create_plain"
+            statements.append(Statement(name, kind._asdict() | {"r": pack(short or rows), "now": now}))
             statements.append(Statement("journal_created", {"ids": pack([row.id for row in rows]), "now": now}))
         if predecessors:
             statements.append(Statement("add_waits", {"r": pack(creation.waits)}))
