@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from msgspec import Struct
 
@@ -25,6 +25,30 @@ class Page(Struct, frozen=True):
 
     runs: list[Run]
     cursor: str | None
+
+
+MAX_AHEAD = 10_000
+"""The highest number of runs ahead of a run that is counted to."""
+
+
+class Origin(Struct, frozen=True):
+    """Where a run comes from. None: no schedule, or no group."""
+
+    schedule: str | None = None  # its key; also None if the schedule has been removed
+    group: str | None = None  # its id
+    place: int | None = None  # in the group, from 0, among its members that are still stored
+
+
+class RunDetail(Run, frozen=True, gc=False):
+    """A run with its origin, and how many runs are ahead of it."""
+
+    origin: Origin = Origin()
+    ahead: int | None = None  # queued runs of its queue and priority before it; None unless it is queued
+
+    @classmethod
+    def of(cls, run: Run, origin: Origin, ahead: int | None) -> Self:
+        """The detail of a run that was read."""
+        return cls(**{name: getattr(run, name) for name in Run.__struct_fields__}, origin=origin, ahead=ahead)
 
 
 class Status(Struct, frozen=True):

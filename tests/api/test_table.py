@@ -120,7 +120,7 @@ def test_every_verb_has_a_row_or_is_made_of_others() -> None:
     """The few that are not asked of a hub as they are: they are worked out from the answers to others."""
     named = {row.name for row in NATIVE}
     verbs = {name for area in Verbs.__mro__ for name, member in vars(area).items() if asyncio.iscoroutinefunction(member)}
-    assert verbs - named == {"add_resource", "close", "outage", "status", "turn"}
+    assert verbs - named == {"add_resource", "close", "detail", "outage", "status", "turn"}
 
 
 def test_no_body_has_a_member_that_is_in_the_path() -> None:

@@ -27,7 +27,7 @@ from tests.tiers import corners, long
 from tests.workers import Gate, ended, until, working
 from windlass import App, Context, Handle, State
 from windlass.machine import Fail, Succeed
-from windlass.model import Failure, NewRun, Options, Requires, Run, WorkerInfo
+from windlass.model import Failure, Member, NewGroup, NewRun, Options, Requires, Run, WorkerInfo
 from windlass.store.base import run_sync
 from windlass.store.records import Held
 
@@ -408,6 +408,21 @@ def test_a_run_is_run_again_as_a_new_one(app: App, hub: ServedHub, page: Page) -
         state(page, "failed")
     expect(page.locator("pre.json").first).to_have_text('{\n  "to": "ann"\n}')
     expect(page.locator(".notice")).to_contain_text("A new run was made")
+
+
+def test_a_run_shows_its_schedule_its_group_and_how_many_are_ahead(app: App, hub: ServedHub, page: Page) -> None:
+    run_sync(app.verbs.define("mail"))
+    group = run_sync(app.verbs.create_group(NewGroup(tuple(Member(NewRun("mail")) for _ in range(3)))))
+    last = run_sync(app.verbs.members(group.id))[2]
+    page.goto(f"{hub.url}#/runs/{last.id}")
+    facts = page.locator(".facts")
+    expect(facts).to_contain_text("Ahead of it2")
+    expect(facts).to_contain_text(f"{group.id} · place 2")
+    schedule = run_sync(app.verbs.schedule("nightly <b>", "mail", every="1h"))
+    fired = run_sync(app.engine.create([NewRun("mail", schedule=schedule.id)]))[0]
+    page.goto(f"{hub.url}#/runs/{fired.id}")
+    page.get_by_role("link", name="nightly <b>").click()
+    expect(page.locator("h1")).to_have_text("nightly <b>")
 
 
 def test_priority_and_due_time_are_changed_while_it_waits(app: App, hub: ServedHub, page: Page) -> None:

@@ -54,6 +54,7 @@ WALKS = {
     "places_from": {"job_runs_ready": "lane"},
     "places_before": {"job_runs_ready": "lane"},
     "place_at": {"job_runs_ready": "lane"},
+    "count_before": {"job_runs_ready": "lane"},
     "due": {"job_runs_due": "due_at"},
     "next_times": {"job_runs_due": "", "job_gates_wake": "", "job_runs_look": "lease_check_at", "job_schedules_next": "next_at"},
     "recovered_due": {"job_runs_due": "due_at"},

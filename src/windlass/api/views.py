@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from windlass.answers import Holder, Kept, Minute, Occupants, Preview, Reason, ResourceState, Retention, Stats
+from windlass.answers import Holder, Kept, Minute, Occupants, Preview, Reason, ResourceState, Retention, RunDetail, Stats
 from windlass.api.codec import JSON, Added, Form, View, instant
 from windlass.api.values import from_rfc3339, to_raw, to_rfc3339, to_text
 from windlass.firing import described, edited, fingerprint
@@ -81,17 +81,14 @@ FAILURE = View(
     omit_defaults=True,
 )
 
-RUN = View(
-    Run,
-    "RunView",
-    "A run, without its lease and its place in the queue.",
-    hidden={
+_OF_RUNS: dict[str, Any] = {
+    "hidden": {
         "seq": 0, "lane": 0, "position": 0, "attempt_id": None, "token": None, "slot": None, "lease": None,
         "lease_until": None, "lease_check_at": None, "output_hash": None, "output_key": None, "schedule": None, "keys": None,
         "parked": None, "aging_priority": None, "grouped": None,
     },
-    renamed={"priority_key": "priority"},
-    forms={
+    "renamed": {"priority_key": "priority"},
+    "forms": {
         "payload": JSON,
         "output": JSON,
         "progress": JSON,
@@ -101,15 +98,23 @@ RUN = View(
         "priority_key": Form(int, _negative, _negative),
         "keep": Form(Keep, kept, lambda keep: FOREVER if keep == "forever" else keep),
     },
-    added={
+    "added": {
         "attempt_id": Added(str, lambda run: run.current_attempt),
         "scheduled_for": Added(str, lambda run: to_rfc3339(run.scheduled_for)),  # the instant of its schedule; otherwise when it is due
         "actions": Added(tuple[str, ...], lambda run: _ACTIONS[run.state], ()),
         "left_out": Added(tuple[str, ...], lambda run: tuple(_sizes(run)), ()),  # too large for a list; fetch the run itself
         "sizes": Added(dict[str, int], _sizes, {}),  # of members that a list leaves out, in bytes
     },
-    finish=_finish_run,
-)  # fmt: skip
+    "finish": _finish_run,
+}  # fmt: skip
+RUN = View(Run, "RunView", "A run, without its lease and its place in the queue.", **_OF_RUNS)
+RUN_DETAIL = View(
+    RunDetail,
+    "RunDetailView",
+    "A run, with the key of its schedule, the id of its group, its place in it, and how many of its queue and priority are ahead.",
+    flat=("origin",),
+    **_OF_RUNS,
+)
 
 ATTEMPT = View(
     Attempt,

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from windlass import payload
-from windlass.answers import Page, Reason
+from windlass.answers import Page, Reason, RunDetail
 from windlass.api.verbs import Verbs
 from windlass.api.views import LINE
 from windlass.cli import views
@@ -28,6 +28,7 @@ from windlass.engine.moves import DEEPEST
 from windlass.errors import BadInput, NotFound, UnknownJob, nearest
 from windlass.machine import ENDED
 from windlass.model import Created, Key, Limits, LogLine, NewRun, Options, Run, Solver, State
+from windlass.store.base import run_sync
 
 LIMIT = Limits().payload
 PAGE = Limits().page
@@ -162,7 +163,7 @@ def _wait(context: CommandContext, created: Created) -> int:
     context.output.note(f"Waiting for run {created.id}; it goes on without you (windlass show {created.id}).")
     run = _ended(context, created.id, context.arguments.timeout)
     if context.output.json:
-        context.output.document(plain(Verbs.get, run))
+        context.output.document(plain(Verbs.get, _detail(context, run)))
     elif run.state is State.SUCCEEDED:
         context.output.document(views.opened(run.output))
     return _verdict(context, run)
@@ -264,6 +265,11 @@ def _chosen(context: CommandContext) -> Run:
     return newest[0]
 
 
+def _detail(context: CommandContext, run: Run) -> RunDetail:
+    """The run as it is now, with its origin."""
+    return run_sync(context.verbs.detail(run.id))
+
+
 def _lines(
     context: CommandContext, run_id: str, after: tuple[int, int] = (0, 0), *, attempt: int | None = None, last: int | None = None
 ) -> Iterator[LogLine]:
@@ -288,14 +294,15 @@ def show(context: CommandContext) -> int:
     run = _chosen(context)
     if context.arguments.dialect is not None:
         return print_run(context, run)
+    detail = _detail(context, run)
     attempts, history = context.call(Verbs.attempts, run.id), context.call(Verbs.history, run.id)
     tail = list(_lines(context, run.id, last=context.arguments.tail))
     if context.output.json:
         events, lines = plain(Verbs.history, history)["events"], plain(Verbs.lines, tail)["lines"]
-        context.output.document(plain(Verbs.get, run) | plain(Verbs.attempts, attempts) | {"history": events, "log": lines})
+        context.output.document(plain(Verbs.get, detail) | plain(Verbs.attempts, attempts) | {"history": events, "log": lines})
         return OK
     now = context.clock.now()
-    sections: list[tuple[str, RenderableType]] = [("", views.run_facts(run, now, drawn=context.output.seen))]
+    sections: list[tuple[str, RenderableType]] = [("", views.run_facts(detail, now, drawn=context.output.seen))]
     if run.error:
         sections.append(("Error", views.failure_text(run.error)))
     if run.claimed_at is not None or run.attempt > 1:

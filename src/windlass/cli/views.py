@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from windlass import defaults, payload
+from windlass.answers import MAX_AHEAD, RunDetail
 from windlass.cli.output import as_json, cell, clean, facts_table, line, table
 from windlass.durations import span as span
 from windlass.durations import spelled
@@ -122,14 +123,25 @@ def _facts(run: Run, now: int) -> Iterable[tuple[str, str | None]]:
     yield "meta", as_json(opened(run.meta)) if run.meta is not None else None
 
 
-def run_facts(run: Run, now: int, *, drawn: bool) -> RenderableType:
+def _whereabouts(run: RunDetail) -> Iterable[tuple[str, str | None]]:
+    schedule, group, place = run.origin.schedule, run.origin.group, run.origin.place
+    yield "ahead", _ahead(run.ahead) if run.ahead is not None else None
+    yield "schedule", line(schedule) if schedule is not None else None
+    yield "group", f"{line(group)}, place {place}" if group is not None else None
+
+
+def _ahead(number: int) -> str:
+    return f"{number:,} queued with its priority" + (" or more" if number == MAX_AHEAD else "")
+
+
+def run_facts(run: RunDetail, now: int, *, drawn: bool) -> RenderableType:
     """The fields of a run, with a bar for its progress where it can be drawn."""
     grid = facts_table()
     grid.add_row("run", Text(line(run.id), style="bold"))
     grid.add_row("state", state_text(run))
     if progress := progress_of(run):
         grid.add_row("progress", _bar(*progress, drawn=drawn))
-    for name, value in _facts(run, now):
+    for name, value in (*_facts(run, now), *_whereabouts(run)):
         if value is not None:
             grid.add_row(name, Text(value))
     return grid

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from windlass.answers import AuditPage, Deliveries, Finding, Occupants, Page, Preview, Reason, ResourceState, Retention, Stats, Status
+from windlass.answers import (
+    AuditPage,
+    Deliveries,
+    Finding,
+    Occupants,
+    Page,
+    Preview,
+    Reason,
+    ResourceState,
+    Retention,
+    RunDetail,
+    Stats,
+    Status,
+)
 from windlass.client.events import StreamEvent, blocking_events
 from windlass.client.streaming import StreamingVerbs
 from windlass.defaults import DELIVERY_DELAYS, MAX_MISSED, MAX_WAIT, SECRET_OVERLAP, SLOT_LEASE, TOKEN_OVERLAP
@@ -141,6 +154,10 @@ class BlockingVerbs:
     ) -> Run:
         """Give a waiting run another place in its queue: the n-th from 0, the "top" or "bottom", or next to another run."""
         return run_sync(self._verbs.move(run_id, place=place, to=to, before=before, after=after, by=by))
+
+    def detail(self, run_id: str) -> RunDetail:
+        """A run with its origin, and how many runs are ahead of it."""
+        return run_sync(self._verbs.detail(run_id))
 
     def status(self, run_id: str) -> Status:
         """The status of a run by its id alone."""

@@ -13,11 +13,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from windlass import payload as json
-from windlass.answers import Occupants, Status
+from windlass.answers import Occupants, RunDetail, Status
 from windlass.api.requests import PutResource, RenewSlot, ReserveSlot
 from windlass.api.rows import row_of
 from windlass.api.values import to_rfc3339
 from windlass.api.verbs import Verbs
+from windlass.api.verbs.runs import DETAIL
 from windlass.client.requester import Requester
 from windlass.defaults import MAX_WAIT, SCHEDULE_EDITABLE, SLOT_LEASE
 from windlass.engine import checks
@@ -127,6 +128,11 @@ class RemoteVerbs(Requester, Verbs):
         """All attempts of a run, oldest first."""
         attempts = await super().attempts(run_id)
         return [replace(attempt, run=attempts[0].id) for attempt in attempts]  # the first shares the run's own id
+
+    async def detail(self, run_id: str) -> RunDetail:
+        """A run with its origin, and how many runs are ahead of it."""
+        detail: RunDetail = await self.perform(DETAIL, {"run_id": run_id})
+        return detail
 
     async def status(self, run_id: str) -> Status:
         """The status of a run by its id alone."""

@@ -19,6 +19,7 @@ from windlass.engine.jobs import Jobs
 from windlass.engine.journal import Journal
 from windlass.engine.lives import Lives
 from windlass.engine.moves import Moves
+from windlass.engine.origins import Origins
 from windlass.engine.outbox import Outbox
 from windlass.engine.parts import Parts
 from windlass.engine.pauses import Pauses
@@ -158,6 +159,9 @@ class Engine:
     status = verb(Parts.runs, Runs.status)
     runs = verb(Parts.runs, Runs.page)
     ranked = verb(Parts.runs, Runs.ranked)
+    detail = verb(Parts.origins, Origins.detail)
+    origins = verb(Parts.origins, Origins.origins)
+    ahead = verb(Parts.origins, Origins.ahead)
     get_many = verb(Parts.runs, Runs.get_many)
     attempts = verb(Parts.runs, Runs.attempts)
     attempts_of = verb(Parts.runs, Runs.attempts_of)

@@ -177,6 +177,11 @@ class Ground:
         if not self.lanes.add(await self.home.lanes.after(self.lanes.last)):
             self.lanes.renew(await self.home.lanes.after(0))
 
+    async def lanes_of_queue(self, queue: str) -> list[int]:
+        """All lanes of a queue, with those of its parked runs."""
+        await self.refresh_lanes()
+        return [number for lane in self.lanes.all if lane.queue == queue for number in (lane.id, -lane.id)]
+
     async def refresh_controls(self) -> None:
         """Read pauses, queues and resources as they are now; before them, which lanes were removed up to their revision."""
         settings = await self.home.controls.settings()

@@ -64,7 +64,7 @@ class Moves(Part):
             step(
                 run, Reorder(priority_key=run.priority_key, position=run.position), now
             )  # raises if the move is refused, before anything is read
-            lanes = await self._lanes_of(run.queue)
+            lanes = await self.ground.lanes_of_queue(run.queue)
             cmd, shifts = await self._room(run, lanes, await self._cut(run, lanes, aim))
             change = Change(run, step(run, cmd, now), cmd.name, detail)
             try:
@@ -74,11 +74,6 @@ class Moves(Part):
             except Conflict:
                 continue  # a neighbour that should make room has moved, too
         raise Conflict(f"Run {run_id} or its neighbours kept changing; it was not moved.", hint="Try again.")
-
-    async def _lanes_of(self, queue: str) -> list[int]:
-        """All lanes of a queue, with those of its parked runs."""
-        await self.ground.refresh_lanes()
-        return [number for lane in self.ground.lanes.all if lane.queue == queue for number in (lane.id, -lane.id)]
 
     async def _cut(self, run: Run, lanes: Sequence[int], aim: Aim) -> QueuePosition:
         """The position at which the run is inserted: it comes after every run with a lower one."""

@@ -16,6 +16,7 @@ from windlass.engine.jobs import Jobs
 from windlass.engine.journal import Journal
 from windlass.engine.lives import Lives
 from windlass.engine.moves import Moves
+from windlass.engine.origins import Origins
 from windlass.engine.outbox import Outbox
 from windlass.engine.parking import Parking
 from windlass.engine.pauses import Pauses
@@ -83,6 +84,10 @@ class Parts:
     @once
     def moves(self) -> Moves:
         return Moves(self.ground, self.runs)
+
+    @once
+    def origins(self) -> Origins:
+        return Origins(self.ground, self.runs)
 
     @once
     def reasons(self) -> Why:

@@ -2,11 +2,12 @@
 
 import { get, patch, path, post } from "./api.js";
 import { h } from "./dom.js";
-import { at, between, clock, duration, ENDED, HELD, now, pill, plain, when } from "./format.js";
+import { at, between, clock, duration, ENDED, HELD, now, number, pill, plain, when } from "./format.js";
 import { log } from "./log.js";
 import { act, asked, command, facts, live, runLink, steadily, switching, to, value } from "./parts.js";
 import { bar, tries } from "./runs.js";
 
+const MAX_AHEAD = 10_000; // no more are counted
 const WAITING = new Set(["waiting", "scheduled", "queued"]);
 
 export async function run(page) {
@@ -136,6 +137,9 @@ function about(run) {
   return facts(
     ["Job", h("a", { href: to("runs", undefined, { job: run.job }), title: "All its runs" }, run.job)],
     ["Queue", [h("a", { href: to("runs", undefined, { state: "queued", queue }) }, queue), priority !== 0 && ` · priority ${priority}`]],
+    run.ahead !== null && ["Ahead of it", number(run.ahead) + (run.ahead === MAX_AHEAD ? " or more" : "")],
+    run.schedule !== null && ["Schedule", h("a", { href: to("schedules", run.schedule) }, run.schedule)],
+    run.group !== null && ["Group", [h("span", { class: "mono" }, run.group), ` · place ${run.place}`]],
     ["Tries", `${tries(run)} of ${run.max_attempts}${run.requeues ? ` · ${run.requeues} returned` : ""}`],
     ["Worker", run.worker],
     ["Created", moment(run.created_at)],

@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from windlass import payload as json
-from windlass.answers import Outcome
+from windlass.answers import Origin, Outcome
 from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.errors import Conflict, LeaseLost, StoreError, WindlassError
 from windlass.machine import Fail, Succeed
-from windlass.model import Created, Entry, Failure, Key, NewRun, Options, Receipt, Run, State, WorkerInfo, place
+from windlass.model import Created, Entry, Failure, Key, Member, NewGroup, NewRun, Options, Receipt, Run, State, WorkerInfo, place
 from windlass.store.base import Row, Statement, Store, Value, run_sync
 from windlass.store.records import Held
 from windlass.store.rows import pack
@@ -667,6 +667,29 @@ async def the_tail_gives_every_entry_once(stores: Stores) -> None:
 async def _nothing(work: Coroutine[Any, Any, None]) -> list[Entry]:
     await work
     return []
+
+
+@_case
+async def a_run_names_its_schedule_and_its_place_in_its_group(stores: Stores) -> None:
+    engine = await stores.engine()
+    schedule = await engine.schedule("nightly", "job", every="1h")
+    (fired,) = await _made(engine, 1, schedule=schedule.id)
+    group = await engine.create_group(NewGroup(tuple(Member(NewRun("job")) for _ in range(3))))
+    members = [run.id for run in await engine.members(group.id)]
+    assert await engine.origins([fired, *members]) == {
+        fired: Origin("nightly"), **{run: Origin(None, group.id, place) for place, run in enumerate(members)},
+    }  # fmt: skip
+
+
+@_case
+async def the_runs_ahead_are_those_of_its_queue_and_priority(stores: Stores) -> None:
+    engine = await stores.engine()
+    await engine.define("elsewhere", options=Options(queue="elsewhere"))
+    await engine.create([NewRun("elsewhere")])
+    low, high, last = [await _made(engine, 1, options=Options(priority=priority)) for priority in (0, 1, 0)]
+    assert [await engine.ahead(run) for (run,) in (low, high, last)] == [0, 0, 1]
+    assert {*high, *low} < {run.id for run in await engine.claim(MANY, count=3)}
+    assert [await engine.ahead(run) for (run,) in (low, high, last)] == [None, None, 0]
 
 
 @_case

@@ -6,14 +6,15 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import Meta
+from msgspec.structs import replace
 
-from windlass.answers import Page, Reason, Status
+from windlass.answers import Page, Reason, RunDetail, Status
 from windlass.api.answers import CreatedRun, CreatedRuns
 from windlass.api.codec import Form
 from windlass.api.gives import Gives, listed, one, page_of
 from windlass.api.requests import CancelRun, CreateRun, CreateRuns, MoveRun, PatchRun
-from windlass.api.rows import AFTER_NUMBER, COUNT, CURSOR, GET, IDEMPOTENCY_KEY, PATCH, POST, ByRow, Param, Verb, verb
-from windlass.api.views import ATTEMPT, ENTRY, LINE, REASON, RUN, line_cursor, line_place
+from windlass.api.rows import AFTER_NUMBER, COUNT, CURSOR, GET, IDEMPOTENCY_KEY, PATCH, POST, ByRow, Param, Verb, row_of, verb
+from windlass.api.views import ATTEMPT, ENTRY, LINE, REASON, RUN, RUN_DETAIL, line_cursor, line_place
 from windlass.model import Attempt, Created, Entry, LogLine, NewRun, Run, State
 
 CREATED = Gives(
@@ -24,6 +25,7 @@ CREATED = Gives(
 STATE = Param("state", State | None)
 
 _RUN = one(RUN)
+_DETAIL = one(RUN_DETAIL)
 _PAGE = page_of(Page, "RunPage", "Some runs, and the cursor of the next page.", runs=RUN)
 _STATES = Form(str, ",".join, lambda text: text.split(","))
 _FILTERS = (
@@ -72,7 +74,7 @@ class RunVerbs(Protocol):
         """A page of runs."""
         raise ByRow
 
-    @verb(GET, "/runs/{run_id}", "One run", _RUN, scope="read")
+    @verb(GET, "/runs/{run_id}", "One run", Gives(_DETAIL.form, _DETAIL.show, _RUN.read), scope="read")
     async def get(self, run_id: str) -> Run:
         """The run with this id, or with an attempt of this id."""
         raise ByRow
@@ -142,5 +144,12 @@ class RunVerbs(Protocol):
         """Give a waiting run another place in its queue: the n-th from 0, the "top" or "bottom", or next to another run."""
         raise ByRow
 
+    async def detail(self, run_id: str) -> RunDetail:
+        """A run with its origin, and how many runs are ahead of it."""
+
     async def status(self, run_id: str) -> Status:
         """The status of a run by its id alone."""
+
+
+DETAIL = replace(row_of(RunVerbs.get), gives=_DETAIL)
+"""The row of one run, read with its origin."""

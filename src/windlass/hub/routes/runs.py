@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from windlass.api.answers import CreatedRun, CreatedRuns
 from windlass.api.requests import CreateRun, CreateRuns
-from windlass.api.views import RUN
+from windlass.api.views import RUN, RUN_DETAIL
 from windlass.engine.checks import key_scope
 from windlass.errors import BadInput, WindlassError
 from windlass.hub.requests import HubRequest
@@ -65,6 +65,10 @@ async def create(request: HubRequest, data: CreateRuns, idempotency_key: str | N
     return CreatedRuns([CreatedRun(one.id, one.created, one.pruned) for one in created])
 
 
+async def get(request: HubRequest, run_id: str) -> Any:
+    return RUN_DETAIL.show(await request.hub.engine.detail(run_id))
+
+
 async def rerun(request: HubRequest, run_id: str, attempt: int | None, idempotency_key: str | None) -> CreatedRun:
     key = request_key(request, idempotency_key, ("rerun", run_id) if attempt is None else ("rerun", run_id, attempt))
     return await answer_of(request, await request.audited({"run_id": run_id}).rerun(run_id, attempt=attempt, key=key))
@@ -75,4 +79,4 @@ async def trigger(request: HubRequest, key: str, idempotency_key: str | None) ->
     return await answer_of(request, await request.audited({"key": key}).trigger(key, once=once))
 
 
-HANDLERS = {"create_run": create_run, "create": create, "rerun": rerun, "trigger": trigger}
+HANDLERS = {"get": get, "create_run": create_run, "create": create, "rerun": rerun, "trigger": trigger}

@@ -67,6 +67,20 @@ select {run} from job_runs where grouped = :seq and id || '' > :after order by i
 -- name: list_members
 select {run_within: limit} from job_runs where grouped = :seq and id || '' > :after order by id || '' limit :count
 
+-- fragment: chosen_groups
+select grouped from chosen where grouped is not null
+
+-- Where runs come from: the keys of their schedules, the ids of their groups, and their places in them, in the order of the creating call. The
+-- members of a group are numbered once, however many of them are asked for.
+-- name: origins
+with chosen as materialized (select id, seq, schedule, grouped from job_runs where id {in_texts: ids}),
+places as materialized (
+  select m.seq, row_number() over (partition by m.grouped order by m.seq) - 1 as place
+  from job_runs m where m.grouped {among: chosen_groups})
+select c.id, (select s.key from job_schedules s where s.id = c.schedule), (select g.id from job_groups g where g.seq = c.grouped),
+  (select p.place from places p where p.seq = c.seq)
+from chosen c
+
 -- Those that can still be cancelled, the last ones first: runs that are released meanwhile have been cancelled already.
 -- name: members_to_cancel
 select seq from job_runs where grouped = :seq and finished_at is null and state <> 'cancelling' order by position desc, seq desc

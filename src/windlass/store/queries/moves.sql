@@ -47,6 +47,20 @@ from json_array_elements_text(:lanes::json) as l(lane), lateral (
   order by q.priority_key, q.position, q.seq limit :count + 1) as h
 order by h.priority_key, h.position, h.seq limit 1 offset :count
 
+-- How many queued runs of these lanes have a priority key and stand before a position, counted no further than a limit.
+-- name: count_before sqlite
+select count(*) from (
+  select q.seq from json_each(:lanes) as l cross join job_runs as q
+  where q.state = 'queued' and q.lane = l.value and q.priority_key = :priority_key and (q.position, q.seq) < (:position, :seq) limit :count) as h
+
+-- name: count_before postgres
+select count(*) from (
+  select h.seq from json_array_elements_text(:lanes::json) as l(lane), lateral (
+    select q.seq from job_runs q
+    where q.state = 'queued' and q.lane = l.lane::bigint and q.priority_key = :priority_key and (q.position, q.seq) < (:position, :seq)
+    order by q.position, q.seq limit :count) as h
+  limit :count) as b
+
 -- Only if neighbours are moved to make room: a move alone locks nothing but its run.
 -- name: lock_moved postgres
 select seq from job_runs where seq {in: ids} order by seq for no key update

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from windlass.answers import Origin
 from windlass.model import Group, GroupKind, OnFailure, Result, Run, State
 from windlass.store.base import Statement, Value
 from windlass.store.records.batches import Rows
@@ -67,6 +68,10 @@ class GroupRecords(Rows):
     async def find(self, id: str) -> Group | None:
         rows = await self._read("group", id=id)
         return Group(*rows[0]) if rows else None
+
+    async def origins(self, ids: Sequence[str]) -> dict[str, Origin]:
+        """Where these runs come from, as far as they exist."""
+        return {run: Origin(*origin) for run, *origin in await self._read("origins", ids=pack(ids))}
 
     async def of_callback(self, run: str) -> Group | None:
         """The group whose callback a run is."""

@@ -47,6 +47,10 @@ class PlaceRecords(Rows):
         rows = await self._read("place_at", lanes=pack(lanes), moved=moved, count=number)
         return QueuePosition(*rows[0]) if rows else None
 
+    async def before(self, lanes: Sequence[int], own: QueuePosition, count: int) -> int:
+        """How many queued runs have its priority key and stand before a position, counted no further than `count`."""
+        return int((await self._read("count_before", lanes=pack(lanes), count=count, **own._asdict()))[0][0])
+
     async def move(self, run: Run, detail: str | None, shifts: Sequence[Shift], mark: str, now: int) -> bool:
         """Write a run's new position if it is still as it was read; Conflict when it or a neighbour that should make room is not."""
         moved: dict[str, Value] = {name: getattr(run, name) for name in ("seq", "rev", "priority_key", "position", "aging_priority")}
