@@ -179,6 +179,8 @@ CLEAR = {
         "job_rates",
         "job_slots",
         "job_checks",
+        "job_announcements",
+        "job_announcers",
     )
 }
 """Statements that empty a store, for tests that use one for many examples."""

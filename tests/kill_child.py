@@ -109,6 +109,7 @@ def scenario(life: Life) -> None:
     work_in_groups(life)
     join_a_transaction(life)
     use_keys(life)
+    announce(life)
     report_in_every_way(life)
     edit(life)
     rearrange(life)
@@ -189,6 +190,16 @@ def use_keys(life: Life) -> None:
         life.succeed(run)
     life.create(key=Key("a"))  # free again, since its run has ended
     life.succeed(*life.claim())
+
+
+def announce(life: Life) -> None:
+    """A dispatcher sends what is queued, and reads again when a worker has taken it."""
+    life.create()
+    runs = life(life.engine.to_announce("default", resend=1_000))
+    assert life(life.engine.announce(runs, resend=1_000))
+    life.succeed(*life.claim())
+    life.clock.advance(1_000)
+    life(life.engine.to_announce("default", resend=1_000))
 
 
 def report_in_every_way(life: Life) -> None:

@@ -156,7 +156,7 @@ def test_a_fault_inside_is_a_problem_without_a_word_of_what_is_inside(served: Se
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("secret /etc/passwd")
 
-    monkeypatch.setattr(served.hub.engine, "get", broken)
+    monkeypatch.setattr(served.hub.engine, "detail", broken)
     answer = httpx.get(served.url + "api/v1/runs/x", timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")
     assert "secret" not in answer.text
@@ -229,7 +229,7 @@ def test_a_store_that_fails_is_told_without_a_word_of_where_it_is(served: Served
     async def broken(*_: Any, **__: Any) -> None:
         raise StoreBroken("/srv/secret/hub.db: disk I/O error", hint="Look at /srv/secret.")
 
-    monkeypatch.setattr(served.hub.engine, "get", broken)
+    monkeypatch.setattr(served.hub.engine, "detail", broken)
     answer = httpx.get(served.url + "api/v1/runs/x", timeout=60)
     assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "store_broken", "1")
     assert "secret" not in answer.text

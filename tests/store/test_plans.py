@@ -44,6 +44,7 @@ GROWING = {
     "job_rates",
     "job_groups",
     "job_checks",
+    "job_announcements",
 }
 
 POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor", "key", "grouped", "callback"}
@@ -55,6 +56,7 @@ WALKS = {
     "places_before": {"job_runs_ready": "lane"},
     "place_at": {"job_runs_ready": "lane"},
     "count_before": {"job_runs_ready": "lane"},
+    "to_announce": {"job_announcements_at": "queue at"},
     "due": {"job_runs_due": "due_at"},
     "next_times": {"job_runs_due": "", "job_gates_wake": "", "job_runs_look": "lease_check_at", "job_schedules_next": "next_at"},
     "recovered_due": {"job_runs_due": "due_at"},
@@ -278,6 +280,7 @@ insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options,
   select 'key' || n, 'job', 'interval', '1h', 'UTC', 0, '{{}}', '{{}}', 'all', 1, 'allow', 0, 1, case when n % 5 > 0 then n end, 1, n, n
   from numbers;
 insert into job_skips (schedule, first_at, last_at, number, reason, at) select id, 1, 1, 1, 'missed', 1 from job_schedules;
+insert into job_announcements (run, queue, rev, at) select seq, queue, 1, seq from job_runs where state = 'queued';
 insert into job_audit (at, actor, what, subject) select n, 'ann', 'cancel', 'run ' || n from numbers;
 update job_runs set schedule = seq % 50 + 1 where seq % 2 = 0;
 insert into job_limiters (key, resource, wake_at, used_at)

@@ -8,6 +8,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 from windlass.clock import Clock
 from windlass.doctor import Doctor
 from windlass.engine.access import Access
+from windlass.engine.announcing import Announcing
 from windlass.engine.claims import Claims
 from windlass.engine.creations import Creations
 from windlass.engine.edits import Edits
@@ -250,6 +251,8 @@ class Engine:
     roll_up = verb(Parts.rollup, Rollup.roll_up)
     totals = verb(Parts.rollup, Rollup.totals)
     stats = verb(Parts.rollup, Rollup.stats)
+    to_announce = verb(Parts.announcing, Announcing.to_announce)
+    announce = verb(Parts.announcing, Announcing.announce)
 
     # Webhooks
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from windlass.doctor import Doctor, Subject
 from windlass.engine.access import Access
+from windlass.engine.announcing import Announcing
 from windlass.engine.claims import Claims
 from windlass.engine.creations import Creations
 from windlass.engine.edits import Edits
@@ -166,6 +167,10 @@ class Parts:
     @once
     def outbox(self) -> Outbox:
         return Outbox(self.ground, self.webhooks, self.journal)
+
+    @once
+    def announcing(self) -> Announcing:
+        return Announcing(self.ground, self.journal)
 
     # Access
 

@@ -693,6 +693,23 @@ async def the_runs_ahead_are_those_of_its_queue_and_priority(stores: Stores) -> 
 
 
 @_case
+async def each_queued_run_is_announced_by_one_dispatcher(stores: Stores) -> None:
+    engines = [await stores.engine(backoff=(0,)) for _ in range(4)]
+    ids = await _made(engines[0], 30)
+
+    async def dispatch(engine: Engine) -> list[str]:
+        return await engine.announce(await engine.to_announce("default", resend=1_000), resend=1_000)
+
+    assert sorted(run for part in await together(*map(dispatch, engines)) for run in part) == sorted(ids)
+    assert await dispatch(engines[0]) == []
+    (again, *_) = await engines[0].claim(MANY, count=2)
+    await engines[0].report(again.id, Fail(token=again.token, error=BOOM))
+    assert await dispatch(engines[1]) == [again.id]  # it was queued again; the other is claimed
+    stores.clock.advance(1_000)
+    assert len(await dispatch(engines[2])) == 29
+
+
+@_case
 async def what_is_old_is_removed_with_all_that_belongs_to_it(stores: Stores) -> None:
     engine = await stores.engine(max_attempts=2, backoff=(0,))
     first, second = await _made(engine, 2)

@@ -10,6 +10,7 @@ from windlass.store import sql
 from windlass.store.base import Store
 from windlass.store.records import (
     access,
+    announcements,
     changes,
     claims,
     controls,
@@ -26,6 +27,7 @@ from windlass.store.records import (
     workers,
 )
 from windlass.store.records.access import AccessRecords
+from windlass.store.records.announcements import AnnouncementRecords
 from windlass.store.records.batches import Act, Batches
 from windlass.store.records.changes import Change, Held, Ready, Written
 from windlass.store.records.claims import ClaimRecords
@@ -88,6 +90,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     **groups.BATCHES,
     **places.BATCHES,
     **journal.BATCHES,
+    **announcements.BATCHES,
     **access.BATCHES,
     **webhooks.BATCHES,
     **workers.BATCHES,
@@ -177,6 +180,10 @@ class Records:
     @once
     def journal(self) -> JournalRecords:
         return JournalRecords(self.batches)
+
+    @once
+    def announcements(self) -> AnnouncementRecords:
+        return AnnouncementRecords(self.batches)
 
     @once
     def webhooks(self) -> WebhookRecords:
