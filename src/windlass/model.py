@@ -207,6 +207,7 @@ class JobRecord(Struct, frozen=True):
     updated_at: int
     owner: str | None = None  # the principal whose code defined it through a hub; None: an operator, or a program on the store itself
     schema: str | None = None  # the fingerprint of its last definer's signature; None: not given
+    description: str | None = None  # for people
     takes: dict[str, Any] | None = None  # the JSON Schema itself; only when a single definition is read
 
 
@@ -719,5 +720,6 @@ class Limits(Struct, frozen=True):
     about: int = 4 * 1024
     schemas: int = 2_000  # jobs for which a worker may register a fingerprint
     schema: int = 16 * 1024  # of a job's arguments
+    description: int = 4 * 1024  # of a job
     versions: int = 16  # of a job's schema that are kept
     metrics: int = 64  # measurements that a worker may report

@@ -425,6 +425,12 @@ def test_a_run_shows_its_schedule_its_group_and_how_many_are_ahead(app: App, hub
     expect(page.locator("h1")).to_have_text("nightly <b>")
 
 
+def test_a_job_shows_its_description_as_text(app: App, hub: ServedHub, page: Page) -> None:
+    run_sync(app.verbs.define("mail", description="Sends <b>mail</b>."))
+    page.goto(f"{hub.url}#/jobs")
+    expect(page.get_by_text("Sends <b>mail</b>.")).to_be_visible()
+
+
 def test_priority_and_due_time_are_changed_while_it_waits(app: App, hub: ServedHub, page: Page) -> None:
     run_sync(app.verbs.define("mail"))
     run = app.enqueue("mail", delay=3600)

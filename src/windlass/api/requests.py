@@ -60,6 +60,7 @@ class DefineJob(Body, frozen=True):
     payload: dict[str, Any] = {}
     options: Options = Options()
     schema: dict[str, Any] | None = None  # the JSON Schema of its arguments; null: every payload is accepted
+    description: str | None = None  # for people
 
 
 class _NewRun(Body, frozen=True):

@@ -29,8 +29,10 @@ Kind = Literal["async", "thread", "process"]
 class Definition(Generic[P, R]):
     """A job: its handler, its options, and methods to create its runs."""
 
-    def __init__(self, app: Registry, handler: Handler, options: Options, signature: Signature | None) -> None:
-        self.app, self.handler, self.defaults, self.signature = app, handler, options, signature
+    def __init__(
+        self, app: Registry, handler: Handler, options: Options, signature: Signature | None, description: str | None = None
+    ) -> None:
+        self.app, self.handler, self.defaults, self.signature, self.description = app, handler, options, signature, description
         self._options: RunOptions = {}
 
     @property
@@ -103,7 +105,7 @@ D = TypeVar("D", bound=Definition[..., Any])
 
 
 def from_function(
-    make: Callable[[Registry, Handler, Options, Signature | None], D],
+    make: Callable[[Registry, Handler, Options, Signature | None, str | None], D],
     app: Registry,
     function: Callable[..., Any],
     options: JobOptions,
@@ -136,14 +138,14 @@ def from_function(
         recycle=recycle,
         **_treatment(options),
     )
-    job = make(app, handler, engine_options(options), signature)
+    job = make(app, handler, engine_options(options), signature, options.get("description"))
     job.function = function
     job.__doc__ = function.__doc__
     return job
 
 
 def from_command(
-    make: Callable[[Registry, Handler, Options, Signature | None], D],
+    make: Callable[[Registry, Handler, Options, Signature | None, str | None], D],
     app: Registry,
     name: str,
     argv: Any,
@@ -163,7 +165,7 @@ def from_command(
     handler = Handler(
         name, "command", argv=tuple(argv), cwd=cwd, environment=tuple(environment.items()), memory=memory_limit, **_treatment(options)
     )
-    return make(app, handler, engine_options(options), None)
+    return make(app, handler, engine_options(options), None, options.get("description"))
 
 
 def _treatment(options: JobOptions | CommandOptions) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class CommandOptions(SharedOptions, total=False):
     max_requeues: int
     attempt_per_claim: bool
     on_abort: Literal["retry", "fail"]
+    description: str
 
 
 class JobOptions(CommandOptions, total=False):

@@ -140,7 +140,8 @@ class Registry(Opening):
                 await self._declare(engine, self.resources)
                 job = self.jobs[name]
                 try:
-                    await engine.define(name, options=self._options(job.defaults), schema=job.signature.schema if job.signature else None)
+                    schema = job.signature.schema if job.signature else None
+                    await engine.define(name, options=self._options(job.defaults), schema=schema, description=job.description)
                 except Forbidden as refused:  # the stored definition stays; its runs can be created and executed
                     _LOG.warning("Job %r keeps another definition than the code's: %s %s", name, refused, refused.hint)
                 self._defined.add(name)

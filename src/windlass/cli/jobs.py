@@ -26,11 +26,13 @@ def jobs(context: CommandContext) -> int:
 
 
 def _jobs(records: Sequence[JobRecord], _: int) -> Table:
-    grid = table("job", "queue", "tries", "handler", cut=("job", "queue", "handler"))
+    described = ("description",) if any(job.description for job in records) else ()
+    grid = table("job", "queue", "tries", "handler", *described, cut=("job", "queue", "handler", *described))
     for job in records:
         handler = cell(job.handler) if job.handler else cell("not defined yet", style="yellow")
         tries = str(job.options.max_attempts or defaults.ATTEMPTS)
-        grid.add_row(cell(job.name), cell(job.options.queue or defaults.QUEUE), tries, handler)
+        words = [cell((job.description or "").partition("\n")[0])] if described else []
+        grid.add_row(cell(job.name), cell(job.options.queue or defaults.QUEUE), tries, handler, *words)
     return grid
 
 
@@ -53,6 +55,7 @@ def show_job(context: CommandContext) -> int:
     """Show a definition, and what the job takes."""
     job = context.call(Verbs.get_job, context.arguments.name)
     lines = [f"{job.name}: {job.handler or 'not defined yet'}, in queue {job.options.queue or defaults.QUEUE}"]
+    lines += (job.description or "").splitlines()
     lines.append(fits.takes(job.takes) if job.takes is not None else "What it takes is not known.")
     if job.payload:
         lines.append(f"What is left out: {as_json(job.payload)}")

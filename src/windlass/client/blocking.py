@@ -83,9 +83,10 @@ class BlockingVerbs:
         payload: Mapping[str, Any] | None = None,
         options: Options | None = None,
         schema: Mapping[str, Any] | None = None,
+        description: str | None = None,
     ) -> JobRecord:
         """Store a definition; the same one again changes nothing."""
-        return run_sync(self._verbs.define(name, handler=handler, payload=payload, options=options, schema=schema))
+        return run_sync(self._verbs.define(name, handler=handler, payload=payload, options=options, schema=schema, description=description))
 
     def drop_job(self, name: str) -> None:
         """Remove the placeholder of an undefined job that has no runs."""

@@ -46,6 +46,7 @@ class RemoteVerbs(Requester, Verbs):
         payload: Mapping[str, Any] | None = None,
         options: Options | None = None,
         schema: Mapping[str, Any] | None = None,
+        description: str | None = None,
     ) -> JobRecord:
         """Store a definition; the same one again changes nothing."""
         checks.name(name, "A job's name")
@@ -56,6 +57,8 @@ class RemoteVerbs(Requester, Verbs):
             "options": checks.options(options or Options(), self.limits),
             "schema": takes,
         }
+        if (words := checks.description(description, self.limits)) is not None:
+            body["description"] = words
         job: JobRecord = await self.perform(row_of(Verbs.define), {"name": name}, body=body)
         return job
 

@@ -274,6 +274,17 @@ def schema(document: Any, limits: Limits) -> str:
     return text
 
 
+def description(text: Any, limits: Limits) -> str | None:
+    """The words for people about a definition, or None when not given."""
+    if text is None:
+        return None
+    kind(text, "A description", str)
+    json.check(text, "A description", limit=limits.payload)
+    if len(text.encode()) > limits.description:
+        raise TooLarge(f"A description has more than {limits.description:,} bytes.", hint="Say it shorter, and link to the rest.")
+    return str(text) or None
+
+
 def failure(error: Failure, limit: int) -> Failure:
     """An error cut to the stored size; its beginning says what happened, so the end of the detail is dropped."""
     message, detail = _clean(error.message, limit // 4), error.detail and _clean(error.detail, limit // 2)

@@ -42,6 +42,7 @@ class Jobs(Part):
         payload: Mapping[str, Any] | None = None,
         options: Options | None = None,
         schema: Mapping[str, Any] | None = None,
+        description: str | None = None,
     ) -> JobRecord:
         """Store a definition; the same one again changes nothing. Existing runs keep the definition they were created with.
 
@@ -53,13 +54,15 @@ class Jobs(Part):
             checks.name(handler, "A handler's name")
         chosen = self.ground.allowed(options or Options())
         text = json.encode(dict(payload or {}), limit=self.limits.payload, what="The payload template")
-        version = self.version_of(schema)
+        version, words = self.version_of(schema), checks.description(description, self.limits)
         template = Template.of(chosen)
         lanes = {(template.queue, name, template.requires)}
         if self.ground.lanes.missing(lanes):
             await self._provision.planned(lanes)  # check for room before anything is written
-        job = await self.ground.home.jobs.define(name, handler or name, text, chosen, version, self.ground.principal, self.clock.now())
-        if (job.handler, job.payload, job.options) != (handler or name, dict(payload or {}), chosen) and not self.ground.trusted:
+        by, now = self.ground.principal, self.clock.now()
+        job = await self.ground.home.jobs.define(name, handler or name, text, chosen, words, version, by, now)
+        definition = (handler or name, dict(payload or {}), chosen, words)
+        if (job.handler, job.payload, job.options, job.description) != definition and not self.ground.trusted:
             raise not_theirs("job", name, job.owner)
         self.ground.memory.remember(job)
         await self._provision.lanes_for(lanes)

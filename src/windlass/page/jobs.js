@@ -30,8 +30,8 @@ function nothing(after) {
 
 function table(page, found, pauses, again) {
   const paused = (name) => pauses.some((pause) => pause.scope === "job" && pause.name === name);
-  const row = ({ name, handler, payload, options, updated_at: updated }) => h("tr", { key: name },
-    h("td", { class: "name" }, h("a", { href: to("runs", undefined, { job: name }) }, name)),
+  const row = ({ name, handler, description, payload, options, updated_at: updated }) => h("tr", { key: name },
+    h("td", { class: "name" }, h("a", { href: to("runs", undefined, { job: name }) }, name), description !== null && h("p", { class: "faint" }, description)),
     h("td", { class: "what" }, handler === null ? "Not defined: its runs wait for a worker that knows it." : h("code", {}, handler)),
     h("td", { "data-name": "Queue" }, options.queue ?? "default"),
     h("td", { "data-name": "Tries" }, options.max_attempts ?? 3),

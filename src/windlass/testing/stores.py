@@ -113,7 +113,7 @@ def refused(kind: type[WindlassError]) -> Iterator[None]:
 
 
 def _define(name: str, payload: str = "{}", *, handler: str | None = "handler", now: int = 1) -> Statement:
-    whose: dict[str, Value] = {"owner": None, "trusted": 1, "takes": 0, "schema": None}
+    whose: dict[str, Value] = {"owner": None, "trusted": 1, "takes": 0, "schema": None, "description": None}
     return Statement("define", {"name": name, "handler": handler, "payload": payload, "options": "{}", "now": now, **whose})
 
 

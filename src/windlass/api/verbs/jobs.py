@@ -36,6 +36,7 @@ class JobVerbs(Protocol):
         payload: Mapping[str, Any] | None = None,
         options: Options | None = None,
         schema: Mapping[str, Any] | None = None,
+        description: str | None = None,
     ) -> JobRecord:
         """Store a definition; the same one again changes nothing."""
         raise ByRow

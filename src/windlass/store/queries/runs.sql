@@ -14,13 +14,13 @@
 
 -- The definition of another owner does not change, unless the caller has admin; an undefined job belongs to its first definer.
 -- name: define
-insert into jobs (name, handler, payload, options, schema, owner, rev, created_at, updated_at)
-values (:name, :handler, :payload, :options, :schema, :owner, 1, :now, :now)
+insert into jobs (name, handler, payload, options, schema, description, owner, rev, created_at, updated_at)
+values (:name, :handler, :payload, :options, :schema, :description, :owner, 1, :now, :now)
 on conflict (name) do update
-  set handler = excluded.handler, payload = excluded.payload, options = excluded.options, schema = excluded.schema, rev = jobs.rev + 1,
-    updated_at = :now, owner = case when :takes = 1 or jobs.handler is null then excluded.owner else jobs.owner end
+  set handler = excluded.handler, payload = excluded.payload, options = excluded.options, schema = excluded.schema,
+    description = excluded.description, rev = jobs.rev + 1, updated_at = :now, owner = case when :takes = 1 or jobs.handler is null then excluded.owner else jobs.owner end
   where (jobs.handler is distinct from excluded.handler or jobs.payload <> excluded.payload or jobs.options <> excluded.options
-      or jobs.schema is distinct from excluded.schema)
+      or jobs.schema is distinct from excluded.schema or jobs.description is distinct from excluded.description)
     and (:trusted = 1 or jobs.handler is null or jobs.owner = excluded.owner)
 
 -- The schemas of code with the same definition, also if the definition has another owner.

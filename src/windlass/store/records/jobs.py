@@ -25,14 +25,22 @@ class JobRecords(Rows):
     """Definitions of jobs."""
 
     async def define(
-        self, name: str, handler: str, payload: str, options: Options, version: SchemaVersion | None, by: Principal | None, now: int
+        self,
+        name: str,
+        handler: str,
+        payload: str,
+        options: Options,
+        description: str | None,
+        version: SchemaVersion | None,
+        by: Principal | None,
+        now: int,
     ) -> JobRecord:
         """The definition as stored by then: unchanged where it belongs to another owner."""
         trusted = by is None or by.trusted
         whose = {"owner": None if by is None or by.trusted else by.name, "trusted": int(trusted), "takes": int(by is not None and trusted)}
         what: dict[str, Value] = {"name": name, "handler": handler, "payload": payload, "options": pack(options), "now": now}
         what["schema"] = None if version is None else version.schema
-        statements = [Statement("define", what | whose)]
+        statements = [Statement("define", what | whose | {"description": description})]
         if version is not None:
             statements.append(Statement("tell_schema", what | {"document": version.document}))
             statements.append(Statement("drop_schemas", {"name": name, "limit": version.limit}))

@@ -15,3 +15,6 @@ create table job_announcers (
   queue text not null primary key,
   cursor text not null
 ) {clustered};
+
+-- What a definition is for, in words for people.
+alter table jobs add column description text;
