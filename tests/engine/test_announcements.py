@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,17 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from tests.conformance import SHARED, at_once, crowd
 from tests.harness import Harness
+from tests.invariants import CLEAR, clear, with_tables
 from windlass.clock import ManualClock
 from windlass.engine import announcing
 from windlass.errors import BadInput
 from windlass.model import Limits, NewRun, Run, State, Use
+from windlass.store.base import Store, run_sync
+from windlass.store.postgres import BlockingPostgres
 from windlass.store.records.announcements import Announceable, MarkWindow
 from windlass.store.sqlite import BlockingSqlite
 
@@ -131,7 +135,7 @@ def test_what_has_changed_since_it_was_read_is_not_marked(h: Harness, change: st
 
 def test_a_run_can_be_announced_without_having_been_asked_for(h: Harness) -> None:
     run = h.get(h.create())
-    assert announce(h, [run, run]) == [run.id, run.id]
+    assert announce(h, [run, run]) == [run.id]
     assert announce(h, [run]) == []
     assert due(h) == []
     h.clock.advance(RESEND)
@@ -230,11 +234,14 @@ def test_bad_input_is_refused(h: Harness, how: dict[str, Any]) -> None:
 class Dispatchers(RuleBasedStateMachine):
     """Runs live as they like, and several dispatchers announce them: compared with a dictionary."""
 
-    kind = "memory"
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self.store = store
 
     @initialize()
     def begin(self) -> None:
-        self.h = Harness(BlockingSqlite(":memory:", clock := ManualClock()), clock)
+        clear(self.store)
+        self.h = Harness(self.store, ManualClock())
         self.h.define(backoff=(500,), max_attempts=5)
         self.marks: dict[str, int] = {}  # when those that are queued since were announced
         self.pages: list[list[Run]] = []
@@ -294,5 +301,19 @@ class Dispatchers(RuleBasedStateMachine):
         self.marks |= dict.fromkeys(expected, now)
 
 
-Dispatchers.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestDispatchers = Dispatchers.TestCase
+@pytest.fixture(params=["memory", "postgres"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """A store that can be emptied."""
+    tables, clock = with_tables("sqlite" if request.param == "memory" else "postgres", **CLEAR), ManualClock()
+    if request.param == "memory":
+        store: Store = BlockingSqlite(":memory:", clock, queries=tables)
+    else:
+        store = BlockingPostgres(request.getfixturevalue("emptied_postgres"), clock, queries=tables)
+    yield store
+    run_sync(store.close())
+
+
+@pytest.mark.timeout(300)
+def test_random_lives_are_announced_as_a_dictionary_says(store: Store) -> None:
+    how = settings(max_examples=60 if isinstance(store, BlockingSqlite) else 15, stateful_step_count=40, deadline=None)
+    run_state_machine_as_test(lambda: Dispatchers(store), settings=how)  # type: ignore[arg-type]

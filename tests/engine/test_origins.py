@@ -189,8 +189,18 @@ def test_one_run_of_a_hub_has_it_and_lists_do_not(tmp_path: Path, hub: ServedHub
         detail = client.detail(second.id)
         assert (detail.origin, detail.ahead) == (Origin(None, made.id, 1), 2)
         assert RUN.show(detail) == RUN.show(client.get(second.id))
+        plain = http.get(f"/runs/{second.id}?detail=false").json()
+        assert {name: plain[name] for name in answer} == answer | dict.fromkeys(("schedule", "group", "place", "ahead"))
         client.cancel(second.id)
         assert client.detail(second.id).ahead is None
+
+
+def test_a_client_that_waits_does_not_have_it_looked_up(hub: ServedHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(hub.url) as client:
+        client.define("mail")
+        (made,) = client.create([NewRun("mail")])
+        monkeypatch.setattr(hub.hub.engine, "detail", None)
+        assert client.get(made.id).id == client.status(made.id).id == made.id
 
 
 @pytest.mark.parametrize("through_hub", [False, True], ids=["store", "hub"])

@@ -132,6 +132,12 @@ class RemoteVerbs(Requester, Verbs):
         attempts = await super().attempts(run_id)
         return [replace(attempt, run=attempts[0].id) for attempt in attempts]  # the first shares the run's own id
 
+    async def get(self, run_id: str) -> Run:
+        """The run with this id, or with an attempt of this id."""
+        # Callers that wait for its end read it often: nothing is looked up that a run does not have.
+        run: Run = await self.perform(row_of(Verbs.get), {"run_id": run_id, "detail": False})
+        return run
+
     async def detail(self, run_id: str) -> RunDetail:
         """A run with its origin, and how many runs are ahead of it."""
         detail: RunDetail = await self.perform(DETAIL, {"run_id": run_id})

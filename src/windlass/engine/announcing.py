@@ -51,7 +51,7 @@ class Announcing(Part):
         now = self.clock.now()
         revs = [(run.seq, run.rev) for run in runs]
         marked = await self.records.announcements.announce(revs, MarkWindow.at(now, resend), now) if revs else set[int]()
-        return [run.id for run in runs if run.seq in marked]
+        return list(dict.fromkeys(run.id for run in runs if run.seq in marked))
 
     async def _due(self, queue: str, window: MarkWindow, count: int) -> list[Announceable]:
         """The first runs that are to be announced. Rows of runs that are not queued any more are removed on the way."""

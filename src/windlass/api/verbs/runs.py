@@ -44,6 +44,13 @@ _ATTEMPT = Param(
 )
 _MANY = Param("count", COUNT.kind, 1_000, description=COUNT.description)
 
+_IN_DETAIL = Param(
+    "detail",
+    bool,
+    True,
+    description="Whether its schedule, group and place and how many are ahead are looked up; else they are null.",
+)
+
 CREATE_RUN = Verb(
     "create_run", POST, "/runs", "Create a run", CREATED, scope="submit", takes=CreateRun, query=(IDEMPOTENCY_KEY,), status=202
 )  # fmt: skip
@@ -74,7 +81,7 @@ class RunVerbs(Protocol):
         """A page of runs."""
         raise ByRow
 
-    @verb(GET, "/runs/{run_id}", "One run", Gives(_DETAIL.form, _DETAIL.show, _RUN.read), scope="read")
+    @verb(GET, "/runs/{run_id}", "One run", Gives(_DETAIL.form, _DETAIL.show, _RUN.read), scope="read", query=(_IN_DETAIL,))
     async def get(self, run_id: str) -> Run:
         """The run with this id, or with an attempt of this id."""
         raise ByRow

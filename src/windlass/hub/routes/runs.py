@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from windlass.answers import Origin, RunDetail
 from windlass.api.answers import CreatedRun, CreatedRuns
 from windlass.api.requests import CreateRun, CreateRuns
 from windlass.api.views import RUN, RUN_DETAIL
@@ -65,8 +66,9 @@ async def create(request: HubRequest, data: CreateRuns, idempotency_key: str | N
     return CreatedRuns([CreatedRun(one.id, one.created, one.pruned) for one in created])
 
 
-async def get(request: HubRequest, run_id: str) -> Any:
-    return RUN_DETAIL.show(await request.hub.engine.detail(run_id))
+async def get(request: HubRequest, run_id: str, detail: bool) -> Any:
+    engine = request.hub.engine
+    return RUN_DETAIL.show(await engine.detail(run_id) if detail else RunDetail.of(await engine.get(run_id), Origin(), None))
 
 
 async def rerun(request: HubRequest, run_id: str, attempt: int | None, idempotency_key: str | None) -> CreatedRun:

@@ -77,9 +77,8 @@ with chosen as materialized (select id, seq, schedule, grouped from job_runs whe
 places as materialized (
   select m.seq, row_number() over (partition by m.grouped order by m.seq) - 1 as place
   from job_runs m where m.grouped {among: chosen_groups})
-select c.id, (select s.key from job_schedules s where s.id = c.schedule), (select g.id from job_groups g where g.seq = c.grouped),
-  (select p.place from places p where p.seq = c.seq)
-from chosen c
+select c.id, (select s.key from job_schedules s where s.id = c.schedule), (select g.id from job_groups g where g.seq = c.grouped), p.place
+from chosen c left join places p on p.seq = c.seq
 
 -- Those that can still be cancelled, the last ones first: runs that are released meanwhile have been cancelled already.
 -- name: members_to_cancel
