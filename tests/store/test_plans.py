@@ -177,7 +177,7 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("ids", "ending", "lanes", "predecessors"), "[1, 2, 3]"),
     **dict.fromkeys(("r", "d", "c", "k"), "[]"),
     **dict.fromkeys(("names", "queues", "jobs", "tags"), '["a"]'),
-    **dict.fromkeys(("id", "token", "mark", "call", "worker", "name", "handler", "move", "job", "tag", "process"), "a"),
+    **dict.fromkeys(("id", "token", "mark", "call", "worker", "name", "handler", "description", "move", "job", "tag", "process"), "a"),
     **dict.fromkeys(("payload", "options", "document"), "{}"),
     **dict.fromkeys(("seen", "upto"), "1:1:"),
     **dict.fromkeys(("max_runtime", "policy", "retry_of", "keep")),
