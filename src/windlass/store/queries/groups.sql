@@ -70,6 +70,13 @@ select {run_within: limit} from job_runs where grouped = :seq and id || '' > :af
 -- fragment: chosen_groups
 select grouped from chosen where grouped is not null
 
+-- fragment: chosen_places sqlite
+chosen c left join places p on p.seq = c.seq
+
+-- A full join is never made by reading all places for each run, which PostgreSQL prefers where it expects few.
+-- fragment: chosen_places postgres
+chosen c full join places p on p.seq = c.seq where coalesce(c.id, '') <> ''
+
 -- Where runs come from: the keys of their schedules, the ids of their groups, and their places in them, in the order of the creating call. The
 -- members of a group are numbered once, however many of them are asked for.
 -- name: origins
@@ -78,7 +85,7 @@ places as materialized (
   select m.seq, row_number() over (partition by m.grouped order by m.seq) - 1 as place
   from job_runs m where m.grouped {among: chosen_groups})
 select c.id, (select s.key from job_schedules s where s.id = c.schedule), (select g.id from job_groups g where g.seq = c.grouped), p.place
-from chosen c left join places p on p.seq = c.seq
+from {chosen_places}
 
 -- Those that can still be cancelled, the last ones first: runs that are released meanwhile have been cancelled already.
 -- name: members_to_cancel
