@@ -160,6 +160,7 @@ CLEAR = {
         "job_attempts",
         "job_journal",
         "job_logs",
+        "job_steps",
         "job_keys",
         "job_holds",
         "job_runs",

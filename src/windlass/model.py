@@ -448,6 +448,20 @@ class LogLine(Struct, frozen=True):
     text: str
 
 
+class Step(Struct, frozen=True):
+    """A completed step of a run."""
+
+    key: str
+    output: str  # JSON text
+    at: int
+    n: int  # its number among the steps of its run, from 1
+
+    @property
+    def value(self) -> Any:
+        """The output as plain values."""
+        return json.decode(self.output)
+
+
 class Progress(Struct, frozen=True, omit_defaults=True):
     """The progress of a run, as its handler reported it."""
 
@@ -687,6 +701,8 @@ class Limits(Struct, frozen=True):
     lines: int = 10_000  # of one attempt
     log: int = 8 * 1024 * 1024  # of all lines of one attempt
     lines_per_call: int = 1_000
+    step: int = 64 * 1024  # the result of a step
+    steps: int = 1_000  # of one run
     create: int = 10_000  # runs in one call
     claim: int = 1_000
     report: int = 1_000

@@ -595,6 +595,17 @@ def test_a_failure_is_raised_to_who_waits(w: World) -> None:
     assert "test_app.py" in attempts[0].error.detail
 
 
+def test_a_handle_has_the_results_of_steps(w: World) -> None:
+    def pays(ctx: Context) -> None:
+        ctx.step("charge", dict, receipt=7)
+        ctx.step("ship", lambda: None)
+
+    handle = w(w.job(pays).enqueue())
+    assert w(handle.steps()) == {}
+    w.work()
+    assert w(handle.steps()) == {"charge": {"receipt": 7}, "ship": None}
+
+
 def test_nothing_is_known_before_it_is_read(w: World) -> None:
     handle = w(w.job(add).enqueue(1))
     for name in ("record", "state", "result"):

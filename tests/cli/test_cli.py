@@ -391,6 +391,21 @@ def test_show_knows_everything_but_the_token(w: World) -> None:
     assert (run.token or "?") not in plain + json.dumps(shown)
 
 
+def test_show_has_the_steps_of_a_run(w: World) -> None:
+    w.create()
+    run = w.started()
+    assert "Steps" not in w("show", run.id)
+    for key, output in (("charge", '{"receipt": 7}'), ("\x1b[31mship", '"\\u001b[31mred"')):
+        run_sync(w.engine.store_step(run.id, run.token or "", key.replace("\x1b", ""), output))
+    steps = w("show", run.id).partition("Steps")[2].partition("History")[0]
+    assert [line.split()[1:] for line in steps.strip().splitlines()[1:]] == [
+        ["charge", '{"receipt":', "7}"],
+        ["[31mship", '"\\u001b[31mred"'],
+    ]
+    shown = w.json("show", run.id)["steps"]
+    assert [(step["key"], step["output"], step["n"]) for step in shown] == [("charge", {"receipt": 7}, 1), ("[31mship", "\x1b[31mred", 2)]
+
+
 def test_the_newest_run(w: World) -> None:
     assert "no runs" in w("show", "--last", exits=codes.NOT_FOUND).notes
     w.create()

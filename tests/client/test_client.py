@@ -20,11 +20,10 @@ from tests.proxies import Proxy
 from tests.served import LeapingClock, ServedHub
 from tests.workers import DEADLINE, until
 from windlass import App
-from windlass.api.problems import Problem, problem_of
+from windlass.api.problems import Problem, error_of, problem_of
 from windlass.api.views import RUN, SCHEDULE
 from windlass.client import AsyncClient, AsyncTransport, BlockingTransport, Client, RemotePort
 from windlass.client.events import Parser, StreamEvent
-from windlass.client.problems import error_of
 from windlass.clock import SystemClock
 from windlass.config.opening import open_store
 from windlass.engine import Engine, Outcome, Page

@@ -47,6 +47,7 @@ BODIES: dict[str, Any] = {
     "RotateWebhook": {"overlap": 0},
     "SignIn": {"ticket": "wli_no"},
     "StartRuns": {"held": [[1, "t"]]},
+    "StoreStep": {"run": "<run>", "token": "t", "key": "charge", "output": "1"},
     "TellMetrics": {"worker": "w1", "metrics": {"load": 1.5}},
     "WaitFor": {"topics": ["sweep"], "timeout": 1},
 }

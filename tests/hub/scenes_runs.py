@@ -191,7 +191,7 @@ async def reading() -> dict[str, list[Exchange]]:
             "one that waits for another": waiting, "one that is queued": queued, "one that is due later": later,
         }  # fmt: skip
         for name, run in known.items():
-            for what in ("", "/attempts", "/history", "/logs", "/why", "/results"):
+            for what in ("", "/attempts", "/history", "/logs", "/steps", "/why", "/results"):
                 await w.ask("GET", f"/api/v1/runs/{run['id']}{what}", name=name)
         await w.ask("GET", f"/api/v1/runs/{ended['id']}", name="by one who may read", actor="read")
         await _lists(w)
@@ -298,14 +298,14 @@ async def changing() -> dict[str, list[Exchange]]:
         keyed = (await w.good("POST", "/api/v1/runs", forever))["id"]
         await w.good("POST", f"/api/v1/runs/{keyed}/cancel")
         await w.pruned()
-        for what in ("", "/attempts", "/history", "/logs", "/why", "/results", "/events"):
+        for what in ("", "/attempts", "/history", "/logs", "/steps", "/why", "/results", "/events"):
             await change("one that was removed, whose key is known", what, run=keyed, method="GET", until="\n\n")
         await change("one that was removed, whose key is known", "", {"priority": 1}, keyed, "PATCH")
         await change("one that was removed, whose key is known", "/move", {"to": "top"}, keyed)
         await change("one that was removed, whose key is known", "/cancel", run=keyed)
         await change("one that was removed, whose key is known", "/rerun", run=keyed)
         await w.ask("POST", "/api/v1/runs", forever, name="under the key of one that was removed")
-        for what in ("", "/attempts", "/history", "/logs", "/why", "/results", "/events"):
+        for what in ("", "/attempts", "/history", "/logs", "/steps", "/why", "/results", "/events"):
             await change("one that was removed", what, run=third, method="GET", until="\n\n")
         await change("one that was removed", "", {"priority": 1}, third, "PATCH")
         await change("one that was removed", "/move", {"to": "top"}, third)
@@ -423,7 +423,7 @@ MORE: dict[str, tuple[Scene, list[str]]] = {
         [
             "GET_api_v1_runs",
             "GET_api_v1_runs_run_id",
-            *(f"GET_api_v1_runs_run_id_{what}" for what in ("attempts", "history", "logs", "why", "results")),
+            *(f"GET_api_v1_runs_run_id_{what}" for what in ("attempts", "history", "logs", "steps", "why", "results")),
         ],
     ),
     "changing": (
@@ -432,7 +432,7 @@ MORE: dict[str, tuple[Scene, list[str]]] = {
             "POST_api_v1_runs",
             "PATCH_api_v1_runs_run_id",
             *(f"POST_api_v1_runs_run_id_{what}" for what in ("cancel", "rerun", "move")),
-            *(f"GET_api_v1_runs_run_id{what}" for what in ("", "_attempts", "_history", "_logs", "_why", "_results", "_events")),
+            *(f"GET_api_v1_runs_run_id{what}" for what in ("", "_attempts", "_history", "_logs", "_steps", "_why", "_results", "_events")),
         ],
     ),
     "groups": (

@@ -132,7 +132,23 @@ async def _held(w: World, tell: Any) -> None:
     await tell("log", "a line that is too long", {**mine, "lines": [[9, "x" * 10_000]]})
     await tell("log", "a line with NUL", {**mine, "lines": [[9, "\0"]]})
     await tell("log", "a line that is no pair", {**mine, "lines": [[1]]})
+    await _steps(w, tell, mine)
     await tell("log", "what is no id", {"run": "a b", "token": "t", "lines": [[1, "x"]]})
+
+
+async def _steps(w: World, tell: Any, mine: dict[str, Any]) -> None:
+    await tell("step", "a result", {**mine, "key": "charge", "output": '{"id": 7}'})
+    await tell("step", "another result of the same key", {**mine, "key": "charge", "output": "1"})
+    await tell("step", "without a key", {**mine, "key": "", "output": "1"})
+    await tell("step", "with a result that is no JSON", {**mine, "key": "ship", "output": "{"})
+    await tell("step", "with a result that is too large", {**mine, "key": "ship", "output": f'"{"x" * 70_000}"'})
+    await tell("step", "under another token", {**mine, "token": "other", "key": "ship", "output": "1"})
+    await tell("step", "of a run that there is not", {**mine, "run": NONE, "key": "ship", "output": "1"})
+    path = f"/api/v1/runs/{mine['run']}/steps"
+    for query in ("", "?after=1", "?count=0"):
+        await w.ask("GET", path + query, name=f"of a run that runs{query}")
+    await w.ask("GET", path, name="by the worker that has it", actor="work for w1")
+    await w.ask("GET", path, name="by another worker", actor="work for w2")
 
 
 async def _reports(w: World, tell: Any) -> None:
@@ -256,10 +272,16 @@ async def full() -> dict[str, list[Exchange]]:
         return w.recorded
 
 
-VERBS = ("register", "lives", "lapse", "leave", "claim", "recover", "start", "beat", "log", "report", "wait", "metrics")
+VERBS = ("register", "lives", "lapse", "leave", "claim", "recover", "start", "beat", "log", "step", "report", "wait", "metrics")
 SLOTS = ["GET_api_v1_slots", "POST_api_v1_slots", "POST_api_v1_slots_slot_id_renew", "POST_api_v1_slots_slot_id_release"]
 MORE: dict[str, tuple[Scene, list[str]]] = {
-    "work": (work, [*(f"POST_api_v1_worker_{verb}" for verb in VERBS), "GET_api_v1_workers", "DELETE_api_v1_workers_name"]),
+    "work": (
+        work,
+        [
+            *(f"POST_api_v1_worker_{verb}" for verb in VERBS),
+            *("GET_api_v1_workers", "DELETE_api_v1_workers_name", "GET_api_v1_runs_run_id_steps"),
+        ],
+    ),
     "slots": (slots, [*SLOTS, "GET_api_v1_resources_name_occupants"]),
     "full": (full, ["POST_api_v1_worker_wait", "POST_api_v1_worker_claim", *SLOTS[1:3]]),
 }

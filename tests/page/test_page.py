@@ -323,6 +323,24 @@ def test_attempts_keep_their_errors_and_stay_open_while_more_comes(app: App, hub
     expect(page.locator(".lines .break")).to_have_text(["attempt 2", "attempt 3"])
 
 
+def test_steps_are_shown_with_their_results_as_text(app: App, hub: ServedHub, page: Page) -> None:
+    key = "<img src=x onerror=alert(1)>"
+
+    @app.job(name="charge", max_attempts=1)
+    def charge(ctx: Context) -> None:
+        ctx.step(key, lambda: {"receipt": key})
+        ctx.step("ship", lambda: None)
+
+    run = charge.enqueue()
+    with working(app):
+        page.goto(f"{hub.url}#/runs/{run.id}")
+        state(page, "succeeded")
+    expect(page.locator(".step summary code")).to_have_text([key, "ship"])
+    page.locator(".step summary").first.click()
+    expect(page.locator(".step pre").first).to_contain_text(f'"receipt": "{key}"')
+    expect(page.locator(".step img")).to_have_count(0)
+
+
 def test_numbers_are_shown_as_they_were_written(app: App, hub: ServedHub, page: Page) -> None:
     run_sync(app.verbs.define("sum"))
     run = app.enqueue("sum", {"large": 2**63 - 1, "small": 0.1, "__proto__": {"x": 1}})

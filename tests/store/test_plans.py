@@ -33,6 +33,7 @@ GROWING = {
     "job_journal",
     "job_attempts",
     "job_logs",
+    "job_steps",
     "job_waits",
     "job_keys",
     "job_schedules",
@@ -202,6 +203,7 @@ VALUES: Mapping[str, str | int | None] = {
     **dict.fromkeys(("total", "aging", "capacity", "max_wait", "controls", "weight", "each"), 1),
     **dict.fromkeys(("g", "w", "p", "rates"), "[]"),
     "max_attempts": 3,
+    "output": "1",
     "queue": "a",
     "state": "failed",
     "xid": "1",
@@ -273,6 +275,7 @@ insert into job_checks (run) select run from job_waits;
 insert into job_attempts (run, n, id, outcome, answer, finished_at)
   select seq, 1, 'first' || seq, 'failed', 'queued', 1 from job_runs where attempt_id is not null;
 insert into job_logs (run, attempt, n, at, text) select seq, 1, 1, 1, 'line' from job_runs;
+insert into job_steps (run, n, key, output, at) select seq, 1, 'key', '1', 1 from job_runs;
 insert into job_keys (scope, key, run, unfinished, until)
   select 'key', 'key' || seq, id, seq % 2, case when seq % 2 = 0 then seq end from job_runs;
 insert into job_schedules (key, job, kind, expr, zone, anchor, payload, options, missed, max_missed, overlap, jitter, enabled, next_at, rev,

@@ -143,7 +143,7 @@ def test_a_strangers_session_of_the_same_pool_keeps_its_own_settings(postgres_se
         store = BlockingPostgres(own.url("home"), SystemClock(), pooled=True)
         with pytest.raises(Conflict):  # nor does an error leave anything
             run_sync(store.batch("test", [Statement("refuse_advance", {"name": "nobody", "rev": 1})]))
-        [[whose]] = run_sync(store._idle[0].say(wire.Step(b"select pg_backend_pid()")))
+        [[whose]] = run_sync(store._idle[0].say(wire.WireStatement(b"select pg_backend_pid()")))
         assert stranger.execute("select pg_backend_pid()").fetchone() == whose  # it was one connection for all of them
         run_sync(store.close())
         assert stranger.execute(SETTINGS).fetchall() == before

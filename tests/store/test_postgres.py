@@ -264,7 +264,7 @@ def test_the_real_schema_opens_and_every_statement_fits_it(kind: str, postgres_u
         texts = [wire.compile_query(query).text for query in sql.load("postgres").values()]
         preparable = [text for text in texts if text and not text.startswith((b"lock", b"vacuum"))]
         preparations = [b"prepare statement_%d as %b" % one for one in enumerate(preparable)]
-        store.drive(store.store._tried(lambda session: session.say(*map(wire.Step, preparations))))
+        store.drive(store.store._tried(lambda session: session.say(*map(wire.WireStatement, preparations))))
     with driven(kind, postgres_url, queries=None, steps=None):
         pass
 
@@ -293,7 +293,7 @@ def test_behind_a_pooler_nothing_is_prepared_and_no_setting_stays(
         assert store(ask("setting", name="enable_seqscan"), ask("prepared")) == [[("off",)], [(0,)]]
         assert store(ask("setting", name="enable_seqscan")) == [[("off",)]]
         [session] = store.store._idle
-        assert store.drive(session.say(wire.Step(b"show enable_seqscan"))) == [[("on",)]]
+        assert store.drive(session.say(wire.WireStatement(b"show enable_seqscan"))) == [[("on",)]]
         with pytest.raises(Conflict):
             store(put(1))
         if isinstance(store.store, AsyncPostgres):
@@ -470,7 +470,7 @@ def test_a_vacuum_takes_as_long_as_it_takes_and_only_one_at_a_time(
         assert not vacuumed(admin)
         assert await engine.records.retention.tidy(-1, 0)
         assert vacuumed(admin)
-        [[(limit,)]] = await store._idle[0].say(wire.Step(b"show statement_timeout"))
+        [[(limit,)]] = await store._idle[0].say(wire.WireStatement(b"show statement_timeout"))
         assert limit == ("0" if pooled else "100ms")  # of the others nothing has changed
         await store.close()
 

@@ -105,7 +105,7 @@ class Cutting:
         return getattr(self._port, name)
 
 
-VERBS = ("register", "claim", "start_many", "beat", "log", "report_many", "results", "wait")
+VERBS = ("register", "claim", "start_many", "beat", "log", "store_step", "report_many", "results", "wait")
 
 
 def busy_jobs(app: App, executed: list[str]) -> Any:
@@ -117,7 +117,7 @@ def busy_jobs(app: App, executed: list[str]) -> Any:
         ctx.logger.info("%d", n)
         ctx.progress(n)
         await asyncio.sleep(0.03 * (n % 6))
-        return n
+        return int(await ctx.step("answer", lambda: n))
 
     @app.job(name="sums", max_attempts=1)
     def sums(ctx: Context) -> int:

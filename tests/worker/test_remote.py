@@ -404,12 +404,12 @@ def _busy_app(app: App, calls: Counter[str]) -> Any:
         ctx.progress(0.1, "begun")
         await asyncio.sleep(0.4)  # long enough for a start, a log and a beat of their own
         ctx.logger.info("second line")
-        return ctx.run
+        return str(await ctx.step("answer", lambda: ctx.run))
 
     return busy
 
 
-ENDPOINTS = ("claim", "register", "lives", "lapse", "recover", "start", "beat", "log", "wait", "metrics", "report")
+ENDPOINTS = ("claim", "register", "lives", "lapse", "recover", "start", "beat", "log", "step", "wait", "metrics", "report")
 
 
 @pytest.mark.parametrize(("endpoint", "fate"), corners(ENDPOINTS, ("cut", "refuse")))

@@ -12,7 +12,7 @@ from windlass.api.problems import Problem
 from windlass.api.requests import Body
 from windlass.errors import BadInput
 from windlass.machine import Fail, Refuse, Report, Requeue, Snooze, Succeed
-from windlass.model import SOLVER, BeatAnswer, Failure, Life, Run, State, WorkerInfo
+from windlass.model import SOLVER, BeatAnswer, Failure, Life, Run, State, Step, WorkerInfo
 
 
 class WorkerDescription(WorkerInfo, frozen=True):
@@ -84,6 +84,12 @@ class Receipts(Struct, frozen=True):
     receipts: list[ReceiptView]
 
 
+class StoredStep(Struct, frozen=True):
+    """A step as it is stored: the first result of its key."""
+
+    step: Step
+
+
 class WokenTopics(Struct, frozen=True):
     topics: list[str]
 
@@ -133,6 +139,16 @@ class AddLines(Body, frozen=True):
     run: str
     token: str
     lines: list[tuple[int, str]]
+    seq: int | None = None
+
+
+class StoreStep(Body, frozen=True):
+    """The result of a step, as JSON text."""
+
+    run: str
+    token: str
+    key: str
+    output: str
     seq: int | None = None
 
 

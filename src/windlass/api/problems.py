@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+
 from msgspec import Struct
 
-from windlass.errors import WindlassError
+from windlass.errors import HubFailed, OutcomeUnknown, WindlassError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -32,3 +35,23 @@ def problem_of(error: WindlassError, request_id: str | None = None) -> Problem:
         hint=error.hint,
         request_id=request_id,
     )
+
+
+@cache
+def _kinds() -> Mapping[str, type[WindlassError]]:
+    """Every error by its code; an inherited code stands for the ancestor."""
+    # An unexpected error of the hub may have ended the request halfway.
+    kinds: dict[str, type[WindlassError]] = {WindlassError.code: OutcomeUnknown}
+    classes = [WindlassError]
+    for kind in classes:
+        classes += kind.__subclasses__()
+        kinds.setdefault(kind.code, kind)
+    return kinds
+
+
+def error_of(problem: Problem) -> WindlassError:
+    """The error of a problem document."""
+    kind = _kinds().get(problem.code, HubFailed)
+    error = kind.__new__(kind)
+    WindlassError.__init__(error, problem.detail, hint=problem.hint)  # errors with their own message have built it where they were raised
+    return error

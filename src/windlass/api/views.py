@@ -35,6 +35,7 @@ from windlass.model import (
     Skipped,
     Slot,
     State,
+    Step,
     Token,
     Webhook,
     WorkerRecord,
@@ -126,6 +127,7 @@ ATTEMPT = View(
     omit_defaults=True,
 )
 RESULT = View(Result, "ResultView", "The result of a predecessor.", forms={"output": JSON})
+STEP = View(Step, "StepView", "A completed step of a run.", forms={"output": JSON})
 ENTRY = View(
     Entry,
     "Event",

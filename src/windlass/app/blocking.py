@@ -71,6 +71,10 @@ class Handle(BaseHandle[R]):
         """Its log lines."""
         return run_sync(all_lines(self._home.verbs, self.id))
 
+    def steps(self) -> dict[str, Any]:
+        """The results of its completed steps, by their keys."""
+        return {step.key: step.value for step in run_sync(self._home.verbs.steps(self.id))}
+
     def why(self) -> list[Reason]:
         """What blocks it now."""
         return run_sync(self._home.verbs.why(self.id))

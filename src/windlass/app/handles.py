@@ -142,6 +142,10 @@ class AsyncHandle(BaseHandle[R]):
         """Its log lines."""
         return await all_lines(self._home.verbs, self.id)
 
+    async def steps(self) -> dict[str, Any]:
+        """The results of its completed steps, by their keys."""
+        return {step.key: step.value for step in await self._home.verbs.steps(self.id)}
+
     async def why(self) -> list[Reason]:
         """What blocks it now."""
         return await self._home.verbs.why(self.id)

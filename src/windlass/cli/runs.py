@@ -296,10 +296,11 @@ def show(context: CommandContext) -> int:
         return print_run(context, run)
     detail = _detail(context, run)
     attempts, history = context.call(Verbs.attempts, run.id), context.call(Verbs.history, run.id)
-    tail = list(_lines(context, run.id, last=context.arguments.tail))
+    steps, tail = context.call(Verbs.steps, run.id), list(_lines(context, run.id, last=context.arguments.tail))
     if context.output.json:
         events, lines = plain(Verbs.history, history)["events"], plain(Verbs.lines, tail)["lines"]
-        context.output.document(plain(Verbs.get, detail) | plain(Verbs.attempts, attempts) | {"history": events, "log": lines})
+        parts = plain(Verbs.attempts, attempts) | plain(Verbs.steps, steps)
+        context.output.document(plain(Verbs.get, detail) | parts | {"history": events, "log": lines})
         return OK
     now = context.clock.now()
     sections: list[tuple[str, RenderableType]] = [("", views.run_facts(detail, now, drawn=context.output.seen))]
@@ -307,6 +308,8 @@ def show(context: CommandContext) -> int:
         sections.append(("Error", views.failure_text(run.error)))
     if run.claimed_at is not None or run.attempt > 1:
         sections.append(("Attempts", views.attempt_table(attempts, now)))
+    if steps:
+        sections.append(("Steps", views.step_table(steps)))
     sections.append(("History", views.history_table(history)))
     if tail:
         sections.append(("Log", Group(*(views.log_text(log) for log in tail))))

@@ -19,7 +19,7 @@ from windlass.cli.output import as_json, cell, clean, facts_table, line, table
 from windlass.durations import span as span
 from windlass.durations import spelled
 from windlass.machine import LIVE
-from windlass.model import Attempt, Entry, Failure, LogLine, Run, State
+from windlass.model import Attempt, Entry, Failure, LogLine, Run, State, Step
 
 STYLES = {
     State.WAITING: "blue",
@@ -184,6 +184,14 @@ def history_table(entries: Sequence[Entry]) -> Table:
         detail = "" if entry.detail is None else as_json(opened(entry.detail))
         state = Text(entry.state, style=STYLES[entry.state])
         grid.add_row(_clock_time(entry.at), cell(entry.move), state, cell(entry.worker or ""), Text(line(detail)))
+    return grid
+
+
+def step_table(steps: Sequence[Step]) -> Table:
+    """A line for each completed step."""
+    grid = table("time", "step", "result", cut=("step", "result"))
+    for step in steps:
+        grid.add_row(_clock_time(step.at), cell(step.key), cell(as_json(opened(step.output))))
     return grid
 
 

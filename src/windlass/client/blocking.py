@@ -51,6 +51,7 @@ from windlass.model import (
     Skipped,
     Slot,
     State,
+    Step,
     Token,
     Webhook,
     WorkerRecord,
@@ -138,6 +139,10 @@ class BlockingVerbs:
     ) -> list[LogLine]:
         """The log of a run, or of one attempt, in its order, after (attempt, number); with `last`, only its last lines."""
         return run_sync(self._verbs.lines(run_id, attempt=attempt, after=after, last=last, count=count))
+
+    def steps(self, run_id: str, *, after: int = 0, count: int = 1000) -> list[Step]:
+        """The completed steps of a run with their results, in their order, after a number."""
+        return run_sync(self._verbs.steps(run_id, after=after, count=count))
 
     def why(self, run_id: str) -> list[Reason]:
         """Everything that blocks a run now; empty if a worker could claim it at once."""

@@ -28,12 +28,14 @@ from windlass.api.port import (
     ReportView,
     Started,
     StartRuns,
+    StoredStep,
+    StoreStep,
     WaitFor,
     WokenTopics,
     WorkerDescription,
     report_view,
 )
-from windlass.client.problems import error_of
+from windlass.api.problems import error_of
 from windlass.client.requester import encoded, place
 from windlass.client.transport import ClientRequest
 from windlass.client.verbs import LONGEST_WAIT, ON_THE_WAY, RemoteVerbs
@@ -49,7 +51,7 @@ from windlass.errors import (
     TooSlow,
     WindlassError,
 )
-from windlass.model import BeatAnswer, Life, Receipt, Run, WorkerInfo
+from windlass.model import BeatAnswer, Life, Receipt, Run, Step, WorkerInfo
 from windlass.payload import slices
 from windlass.store.records import Held
 
@@ -122,6 +124,10 @@ class RemotePort(RemoteVerbs):
         """Append lines numbered by their worker; a repeated line is stored once."""
         for some in parcels(lines, lambda line: ESCAPED * len(line[1])):
             await self._tell("log", AddLines(run_id, token, list(some), seq), Done)
+
+    async def store_step(self, run_id: str, token: str, key: str, output: str, *, seq: int | None = None) -> Step:
+        """Store the result of a step; returns what is stored. Repeated, it has no further effect: the first result of a key stays."""
+        return (await self._tell("step", StoreStep(run_id, token, key, output, seq), StoredStep)).step
 
     async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]:
         """End many attempts; one answer for each, in the same order."""

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
 from http import HTTPStatus
 
 import msgspec
 
-from windlass.api.problems import Problem
+from windlass.api.problems import Problem, error_of
 from windlass.client.transport import HubResponse
 from windlass.errors import HubFailed, OutcomeUnknown, TooLarge, TooSlow, WindlassError
-
-
-@cache
-def _kinds() -> Mapping[str, type[WindlassError]]:
-    """Every error by its code; an inherited code stands for the ancestor."""
-    # An unexpected error of the hub may have ended the request halfway.
-    kinds: dict[str, type[WindlassError]] = {WindlassError.code: OutcomeUnknown}
-    classes = [WindlassError]
-    for kind in classes:
-        classes += kind.__subclasses__()
-        kinds.setdefault(kind.code, kind)
-    return kinds
-
-
-def error_of(problem: Problem) -> WindlassError:
-    """The error of a problem document."""
-    kind = _kinds().get(problem.code, HubFailed)
-    error = kind.__new__(kind)
-    WindlassError.__init__(error, problem.detail, hint=problem.hint)  # errors with their own message have built it where they were raised
-    return error
 
 
 def refusal(answer: HubResponse) -> WindlassError:

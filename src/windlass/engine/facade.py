@@ -33,6 +33,7 @@ from windlass.engine.rollup import Rollup
 from windlass.engine.runs import Runs
 from windlass.engine.schedules import Schedules
 from windlass.engine.slots import Slots
+from windlass.engine.steps import RunSteps
 from windlass.engine.sweeps import Sweeps
 from windlass.engine.unused import Unused
 from windlass.engine.webhooks import Webhooks
@@ -168,6 +169,7 @@ class Engine:
     attempts_of = verb(Parts.runs, Runs.attempts_of)
     history = verb(Parts.runs, Runs.history)
     lines = verb(Parts.runs, Runs.lines)
+    steps = verb(Parts.steps, RunSteps.page)
     moment = verb(Parts.runs, Runs.moment)
     why = verb(Parts.reasons, Why.why)
     cancel = verb(Parts.edits, Edits.cancel)
@@ -203,6 +205,7 @@ class Engine:
     start_many = verb(Parts.holds, Holds.start_many)
     beat = verb(Parts.holds, Holds.beat)
     log = verb(Parts.holds, Holds.log)
+    store_step = verb(Parts.steps, RunSteps.store)
     report = verb(Parts.reports, Reports.report)
     report_many = verb(Parts.reports, Reports.report_many)
     left = verb(Parts.workers, Workers.left)

@@ -8,9 +8,9 @@ from windlass.defaults import LEASE
 from windlass.engine import checks
 from windlass.engine.ground import Ground, Part
 from windlass.engine.runs import Runs
-from windlass.errors import BadInput
+from windlass.errors import BadInput, WindlassError
 from windlass.machine import LIVE, Start, cancelled, lease_lost, step
-from windlass.model import BeatAnswer, State
+from windlass.model import BeatAnswer, Run, State
 from windlass.store.records import Held
 
 
@@ -21,14 +21,14 @@ class Holds(Part):
         super().__init__(ground)
         self._runs = runs
 
-    async def _hold(self, run_id: str, token: str, seq: int | None = None) -> Held:
+    async def hold(self, run_id: str, token: str, seq: int | None = None) -> Held:
         """A worker's hold on a run, by the run's id."""
         checks.hold(0 if seq is None else seq, token)
         return Held(seq if seq is not None else (await self._runs.get(run_id)).seq, token)
 
     async def start(self, run_id: str, token: str, *, seq: int | None = None) -> None:
         """Record that the handler begins; repeated under the same token, it counts once."""
-        item = await self._hold(run_id, token, seq)
+        item = await self.hold(run_id, token, seq)
         now = self.clock.now()
         if await self.records.work.start([item], self.clock.nonce(), now):
             return
@@ -85,8 +85,12 @@ class Holds(Part):
         if not lines:
             return
         numbered = {checks.integer(n, "A line's number", 1, 2**31): checks.line(text, self.limits.line) for n, text in reversed(lines)}
-        item = await self._hold(run_id, token, seq)
+        item = await self.hold(run_id, token, seq)
         run = await self.records.work.add_lines(item, sorted(numbered.items()), self.limits, self.clock.now())
         if run is None or run.token != token or run.state not in LIVE:
-            run = run or await self._runs.get(run_id)
-            raise cancelled(run) if run.state is State.CANCELLED and run.token == token else lease_lost(run)
+            raise not_held(run or await self._runs.get(run_id), token)
+
+
+def not_held(run: Run, token: str) -> WindlassError:
+    """The error for a write under a token that no longer holds the run."""
+    return cancelled(run) if run.state is State.CANCELLED and run.token == token else lease_lost(run)

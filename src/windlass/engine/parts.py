@@ -32,6 +32,7 @@ from windlass.engine.rollup import Rollup
 from windlass.engine.runs import Runs
 from windlass.engine.schedules import Schedules
 from windlass.engine.slots import Slots
+from windlass.engine.steps import RunSteps
 from windlass.engine.sweeps import Sweeps
 from windlass.engine.unused import Unused
 from windlass.engine.webhooks import Webhooks
@@ -115,6 +116,10 @@ class Parts:
     @once
     def holds(self) -> Holds:
         return Holds(self.ground, self.runs)
+
+    @once
+    def steps(self) -> RunSteps:
+        return RunSteps(self.ground, self.runs, self.holds)
 
     @once
     def reports(self) -> Reports:

@@ -8,18 +8,20 @@ import { act, asked, command, facts, live, runLink, steadily, switching, to, val
 import { bar, tries } from "./runs.js";
 
 const MAX_AHEAD = 10_000; // no more are counted
+const STEPS = 100; // each may be large
 const WAITING = new Set(["waiting", "scheduled", "queued"]);
 
 export async function run(page) {
   const route = path("runs", page.rest);
-  const seen = { run: null, attempts: [], events: [], reasons: [] };
+  const seen = { run: null, attempts: [], steps: [], events: [], reasons: [] };
   const lines = log();
 
   const load = async () => {
-    const ask = (part) => get(`${route}/${part}`, {}, page.signal);
-    const [found, { attempts }, { events }] = await Promise.all([get(route, {}, page.signal), ask("attempts"), ask("history")]);
+    const ask = (part, query = {}) => get(`${route}/${part}`, query, page.signal);
+    const parts = [get(route, {}, page.signal), ask("attempts"), ask("steps", { count: STEPS }), ask("history")];
+    const [found, { attempts }, { steps }, { events }] = await Promise.all(parts);
     const { reasons } = WAITING.has(found.state) ? await ask("why") : { reasons: [] };
-    Object.assign(seen, { run: found, attempts, events, reasons });
+    Object.assign(seen, { run: found, attempts, steps, events, reasons });
     draw();
     return ENDED.has(found.state) ? Infinity : 3_000;
   };
@@ -42,7 +44,7 @@ export async function run(page) {
   await Promise.all([view.ended, live(page, `${route}/events`, { from: "0-0", heard, opened: view.soon, over: "ended" })]);
 }
 
-function everything(page, { run, attempts, events, reasons }, lines, again) {
+function everything(page, { run, attempts, steps, events, reasons }, lines, again) {
   return [
     h("div", { class: "head", key: run.id },
       h("h1", {}, pill(run.state), " ", run.job),
@@ -58,6 +60,8 @@ function everything(page, { run, attempts, events, reasons }, lines, again) {
       h("section", {}, h("h2", {}, "Payload"), value(run.payload)),
       h("section", {}, h("h2", {}, "Output"), output(run)),
       run.meta && h("section", {}, h("h2", {}, "Meta"), value(run.meta))),
+    steps.length > 0 && h("section", { key: "steps" },
+      h("h2", {}, steps.length < STEPS ? "Steps" : `The first ${STEPS} steps`), steps.map(step)),
     attempts.length > 1 && h("section", { key: "attempts" }, h("h2", {}, "Attempts"), attempts.map(attempt)),
     lines.node,
   ];
@@ -182,6 +186,10 @@ function timeline(events) {
       h("span", { class: "move" }, event.move), pill(event.state),
       h("span", { class: "faint" }, [event.attempt > 1 && `attempt ${event.attempt}`, event.worker].filter(Boolean).join(" · ")),
       event.detail && h("code", { class: "detail" }, JSON.stringify(event.detail)))));
+}
+
+function step({ n, key, output, at: ended }) {
+  return h("details", { key: n, class: "step" }, h("summary", {}, h("code", {}, key), " ", h("span", { class: "faint" }, at(ended))), value(output));
 }
 
 function attempt({ n, outcome, worker, claimed_at: claimed, started_at: started, finished_at: finished, error, payload }) {

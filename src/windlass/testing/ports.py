@@ -19,7 +19,7 @@ from typing import Any
 from windlass.answers import Outcome
 from windlass.clock import SystemClock
 from windlass.engine import Engine
-from windlass.errors import BadInput, Cancelled, LeaseLost, NotFound, WindlassError, WrongState
+from windlass.errors import BadInput, Cancelled, LeaseLost, NotFound, TooLarge, WindlassError, WrongState
 from windlass.machine import Fail, Refuse, Requeue, Snooze, Succeed
 from windlass.model import LIFE_TAG, Failure, Life, NewRun, Options, Receipt, Requires, Run, Solver, State, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
@@ -243,6 +243,59 @@ async def lines_are_kept_once_and_in_order(ports: Ports) -> None:
     with refused(LeaseLost):
         await ports.port.log(run.id, run.token or "", [(100, "late")], seq=run.seq)
     assert len(await ports.engine.lines(run.id)) == len(lines)
+
+
+@_case
+async def the_result_of_a_step_is_stored_once_under_the_lease(ports: Ports) -> None:
+    run = await ports.claimed(backoff=(0,), max_attempts=3)
+    token, port, texts = run.token or "", ports.port, [f'"{text[:5_000]}"' for text in ("", "漢字 🪝", "x" * 5_000, "\\u2028")]
+    stored = [await port.store_step(run.id, token, f"step {n}", text, seq=run.seq) for n, text in enumerate(texts)]
+    assert [(step.key, step.output, step.n) for step in stored] == [(f"step {n}", text, n + 1) for n, text in enumerate(texts)]
+    assert await ports.another().store_step(run.id, token, "step 0", '"another"', seq=run.seq) == stored[0]
+    assert await ports.engine.steps(run.id) == stored
+    assert [(step.key, step.value, step.at, step.n) for step in await port.steps(run.id)] == [
+        (step.key, step.value, step.at, step.n) for step in stored
+    ]
+    assert [step.n for step in await port.steps(run.id, after=1, count=2)] == [2, 3]
+    for stranger in (NONCES(), token.swapcase()):
+        with refused(LeaseLost):
+            await port.store_step(run.id, stranger, "stranger", "1", seq=run.seq)
+    await port.report_many([failed(run)])
+    with refused(LeaseLost):
+        await port.store_step(run.id, token, "late", "1", seq=run.seq)
+    (again,) = await ports.claim()
+    assert (again.id, again.attempt) == (run.id, 2)
+    later = await port.store_step(run.id, again.token or "", "later", "null", seq=run.seq)
+    assert await ports.engine.steps(run.id) == [*stored, later]
+    assert [step.key for step in await port.steps(run.id)] == [step.key for step in (*stored, later)]
+
+
+@_case
+async def a_step_that_cannot_be_stored_changes_nothing(ports: Ports) -> None:
+    run = await ports.claimed()
+    token, port = run.token or "", ports.port
+    await port.store_step(run.id, token, "x" * 128, f'"{"y" * (64 * 1024 - 2)}"', seq=run.seq)
+    for key, output in (("", "1"), ("x" * 129, "1"), ("a\nb", "1"), ("a", '"\0"'), ("a", f'"{"y" * 64 * 1024}"')):
+        with refused(BadInput):
+            await port.store_step(run.id, token, key, output, seq=run.seq)
+    with refused(NotFound):
+        await port.store_step("nobody", token, "a", "1")
+    with refused(NotFound):
+        await port.steps("nobody")
+    assert [step.key for step in await ports.engine.steps(run.id)] == ["x" * 128]
+
+
+@_case
+async def a_step_beyond_the_limit_is_refused(ports: Ports) -> None:
+    run = await ports.claimed()
+    token, port, limit = run.token or "", ports.port, ports.engine.limits.steps
+    await asyncio.gather(*(ports.engine.store_step(run.id, token, f"{n}", "1", seq=run.seq) for n in range(limit - 1)))
+    last = await port.store_step(run.id, token, "last", "1", seq=run.seq)
+    assert last.n == limit
+    with refused(TooLarge):
+        await port.store_step(run.id, token, "one more", "1", seq=run.seq)
+    assert await port.store_step(run.id, token, "last", "2", seq=run.seq) == last
+    assert len(await port.steps(run.id)) == limit
 
 
 # Reports

@@ -710,12 +710,27 @@ async def each_queued_run_is_announced_by_one_dispatcher(stores: Stores) -> None
 
 
 @_case
+async def of_the_concurrent_results_of_a_step_the_first_stays(stores: Stores) -> None:
+    engines = [await stores.engine() for _ in range(3)]
+    (run_id,) = await _made(engines[0], 1)
+    (run,) = await engines[0].claim(MANY)
+    keys = [f"step {n}" for n in range(8)]
+    answers = await together(*(engine.store_step(run_id, _token(run), key, str(n)) for key in keys for n, engine in enumerate(engines)))
+    steps = await engines[1].steps(run_id)
+    assert {step.key: step for step in steps} == {step.key: step for step in answers}
+    assert set(answers) == set(steps)
+    assert [step.n for step in steps] == [*range(1, len(keys) + 1)]
+
+
+@_case
 async def what_is_old_is_removed_with_all_that_belongs_to_it(stores: Stores) -> None:
     engine = await stores.engine(max_attempts=2, backoff=(0,))
     first, second = await _made(engine, 2)
+    gone = await engine.records.runs.seqs([first, second])
     (waiting,) = await _made(engine, 1, after=(first,), after_end="any")
     for run in await engine.claim(MANY, count=2):
         await engine.log(run.id, _token(run), [(1, "line")])
+        await engine.store_step(run.id, _token(run), "step", "1")
         await engine.report(run.id, Fail(token=run.token, error=BOOM))
     await engine.report_many(_outcomes(await engine.claim(MANY, count=2)))
     stores.clock.advance(engine.limits.keep_succeeded + 1)
@@ -727,3 +742,4 @@ async def what_is_old_is_removed_with_all_that_belongs_to_it(stores: Stores) -> 
     assert (await engine.get(waiting)).state is State.SUCCEEDED
     assert {entry.run for entry in (await engine.tail()).entries} == {waiting}
     assert (await engine.records.runs.seqs([first, second])) == {}
+    assert [await engine.records.steps.page(seq, 0, 1) for seq in gone.values()] == [[], []]

@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from windlass.errors import StoreUnreachable
+from windlass.api.problems import error_of
 from windlass.machine import Fail, Report
-from windlass.model import Result
+from windlass.model import Result, Step
 from windlass.worker.context import LOGGERS, Context, capture_logs
 from windlass.worker.executors import attempt
 from windlass.worker.handlers import Handler, Place
@@ -35,9 +35,15 @@ from windlass.worker.messages import (
     FromProcess,
     LogEvent,
     ProgressEvent,
+    RefusedReply,
+    Request,
     ResultsReply,
     ResultsRequest,
+    StepReply,
+    StepsReply,
+    StepsRequest,
     StopRequest,
+    StoreStepRequest,
     ToProcess,
     encode,
     send,
@@ -53,7 +59,7 @@ class HandlerProcess:
     def __init__(self, parent: socket.socket) -> None:
         self._parent, self._sending = parent, threading.Lock()
         self._requests: SimpleQueue[tuple[BeginRequest, Context]] = SimpleQueue()
-        self._replies: SimpleQueue[Future[list[Result]]] = SimpleQueue()
+        self._replies: SimpleQueue[Future[Any]] = SimpleQueue()
         self._context: Context | None = None
         self._interruptible = False
 
@@ -69,10 +75,19 @@ class HandlerProcess:
         self._send(BeatRequest())
 
     def results(self, after: str | None, count: int) -> Future[list[Result]]:
-        reply: Future[list[Result]] = Future()
+        return self._request(ResultsRequest(after, count))
+
+    def steps(self, after: int, count: int) -> Future[list[Step]]:
+        return self._request(StepsRequest(after, count))
+
+    def store_step(self, key: str, output: str) -> Future[Step]:
+        return self._request(StoreStepRequest(key, output))
+
+    def _request(self, request: Request) -> Future[Any]:
+        reply: Future[Any] = Future()
         with self._sending:  # replies come in the order of the requests
             self._replies.put(reply)
-            send(self._parent, ResultsRequest(after, count))
+            send(self._parent, request)
         return reply
 
     def _send(self, message: FromProcess) -> None:
@@ -129,10 +144,10 @@ class HandlerProcess:
                         if request.stop is not None:
                             self._context.ask_to_stop(request.stop)
                         self._requests.put((request, self._context))
-                    case ResultsReply(results, None):
-                        self._replies.get().set_result(results)
-                    case ResultsReply(_, problem):
-                        self._replies.get().set_exception(StoreUnreachable(str(problem), hint="The run is tried again."))
+                    case ResultsReply(answer) | StepsReply(answer) | StepReply(answer):
+                        self._replies.get().set_result(answer)
+                    case RefusedReply(problem):
+                        self._replies.get().set_exception(error_of(problem))
                     case StopRequest(why):
                         if self._context is not None:
                             self._context.ask_to_stop(why)

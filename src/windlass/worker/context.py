@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from windlass.errors import BadInput
-from windlass.model import Failure, Limits, Progress, Result
+from windlass.errors import BadInput, LeaseLost
+from windlass.model import Failure, Limits, Progress, Result, Step
 from windlass.worker.outcomes import Stopped
+from windlass.worker.steps import AttemptSteps, StepSink, in_event_loop
 
 _current: ContextVar[Context] = ContextVar("windlass_context")
 LOGGERS = "windlass.job"
@@ -41,7 +42,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     worker: str = ""
 
 
-class Sink(Protocol):
+class Sink(StepSink, Protocol):
     """Where the log, progress and requests of a handler go."""
 
     def line(self, text: str) -> None: ...
@@ -68,6 +69,16 @@ class Nowhere:
         none.set_result([])
         return none
 
+    def steps(self, after: int, count: int) -> Future[list[Step]]:
+        none: Future[list[Step]] = Future()
+        none.set_result([])
+        return none
+
+    def store_step(self, key: str, output: str) -> Future[Step]:
+        refused: Future[Step] = Future()
+        refused.set_exception(LeaseLost(f"The step {key!r} was ended after its attempt.", hint="Await all steps before the handler ends."))
+        return refused
+
 
 NOWHERE = Nowhere()
 
@@ -79,7 +90,7 @@ class Results:
         self._ask = ask
 
     def __iter__(self) -> Iterator[Result]:
-        if _in_event_loop():
+        if in_event_loop():
             raise BadInput("The results cannot be waited for in the event loop that reads them.", hint="Write `async for` in a coroutine.")
         after: str | None = None
         while page := self._ask(after, RESULTS).result():
@@ -94,14 +105,6 @@ class Results:
             after = page[-1].id
 
 
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
 class Context:
     """One attempt, for its handler. `windlass.current()` returns it anywhere below the handler."""
 
@@ -109,6 +112,7 @@ class Context:
         self.call, self._sink = call, sink
         self._stop: str | None = None
         self._stopping: threading.Event | None = None
+        self._steps: AttemptSteps | None = None
         self.saw_stop = False  # whether the handler has read that, and so may have stopped before it was done
         self.failed_with: tuple[Failure, BaseException] | None = None  # the failure as it is stored, and the exception of the handler
 
@@ -184,6 +188,24 @@ class Context:
         `for result in context.results()` in a plain function, `async for` in a coroutine.
         """
         return Results(lambda after, count: self._sink.results(after, count))
+
+    def step(self, key: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """The result of the function, which is called once per run: it is stored, and returned to later calls and attempts.
+
+        `context.step(...)` in a plain function, `await context.step(...)` in a coroutine, where the function may be one too.
+        A worker that dies between the end of the function and the store lets the next attempt call it again: for effects that must
+        happen once, pass on the run's id and the key.
+        """
+        return self._all_steps().step(key, function, args, kwargs)
+
+    def steps(self) -> Any:
+        """The results of the run's completed steps, by their keys; `await context.steps()` in a coroutine."""
+        return self._all_steps().all()
+
+    def _all_steps(self) -> AttemptSteps:
+        if self._steps is None:  # not in every run
+            self._steps = AttemptSteps(lambda: self._sink, self.call.attempt, lambda: self._stop == "lost" or self._sink is NOWHERE)
+        return self._steps
 
     def close(self) -> None:
         """Called by the worker when the attempt is over: output that comes later is discarded."""

@@ -7,7 +7,7 @@ import logging
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Literal
 
-from windlass.model import Limits, Result, Run
+from windlass.model import Limits, Result, Run, Step
 from windlass.store.records import Held
 from windlass.worker.context import Call, Context
 from windlass.worker.executors import Executor
@@ -77,6 +77,12 @@ class Execution:
 
     def results(self, after: str | None, count: int) -> Future[list[Result]]:
         return self.runner.results(self.run.id, after, count)
+
+    def steps(self, after: int, count: int) -> Future[list[Step]]:
+        return self.runner.steps.read(self, after, count)
+
+    def store_step(self, key: str, output: str) -> Future[Step]:
+        return self.runner.steps.store(self, key, output)
 
     # Control by the worker, on the loop's thread
 

@@ -6,8 +6,9 @@ import socket
 
 import msgspec
 
+from windlass.api.problems import Problem
 from windlass.machine import Fail, Refuse, Report, Snooze, Succeed
-from windlass.model import Result
+from windlass.model import Result, Step
 from windlass.worker.context import Call
 from windlass.worker.handlers import Place
 
@@ -30,10 +31,27 @@ class StopRequest(msgspec.Struct, frozen=True, tag="stop"):
 
 
 class ResultsReply(msgspec.Struct, frozen=True, tag="results"):
-    """To the process: the answer to its last `ResultsRequest`, or why there is none."""
+    """To the process: the answer to a `ResultsRequest`. Requests are answered in their order."""
 
-    results: list[Result] = []
-    problem: str | None = None
+    results: list[Result]
+
+
+class StepsReply(msgspec.Struct, frozen=True, tag="steps"):
+    """To the process: the answer to a `StepsRequest`."""
+
+    steps: list[Step]
+
+
+class StepReply(msgspec.Struct, frozen=True, tag="step"):
+    """To the process: the answer to a `StoreStepRequest`."""
+
+    step: Step
+
+
+class RefusedReply(msgspec.Struct, frozen=True, tag="refused"):
+    """To the process: why a request has no other answer."""
+
+    problem: Problem
 
 
 class BegunEvent(msgspec.Struct, frozen=True, tag="begun"):
@@ -63,6 +81,20 @@ class ResultsRequest(msgspec.Struct, frozen=True, tag="get_results"):
     count: int
 
 
+class StepsRequest(msgspec.Struct, frozen=True, tag="get_steps"):
+    """From the process: a page of the completed steps of the run."""
+
+    after: int
+    count: int
+
+
+class StoreStepRequest(msgspec.Struct, frozen=True, tag="store_step"):
+    """From the process: store the result of a step."""
+
+    key: str
+    output: str
+
+
 class EndedEvent(msgspec.Struct, frozen=True, tag="ended"):
     """From the process: how the attempt ended."""
 
@@ -70,8 +102,10 @@ class EndedEvent(msgspec.Struct, frozen=True, tag="ended"):
     report: msgspec.Raw
 
 
-ToProcess = BeginRequest | StopRequest | ResultsReply
-FromProcess = BegunEvent | LogEvent | ProgressEvent | BeatRequest | ResultsRequest | EndedEvent
+Request = ResultsRequest | StepsRequest | StoreStepRequest
+Reply = ResultsReply | StepsReply | StepReply | RefusedReply
+ToProcess = BeginRequest | StopRequest | Reply
+FromProcess = BegunEvent | LogEvent | ProgressEvent | BeatRequest | Request | EndedEvent
 
 encode = msgspec.json.Encoder().encode
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from windlass.answers import Left, Outcome, Swept
 from windlass.engine import Watch
 from windlass.errors import WindlassError
-from windlass.model import BeatAnswer, Life, Receipt, Result, Run, WorkerInfo
+from windlass.model import BeatAnswer, Life, Receipt, Result, Run, Step, WorkerInfo
 from windlass.store.records import Held
 
 
@@ -40,6 +40,10 @@ class Port(Protocol):
     async def report_many(self, outcomes: Sequence[Outcome]) -> list[Receipt | WindlassError]: ...
 
     async def results(self, run_id: str, *, after: str | None = None, count: int = 100) -> list[Result]: ...
+
+    async def steps(self, run_id: str, *, after: int = 0, count: int = 1_000) -> list[Step]: ...
+
+    async def store_step(self, run_id: str, token: str, key: str, output: str, *, seq: int | None = None) -> Step: ...
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]: ...
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from windlass.api.problems import problem_of
+from windlass.errors import LeaseLost, StoreUnreachable, WindlassError
 from windlass.machine import Fail, Report
 from windlass.worker.context import Call, Context, Sink
 from windlass.worker.handlers import Handler
@@ -27,9 +29,16 @@ from windlass.worker.messages import (
     FromProcess,
     LogEvent,
     ProgressEvent,
+    RefusedReply,
+    Reply,
+    Request,
     ResultsReply,
     ResultsRequest,
+    StepReply,
+    StepsReply,
+    StepsRequest,
     StopRequest,
+    StoreStepRequest,
     ToProcess,
     send,
 )
@@ -90,8 +99,8 @@ class ChildProcess:
             match message:
                 case BegunEvent():
                     begun = True
-                case ResultsRequest(after, count):
-                    self._send(_results(sink, after, count) if begun else ResultsReply())
+                case ResultsRequest() | StepsRequest() | StoreStepRequest() as request:
+                    self._send(_reply(sink, request) if begun else _TOO_LATE)
                 case _ if not begun:
                     continue  # from a thread that an earlier run has left running
                 case LogEvent(text):
@@ -153,11 +162,22 @@ class ChildProcess:
             self.process.stdout.close()
 
 
-def _results(sink: Sink, after: str | None, count: int) -> ResultsReply:
+_TOO_LATE = RefusedReply(problem_of(LeaseLost("The attempt has ended.", hint="Wait for all threads before the handler ends.")))
+
+
+def _reply(sink: Sink, request: Request) -> Reply:
     try:
-        return ResultsReply(sink.results(after, count).result())
+        match request:
+            case ResultsRequest(after, count):
+                return ResultsReply(sink.results(after, count).result())
+            case StepsRequest(after, count):
+                return StepsReply(sink.steps(after, count).result())
+            case StoreStepRequest(key, output):
+                return StepReply(sink.store_step(key, output).result())
+    except WindlassError as error:
+        return RefusedReply(problem_of(error))
     except Exception as error:
-        return ResultsReply(problem=str(error))
+        return RefusedReply(problem_of(StoreUnreachable(str(error), hint="The run is tried again.")))
 
 
 def _pass_on(lines: list[bytes], sink: Sink) -> None:

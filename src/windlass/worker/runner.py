@@ -21,6 +21,7 @@ from windlass.worker.reporting import Reporter, StartReports
 from windlass.worker.runtime import Runtime
 from windlass.worker.shortage import Shortage, ShortageState, try_process
 from windlass.worker.solvers import SolverExecutor, Solvers
+from windlass.worker.step_store import StepStore
 from windlass.worker.stopping import Stopper
 from windlass.worker.thread_pool import ThreadPool, call_on_thread
 
@@ -42,6 +43,7 @@ class Runner:
     ) -> None:
         self._runtime, self._in_flight, self._reporter, self._stopper = runtime, in_flight, reporter, stopper
         self.name, self.heartbeat, self._logs, self.starts = runtime.info.name, heartbeat, logs, StartReports(runtime)
+        self.steps = StepStore(runtime, heartbeat)
         self._handlers, self._solvers, self._fallback = handlers, solvers, fallback
         self._threads, self._processes, self._watchdog = ThreadPool("windlass-work"), ProcessPool(), Watchdog()
         self.shortage = ShortageState(runtime.clock)

@@ -81,14 +81,17 @@ class Runtime:
         with suppress(RuntimeError):  # the loop is closed: the process ends
             self.loop.call_soon_threadsafe(call, *arguments, context=self._context)
 
-    async def retry_until_available(self, call: Callable[[], Awaitable[T]], *, always: bool = False) -> T | None:
-        """Call until the store answers; None when the worker stops meanwhile, unless it is to be called `always`."""
+    async def retry_until_available(
+        self, call: Callable[[], Awaitable[T]], *, always: bool = False, given_up: Callable[[], bool] | None = None
+    ) -> T | None:
+        """Call until the store answers; None when it is given up meanwhile: by default when the worker stops, never if `always`."""
+        given_up = given_up or (lambda: self.stopping and not always)
         pause = 0.05
         while True:
             try:
                 return await call()
             except TRANSIENT as error:
-                if self.stopping and not always:
+                if given_up():
                     return None
                 _LOG.warning("The store does not answer, trying again in %.1f s: %s", pause, error)
                 if self.before_retry is not None:

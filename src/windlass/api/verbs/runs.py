@@ -14,8 +14,8 @@ from windlass.api.codec import Form
 from windlass.api.gives import Gives, listed, one, page_of
 from windlass.api.requests import CancelRun, CreateRun, CreateRuns, MoveRun, PatchRun
 from windlass.api.rows import AFTER_NUMBER, COUNT, CURSOR, GET, IDEMPOTENCY_KEY, PATCH, POST, ByRow, Param, Verb, row_of, verb
-from windlass.api.views import ATTEMPT, ENTRY, LINE, REASON, RUN, RUN_DETAIL, line_cursor, line_place
-from windlass.model import Attempt, Created, Entry, LogLine, NewRun, Run, State
+from windlass.api.views import ATTEMPT, ENTRY, LINE, REASON, RUN, RUN_DETAIL, STEP, line_cursor, line_place
+from windlass.model import Attempt, Created, Entry, LogLine, NewRun, Run, State, Step
 
 CREATED = Gives(
     CreatedRun,
@@ -38,6 +38,7 @@ _LAST = Param("last", Annotated[int, Meta(ge=1, le=1_000)] | None, description="
 _ATTEMPTS = listed("Attempts", "All attempts of a run, oldest first.", attempts=ATTEMPT)
 _HISTORY = listed("History", "Changes of state, oldest first.", events=ENTRY)
 _LINES = listed("Lines", "Log lines, oldest first.", lines=LINE)
+_STEPS = listed("Steps", "The completed steps of a run, in their order.", steps=STEP)
 _WHY = listed("Why", "Everything that blocks a run.", reasons=REASON)
 _ATTEMPT = Param(
     "attempt", Annotated[int, Meta(ge=1)] | None, description="The number of an attempt: it is rerun with the payload that it ran with."
@@ -127,6 +128,14 @@ class RunVerbs(Protocol):
         count: int = 100,
     ) -> list[LogLine]:
         """The log of a run, or of one attempt, in its order, after (attempt, number); with `last`, only its last lines."""
+        raise ByRow
+
+    @verb(
+        GET, "/runs/{run_id}/steps", "Its completed steps, and their results", _STEPS,
+        scope=("read", "work"), query=(AFTER_NUMBER, _MANY),
+    )  # fmt: skip
+    async def steps(self, run_id: str, *, after: int = 0, count: int = 1_000) -> list[Step]:
+        """The completed steps of a run with their results, in their order, after a number."""
         raise ByRow
 
     @verb(GET, "/runs/{run_id}/why", "What blocks a run", _WHY, scope="read")

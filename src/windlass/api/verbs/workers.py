@@ -56,6 +56,7 @@ PORT = (
     _worker("start", "start", "Report that runs have started", port.StartRuns, port.Started),
     _worker("beat", "beat", "Renew leases, report progress, learn of cancels", port.BeatRuns, port.RenewedLeases),
     _worker("log", "log", "Add log lines", port.AddLines, DONE.form),
+    _worker("store_step", "step", "Store the result of a step", port.StoreStep, port.StoredStep),
     _worker("report", "report", "Report outcomes", port.ReportRuns, port.Receipts),
     _worker("wait", "wait", "Wait for hints", port.WaitFor, port.WokenTopics),
     Verb("worker_metrics", POST, "/worker/metrics", "Report measurements of a worker", DONE, scope="work", takes=port.TellMetrics),

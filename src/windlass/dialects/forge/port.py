@@ -18,7 +18,7 @@ from windlass.client.transport import ClientRequest, HubResponse, Transport
 from windlass.clock import Clock
 from windlass.errors import BadInput, LeaseLost, StoreUnreachable, TooLarge, WindlassError
 from windlass.machine import Fail, Refuse, Report, Requeue, Snooze, Succeed
-from windlass.model import BeatAnswer, Failure, Life, Policy, Receipt, Result, Run, Solver, State, WorkerInfo
+from windlass.model import BeatAnswer, Failure, Life, Policy, Receipt, Result, Run, Solver, State, Step, WorkerInfo
 from windlass.store.records import Held
 
 _LOG = logging.getLogger("windlass.forge")
@@ -181,6 +181,15 @@ class ForgePort:
 
     async def results(self, run_id: str, *, after: str | None = None, count: int = 100) -> list[Result]:
         return []
+
+    async def steps(self, run_id: str, *, after: int = 0, count: int = 1_000) -> list[Step]:
+        return []
+
+    async def store_step(self, run_id: str, token: str, key: str, output: str, *, seq: int | None = None) -> Step:
+        raise BadInput(
+            f"The result of the step {key!r} cannot be stored: this protocol has no steps.",
+            hint="Use the worker of a windlass hub, or a handler without steps.",
+        )
 
 
 def _quoted(part: str) -> str:

@@ -81,4 +81,10 @@ async def trigger(request: HubRequest, key: str, idempotency_key: str | None) ->
     return await answer_of(request, await request.audited({"key": key}).trigger(key, once=once))
 
 
-HANDLERS = {"get": get, "create_run": create_run, "create": create, "rerun": rerun, "trigger": trigger}
+async def steps(request: HubRequest, run_id: str, after: int, count: int) -> Any:
+    if not request.caller.may("read"):
+        request.caller.check_holds(await request.hub.engine.get(run_id))
+    return request.verb.gives.show(await request.hub.engine.steps(run_id, after=after, count=count), {})
+
+
+HANDLERS = {handler.__name__: handler for handler in (get, create_run, create, rerun, trigger, steps)}

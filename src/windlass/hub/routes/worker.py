@@ -96,6 +96,16 @@ async def log(request: HubRequest, data: port.AddLines) -> Done:
     return Done()
 
 
+async def store_step(request: HubRequest, data: port.StoreStep) -> port.StoredStep:
+    engine = request.hub.engine
+    await request.read(_check_step, data.output, engine.limits.step)
+    return port.StoredStep(await engine.store_step(data.run, data.token, data.key, data.output, seq=data.seq))
+
+
+def _check_step(text: str, limit: int) -> None:
+    payload.parse(text, limit=limit, what="The result of a step")
+
+
 async def report(request: HubRequest, data: port.ReportRuns) -> port.Receipts:
     read = await request.read(_read_all, data.outcomes, request.hub.engine.limits.output)
     answers = iter(await request.hub.joining.report_many([outcome for outcome in read if isinstance(outcome, Outcome)]))
@@ -142,5 +152,5 @@ async def worker_metrics(request: HubRequest, data: port.TellMetrics) -> Done:
 
 HANDLERS = {
     handler.__name__: handler
-    for handler in (register, begin_life, end_lives, leave, claim, recover, start, beat, log, report, wait, worker_metrics)
+    for handler in (register, begin_life, end_lives, leave, claim, recover, start, beat, log, store_step, report, wait, worker_metrics)
 }

@@ -28,7 +28,7 @@ from windlass.store.postgres.wire import (
     PipelinedBatch,
     Queries,
     Results,
-    Step,
+    WireStatement,
     compiled,
     run_batch,
     step_by_step,
@@ -66,12 +66,12 @@ class BorrowedPostgres:
         with suppress(psycopg.Error, BadInput):
             self._check()
             alone = self._alone()
-            steps = [Step(NOTIFY if alone else NOTIFY_WITHIN, (payloads(others),), (JSON,))] if others else []
+            steps = [WireStatement(NOTIFY if alone else NOTIFY_WITHIN, (payloads(others),), (JSON,))] if others else []
             if JOURNAL in topics:
-                steps.append(Step(NOTIFY_JOURNAL if alone else JOURNAL_WITHIN))
+                steps.append(WireStatement(NOTIFY_JOURNAL if alone else JOURNAL_WITHIN))
             await (self._session.say(*steps) if alone else self._notify_within(steps))
 
-    async def _notify_within(self, steps: Sequence[Step]) -> None:
+    async def _notify_within(self, steps: Sequence[WireStatement]) -> None:
         try:
             await self._session.say(SAVEPOINT_OURS, *steps, RELEASE_OURS)
         except psycopg.Error:

@@ -55,8 +55,8 @@ from windlass.store.postgres.wire import (
     PipelinedBatch,
     Queries,
     Results,
-    Step,
     Trial,
+    WireStatement,
     compiled,
     configure,
     run_batch,
@@ -282,7 +282,7 @@ class _Postgres:
         topics, self._owed = self._owed, set()
         if not topics or self._closed:
             return
-        step = Step(NOTIFY, (payloads(frozenset(topics)),), (JSON,))  # the current one: a late thread may still add to it
+        step = WireStatement(NOTIFY, (payloads(frozenset(topics)),), (JSON,))  # the current one: a late thread may still add to it
         with suppress(psycopg.Error, StoreError):
             async with self._slot():
                 await self._once(lambda session: session.say(step))
@@ -296,7 +296,7 @@ class _Postgres:
             return
         with suppress(psycopg.Error, StoreError):
             async with self._slot():
-                [rows] = await self._once(lambda session: session.say(Step(NOTIFY_JOURNAL)))
+                [rows] = await self._once(lambda session: session.say(WireStatement(NOTIFY_JOURNAL)))
             if not rows:
                 self._journaled.rest(NOBODY)
 

@@ -132,7 +132,7 @@ class Trial:
 # Messages
 
 
-class Step(NamedTuple):
+class WireStatement(NamedTuple):
     """One statement with its values, in wire format."""
 
     text: bytes
@@ -142,23 +142,23 @@ class Step(NamedTuple):
     writes: bool = False
 
 
-BEGIN = Step(b"BEGIN ISOLATION LEVEL READ COMMITTED")
-_BEGIN_READING = Step(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-COMMIT = Step(b"COMMIT")
-ROLLBACK = Step(b"ROLLBACK")
-SAVEPOINT_OURS = Step(b"SAVEPOINT windlass")
-ROLLBACK_OURS = Step(b"ROLLBACK TO SAVEPOINT windlass")
-RELEASE_OURS = Step(b"RELEASE SAVEPOINT windlass")
-TIME = Step(b"select (extract(epoch from clock_timestamp()) * 1000)::bigint")
+BEGIN = WireStatement(b"BEGIN ISOLATION LEVEL READ COMMITTED")
+_BEGIN_READING = WireStatement(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+COMMIT = WireStatement(b"COMMIT")
+ROLLBACK = WireStatement(b"ROLLBACK")
+SAVEPOINT_OURS = WireStatement(b"SAVEPOINT windlass")
+ROLLBACK_OURS = WireStatement(b"ROLLBACK TO SAVEPOINT windlass")
+RELEASE_OURS = WireStatement(b"RELEASE SAVEPOINT windlass")
+TIME = WireStatement(b"select (extract(epoch from clock_timestamp()) * 1000)::bigint")
 # Not to_regclass: while waiting for the lock it would keep returning its earlier result.
-HAS_SCHEMA = Step(b"select count(*) > 0 from pg_catalog.pg_class where relname = 'schema_version' and pg_table_is_visible(oid)")
-VERSION = Step(b"select coalesce(max(version), 0) from schema_version")
+HAS_SCHEMA = WireStatement(b"select count(*) > 0 from pg_catalog.pg_class where relname = 'schema_version' and pg_table_is_visible(oid)")
+VERSION = WireStatement(b"select coalesce(max(version), 0) from schema_version")
 MIGRATE_ALONE = (
-    Step(b"select set_config('lock_timeout', '0', true), set_config('statement_timeout', '0', true)"),
-    Step(b"select pg_advisory_xact_lock(2003398244, 1)"),
+    WireStatement(b"select set_config('lock_timeout', '0', true), set_config('statement_timeout', '0', true)"),
+    WireStatement(b"select pg_advisory_xact_lock(2003398244, 1)"),
 )
 _STARTED = b"(extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint"
-WHO = Step(
+WHO = WireStatement(
     b"select pid, (extract(epoch from backend_start) * 1000000)::bigint, %s from pg_stat_activity where pid = pg_backend_pid()" % _STARTED
 )
 # A process that waits for a standby has committed: terminated now, it would show what the standby may not have.
@@ -171,13 +171,13 @@ _BOOL, _INT8, _TEXT, JSON, _UNKNOWN = 16, 20, 25, 114, 0
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s|%%")
 
 
-def configure(settings: Mapping[str, str], *, local: bool) -> Step:
+def configure(settings: Mapping[str, str], *, local: bool) -> WireStatement:
     """Set these for the session, or until the transaction ends."""
     # No reply before the log is on disk, even if the server's default is not to wait.
     waits = "case when current_setting('synchronous_commit') = 'off' then set_config('synchronous_commit', 'on', $1) end"
     calls = ", ".join((waits, *(f"set_config(${2 * place}, ${2 * place + 1}, $1)" for place in range(1, len(settings) + 1))))
     values = [text.encode() for setting in settings.items() for text in setting]
-    return Step(f"select {calls}".encode(), [b"true" if local else b"false", *values], (_BOOL, *(_TEXT for _ in values)))
+    return WireStatement(f"select {calls}".encode(), [b"true" if local else b"false", *values], (_BOOL, *(_TEXT for _ in values)))
 
 
 class Backend(NamedTuple):
@@ -187,9 +187,9 @@ class Backend(NamedTuple):
     began: int
     server: int
 
-    def end(self) -> Step:
+    def end(self) -> WireStatement:
         """Terminate it, if it is still there; to be sent on another connection."""
-        return Step(_END, (b"%d" % self.pid, b"%d" % self.began), (_INT8, _INT8))
+        return WireStatement(_END, (b"%d" % self.pid, b"%d" % self.began), (_INT8, _INT8))
 
     def is_gone(self, server: int, left: int, _: int) -> bool:
         """Whether that answer proves that it is gone. Another server that started earlier proves nothing."""
@@ -205,11 +205,11 @@ class _Compiled(NamedTuple):
     alone: bool = False
     journals: bool = False
 
-    def bind(self, name: str, values: Mapping[str, Value]) -> Step:
+    def bind(self, name: str, values: Mapping[str, Value]) -> WireStatement:
         bound = [values[one] for one in self.names]
         # One type for all integers, so that one text is one plan.
         types = tuple(_INT8 if isinstance(value, int) else _UNKNOWN for value in bound)
-        return Step(self.text, [_encoded(value) for value in bound], types, name, self.writes)
+        return WireStatement(self.text, [_encoded(value) for value in bound], types, name, self.writes)
 
 
 def _encoded(value: Value) -> bytes | None:
@@ -326,7 +326,7 @@ class _Session:
         poll.register(self.pgconn.socket, select.POLLIN)
         return bool(poll.poll(0))
 
-    def converse(self, steps: Sequence[Step], commit_at: int | None) -> PQGen[Results]:
+    def converse(self, steps: Sequence[WireStatement], commit_at: int | None) -> PQGen[Results]:
         """Send all steps at once, then receive all answers; `commit_at` is the index of the step that commits.
 
         psycopg's own pipeline waits once for each statement: four of them in a transaction take 0.9 ms on an event loop over
@@ -356,7 +356,7 @@ class _Session:
             raise self._verdict(*failed, commit_at)
         return [results.get(place, []) for place in range(len(steps))]
 
-    def _send(self, steps: Sequence[Step]) -> list[_Expected]:
+    def _send(self, steps: Sequence[WireStatement]) -> list[_Expected]:
         expected = []
         preparing: dict[_Key, bytes] = {}
         for place, step in enumerate(steps):
@@ -407,7 +407,7 @@ def _next_answer(pgconn: PGconn) -> PQGen[PGresult]:
 class AsyncSession(_Session):
     connection: psycopg.AsyncConnection[Any]
 
-    async def say(self, *steps: Step, commit_at: int | None = None) -> Results:
+    async def say(self, *steps: WireStatement, commit_at: int | None = None) -> Results:
         async with self.connection.lock:
             return await self.connection.wait(self.converse(steps, commit_at))
 
@@ -421,7 +421,7 @@ class AsyncSession(_Session):
 class BlockingSession(_Session):
     connection: psycopg.Connection[Any]
 
-    async def say(self, *steps: Step, commit_at: int | None = None) -> Results:
+    async def say(self, *steps: WireStatement, commit_at: int | None = None) -> Results:
         with self.connection.lock:
             return self.connection.wait(self.converse(steps, commit_at))
 
@@ -435,7 +435,7 @@ class BlockingSession(_Session):
 AnySession = AsyncSession | BlockingSession
 
 
-async def run_batch(session: AnySession, batch: PipelinedBatch, opening: Sequence[Step] = ()) -> Results:
+async def run_batch(session: AnySession, batch: PipelinedBatch, opening: Sequence[WireStatement] = ()) -> Results:
     """Run a batch in its own transaction; a single statement needs no explicit one, unless something is sent before it."""
     if batch.writes and FAULTS.on:
         return await _run_slowly(session, batch, opening)
@@ -447,7 +447,7 @@ async def run_batch(session: AnySession, batch: PipelinedBatch, opening: Sequenc
     return rows[len(before) : commit_at]
 
 
-async def _run_slowly(session: AnySession, batch: PipelinedBatch, opening: Sequence[Step]) -> Results:
+async def _run_slowly(session: AnySession, batch: PipelinedBatch, opening: Sequence[WireStatement]) -> Results:
     FAULTS.hit(f"{batch.verb}.before_begin")
     await session.say(BEGIN, *opening)
     rows = await step_by_step(session, batch)

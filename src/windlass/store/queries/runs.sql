@@ -641,7 +641,7 @@ select seq from job_runs where seq < :seq order by seq desc limit 1 offset :each
 
 -- Log lines ------------------------------------------------------------------------------------------------------
 
--- name: lock_lines postgres
+-- name: lock_run postgres
 select 1 from job_runs where seq = :seq for no key update
 
 -- The last line has the sum of bytes, so a call reads one row. A skipped number has its share of the limit reserved: a line

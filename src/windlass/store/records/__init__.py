@@ -46,6 +46,7 @@ from windlass.store.records.scales import ScaleRecords
 from windlass.store.records.schedules import ScheduleRecords, Unfinished
 from windlass.store.records.slots import SlotRecords
 from windlass.store.records.stats import StatRecords
+from windlass.store.records.steps import StepRecords
 from windlass.store.records.sweeps import Pages, PageSizes, SweepRecords
 from windlass.store.records.webhooks import DeliveryRecords, WebhookRecords
 from windlass.store.records.work import WorkRecords
@@ -68,7 +69,8 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "register": ("register",),
     "start": ("start", "journal"),
     "beat": ("beat",),
-    "log": ("lock_lines", "add_lines"),
+    "log": ("lock_run", "add_lines"),
+    "step": ("lock_run", "add_step"),
     "report": ("succeed", "journal", *_WRITE_BACK, *_RELEASE_HOLDS),
     "cancel": (*_ENDED, *changes.FOLLOW),
     "skip": (*_ENDED, *changes.FOLLOW),
@@ -156,6 +158,10 @@ class Records:
     @once
     def work(self) -> WorkRecords:
         return WorkRecords(self.batches)
+
+    @once
+    def steps(self) -> StepRecords:
+        return StepRecords(self.batches)
 
     @once
     def workers(self) -> WorkerRecords:

@@ -77,7 +77,7 @@ class WorkRecords(Rows):
         values: dict[str, Value] = {"r": pack(lines), "seq": held.seq, "token": held.token, "now": now, "notice": notice}
         _, _, answers = await self._batch(
             "log",
-            Statement("lock_lines", {"seq": held.seq}),
+            Statement("lock_run", {"seq": held.seq}),
             Statement("add_lines", values | bounds),
             Statement("find_seqs", {"ids": pack([held.seq])}),
         )
