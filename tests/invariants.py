@@ -88,6 +88,15 @@ class Line(NamedTuple):
     text: str
 
 
+class Stepped(NamedTuple):
+    """A row of `job_steps`."""
+
+    run: int
+    n: int
+    key: str
+    output: str
+
+
 class Occupied(NamedTuple):
     """A row of `job_holds`."""
 
@@ -105,6 +114,7 @@ TABLES = {
     "keys": f"select {', '.join(Kept._fields)} from job_keys order by scope, key",
     "waits": f"select {', '.join(Wait._fields)} from job_waits order by run, predecessor",
     "lines": f"select {', '.join(Line._fields)} from job_logs order by run, attempt, n",
+    "steps": f"select {', '.join(Stepped._fields)} from job_steps order by run, n",
     "lanes": "select id, queue, job, requires from job_lanes order by id",
     "groups": f"select {', '.join(Group.__struct_fields__)} from job_groups order by seq",
     "pauses": f"select {', '.join(Pause.__struct_fields__)} from job_pauses order by scope, name",
@@ -129,6 +139,7 @@ class Snapshot(NamedTuple):
     keys: dict[tuple[str, str], Kept]
     waits: list[Wait]
     lines: list[Line]
+    steps: dict[int, list[Stepped]]
     lanes: dict[int, Lane]
     groups: dict[int, Group]
     pauses: list[Pause]
@@ -143,7 +154,7 @@ class Snapshot(NamedTuple):
         return {run.id: run for run in self.runs.values()}
 
 
-EMPTY = Snapshot({}, {}, {}, {}, [], [], {}, {}, [], [], {}, {}, [], [], [])
+EMPTY = Snapshot({}, {}, {}, {}, [], [], {}, {}, {}, [], [], {}, {}, [], [], [])
 
 
 def with_tables(dialect: str, **more: str) -> dict[str, Query]:
@@ -199,7 +210,7 @@ def read(store: Store) -> Snapshot:
 
 def parsed(tables: Sequence[Sequence[Row]]) -> Snapshot:
     """A snapshot from the rows of `TABLES`, however they were read."""
-    runs, attempts, journal, keys, waits, lines, lanes, groups, pauses, queues, resources, rates, holds, slots, checks = tables
+    runs, attempts, journal, keys, waits, lines, steps, lanes, groups, pauses, queues, resources, rates, holds, slots, checks = tables
     return Snapshot(
         runs={run.seq: run for run in map(run_of, runs)},
         attempts=_grouped(Closed(*row) for row in attempts),
@@ -207,6 +218,7 @@ def parsed(tables: Sequence[Sequence[Row]]) -> Snapshot:
         keys={(row[0], row[1]): Kept(*row) for row in keys},
         waits=[Wait(*row) for row in waits],
         lines=[Line(*row) for row in lines],
+        steps=_grouped(Stepped(*row) for row in steps),
         lanes={row[0]: Lane(row[0], row[1], row[2], _requires(row[3])) for row in lanes},
         groups={row[-1]: Group(*row) for row in groups},
         pauses=[Pause(*row) for row in pauses],
@@ -349,6 +361,13 @@ def lines_belong(now: Snapshot) -> None:
         assert line.attempt <= now.runs[line.run].attempt, f"a log line of an attempt there was not: {line}"
 
 
+def steps_belong(now: Snapshot) -> None:
+    for seq, steps in now.steps.items():
+        assert seq in now.runs, f"steps of a run there is not: {steps}"
+        assert [step.n for step in steps] == [*range(1, len(steps) + 1)], f"steps are not numbered in their order: {steps}"
+        assert len({step.key for step in steps}) == len(steps), f"a step was stored twice: {steps}"
+
+
 def nobody_waits_in_vain(now: Snapshot) -> None:
     """A waiting run has something to wait for that can still end as its rule asks; others that waited have been decided.
 
@@ -446,6 +465,7 @@ CHECKS: tuple[Callable[[Snapshot], None], ...] = (
     edges_are_legal,
     attempts_are_chained,
     lines_belong,
+    steps_belong,
     nobody_waits_in_vain,
     groups_are_counted,
     lanes_are_there,
@@ -507,11 +527,13 @@ def _values(run: Run, names: Sequence[str]) -> list[Any]:
 
 
 def only_appended(before: Snapshot, after: Snapshot) -> None:
-    """Journal, closed attempts and log lines grow at the end and never change; they go only with their run."""
+    """Journal, closed attempts, steps and log lines grow at the end and never change; they go only with their run."""
     for seq, entries in before.journal.items():
         assert seq not in after.runs or after.journal[seq][: len(entries)] == entries, f"the journal was changed: {entries}"
     for seq, closed in before.attempts.items():
         assert seq not in after.runs or after.attempts.get(seq, [])[: len(closed)] == closed, f"a closed attempt was changed: {closed}"
+    for seq, steps in before.steps.items():
+        assert seq not in after.runs or after.steps.get(seq, [])[: len(steps)] == steps, f"a step was changed: {steps}"
     lost = {line for line in set(before.lines) - set(after.lines) if line.run in after.runs}
     assert not lost, f"log lines were lost or changed: {lost}"
 

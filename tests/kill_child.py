@@ -142,6 +142,7 @@ def let_old_runs_go(life: Life) -> None:
     (run,) = life.claim()
     life(life.engine.log(run.id, run.token or "", [(1, "a line")]))
     life.ledger.write("L", run.id, run.token, 1)
+    do_a_step(life, run, "charge")
     life.report(run, Requeue(token=run.token))
     for _ in range(2):
         life.succeed(*life.claim())
@@ -202,6 +203,12 @@ def announce(life: Life) -> None:
     life(life.engine.to_announce("default", resend=1_000))
 
 
+def do_a_step(life: Life, run: Run, key: str) -> None:
+    """Store the result of a step, or learn what is stored; what the store answers stays true."""
+    step = life(life.engine.store_step(run.id, run.token or "", key, str(run.attempt), seq=run.seq))
+    life.ledger.write("D", run.id, step.key, step.output)
+
+
 def report_in_every_way(life: Life) -> None:
     ids = [life.create(options=Options(max_attempts=2)) for _ in range(4)]
     life.create(after=(ids[0], ids[1]))
@@ -209,6 +216,8 @@ def report_in_every_way(life: Life) -> None:
     good, again, later, bad = life.claim(4)
     life(life.engine.records.claims.correct([good], life.clock.now()))  # as where the server's time was another
     life(life.engine.beat([Held(run.seq, run.token or "") for run in (good, again, later, bad)], lease=60_000))
+    do_a_step(life, good, "charge")
+    do_a_step(life, again, "charge")
     life.succeed(good)
     life.report(again, Fail(token=again.token, error=BOOM, delay=0))
     life(life.engine.patch(again.id, payload=8))
@@ -217,6 +226,8 @@ def report_in_every_way(life: Life) -> None:
     life.report(bad, Fail(token=bad.token, error=BOOM, retry=False))
     life.create(after=(good.id,))
     for run in life.claim(2):
+        do_a_step(life, run, "charge")
+        do_a_step(life, run, "ship")
         life.succeed(run)
     life.create("ghost")  # nobody has defined it; it waits for whoever takes it
 

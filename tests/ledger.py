@@ -119,7 +119,7 @@ def succeeded_without_effect(lines: Sequence[Line], now: Snapshot) -> set[str]:
 
 
 def forgotten(lines: Sequence[Line], now: Snapshot) -> list[Line]:
-    """Answers that are no longer true: of reports, cancels, skips, patches and log lines."""
+    """Answers that are no longer true: of reports, cancels, skips, patches, log lines and steps."""
     runs = now.by_id()
     return [line for line in lines if line.run in runs and not _still_true(line, runs[line.run], now)]
 
@@ -136,6 +136,8 @@ def _still_true(line: Line, run: Run, now: Snapshot) -> bool:
             return run.payload == line.rest[0]
         case "L":
             return any(kept.run == run.seq and kept.n == int(line.rest[1]) for kept in now.lines)
+        case "D":
+            return tuple(line.rest) in {(step.key, step.output) for step in now.steps.get(run.seq, ())}
         case _:
             return True
 

@@ -19,6 +19,11 @@ def say(*words: object) -> None:
     sys.stdout.flush()
 
 
+def did(ctx: Context, key: str) -> str:
+    say("did", ctx.run, ctx.attempt, key)
+    return f"{key} of attempt {ctx.attempt}"
+
+
 class Stops(logging.Handler):
     """Says when the worker shall stop, and the claim that was under way by then is answered."""
 
@@ -45,6 +50,10 @@ def main(address: str, slots: str = "1", lease: str = "10", grace: str = "30") -
     def quick(ctx: Context) -> str:
         say("did", ctx.run, ctx.attempt)
         return "quick"
+
+    @app.job(name="pays", backoff=(0,))
+    def pays(ctx: Context) -> list[str]:
+        return [ctx.step(key, did, ctx, key) for key in ("charge", "pack", "ship")]
 
     @app.job(name="stuck")
     def stuck(ctx: Context) -> None:

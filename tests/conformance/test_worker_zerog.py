@@ -560,6 +560,61 @@ def test_Z21_a_worker_told_twice_to_run_runs_once(app: App) -> None:
     until(lambda: threading.active_count() <= beats)
 
 
+KEYS = ("charge", "pack", "ship")
+
+
+@pytest.mark.parametrize(("place", "again"), [("before_commit", ["pack", "ship"]), ("after_commit", ["ship"])])
+def test_Z22_steps_completed_before_a_kill_are_skipped_and_the_others_are_done(shared: App, place: str, again: list[str]) -> None:
+    done: list[str] = []
+
+    @shared.job(name="pays", backoff=(0,))
+    def pays(ctx: Context) -> list[str]:
+        def do(key: str) -> str:
+            done.append(key)
+            return f"{key} of attempt {ctx.attempt}"
+
+        return [ctx.step(key, do, key) for key in KEYS]
+
+    run = pays.enqueue()
+    with program(shared.address, "1", "1", faults=f"step.{place}=kill@2") as child:
+        assert [child.says() for _ in range(2)] == [["did", run.id, "1", key] for key in KEYS[:2]]
+        assert child.wait() == -signal.SIGKILL
+    with working(shared):
+        assert run.wait(DEADLINE) == [f"{key} of attempt {2 if key in again else 1}" for key in KEYS]
+    assert done == again
+    assert [attempt.outcome for attempt in run.attempts()] == ["lapsed", "succeeded"]
+
+
+@each_kind
+def test_Z22_a_step_that_fails_is_not_marked_and_is_repeated(app: App, kind: Kind) -> None:
+    calls: list[str] = []
+
+    def do(key: str, attempt: int) -> str:
+        calls.append(key)
+        if (key, attempt) == ("pack", 1):
+            raise ConnectionError("no answer")
+        return key
+
+    if kind == "async":
+
+        @app.job(name="pays", backoff=(0,))
+        async def in_loop(ctx: Context) -> list[str]:
+            return [await ctx.step(key, do, key, ctx.attempt) for key in KEYS]
+
+        run = in_loop.enqueue()
+    else:
+
+        @app.job(name="pays", backoff=(0,))
+        def on_thread(ctx: Context) -> list[str]:
+            return [ctx.step(key, do, key, ctx.attempt) for key in KEYS]
+
+        run = on_thread.enqueue()
+    with working(app):
+        assert run.wait(DEADLINE) == [*KEYS]
+    assert calls == ["charge", "pack", "pack", "ship"]
+    assert list(run.steps()) == [*KEYS]
+
+
 def _ends(at_work: Working) -> None:
     """Both calls return when the worker is stopped."""
     at_work.stop()

@@ -321,7 +321,7 @@ def test_a_submitter_cannot_keep_a_run_for_longer_than_its_job_says(place: Place
         place.admin.ask("POST", "/runs", {"job": job, "options": {"keep": longer}}, 202)
 
 
-def test_a_worker_reads_results_only_for_the_run_that_it_has(place: Place) -> None:
+def test_a_worker_reads_results_and_steps_only_for_the_run_that_it_has(place: Place) -> None:
     before = place.admin.ask("POST", "/runs", {"job": "mail"}, 202)["id"]
     after = place.admin.ask("POST", "/runs", {"job": "mail", "after": [before]}, 202)["id"]
     mine, foreign = (place.somebody(name, "work", worker=name) for name in ("mine", "foreign"))
@@ -334,6 +334,11 @@ def test_a_worker_reads_results_only_for_the_run_that_it_has(place: Place) -> No
     done = {"run": run["id"], "token": run["token"], "kind": "succeed", "output": '"secret"'}
     foreign.ask("POST", "/worker/report", {"outcomes": [done]})
     mine.refused("GET", f"/runs/{after}/results")  # nobody has it yet
-    assert claim("mine", mine)["id"] == after
-    foreign.refused("GET", f"/runs/{after}/results")
+    mine.refused("GET", f"/runs/{after}/steps")
+    held = claim("mine", mine)
+    assert held["id"] == after
+    mine.ask("POST", "/worker/step", {"run": after, "token": held["token"], "key": "charge", "output": '"secret"'})
+    assert [step["output"] for step in mine.ask("GET", f"/runs/{after}/steps")["steps"]] == ["secret"]
+    for what in ("results", "steps"):
+        foreign.refused("GET", f"/runs/{after}/{what}")
     assert [result["output"] for result in mine.ask("GET", f"/runs/{after}/results")["results"]] == ["secret"]

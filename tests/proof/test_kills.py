@@ -269,5 +269,5 @@ def test_the_ledger_sees_every_kind_of_wrong(folder: Path) -> None:
     assert ledger.executed_without_attempt([*lines, ledger.Line("S", run_id, ("stale",))], now) == {run_id}
     assert ledger.executed_without_attempt([*lines, ledger.Line("S", run_id, (token,))], now) == {run_id}
     assert ledger.succeeded_without_effect([line for line in lines if line.what != "X"], now) == {run_id}
-    lies = [("C",), ("K",), ("P", "1"), ("L", token, "1"), ("R", token, "failed")]
+    lies = [("C",), ("K",), ("P", "1"), ("L", token, "1"), ("D", "charge", "1"), ("R", token, "failed")]
     assert len(ledger.forgotten([ledger.Line(what, run_id, tuple(rest)) for what, *rest in lies], now)) == len(lies)
