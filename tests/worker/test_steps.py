@@ -18,7 +18,7 @@ from tests.worker.test_worker import AGES, TRANSIENT, Ports, app, error, ports, 
 from tests.workers import Gate, ended, until, working
 from windlass import App, Context, State
 from windlass.engine import Engine
-from windlass.errors import BadInput, LeaseLost, OutcomeUnknown, StoreError, TooLarge
+from windlass.errors import BadInput, LeaseLost, OutcomeUnknown, StoreError, StoreUnreachable, TooLarge
 from windlass.machine import Fail as FailReport
 from windlass.model import Failure, Limits, Run, Step
 from windlass.store.base import run_sync
@@ -284,6 +284,49 @@ def test_a_handler_that_has_lost_its_lease_gets_leaselost_begins_no_further_step
         until(lambda: len(seen) == 2)
     assert seen == ["charge", "lost"]
     assert run_sync(stored.verbs.steps(handle.id)) == []
+
+
+async def _away(*arguments: Any, **named: Any) -> Any:
+    raise error(StoreUnreachable)
+
+
+def test_a_result_is_not_stored_any_more_once_the_lease_is_lost(stored: App, ports: Ports) -> None:  # noqa: F811
+    seen: list[Any] = []
+
+    def prepare(worker: Worker) -> None:
+        ports.watch(worker)
+        ports.loop.instead("store_step", _away)
+        ports.heartbeat.instead("beat", _away)
+
+    @stored.job(name="pays", max_attempts=1)
+    def pays(ctx: Context) -> None:
+        with pytest.raises(LeaseLost, match="idempotency key"):
+            ctx.step("charge", lambda: 7)
+        seen.append(ctx.why)
+
+    with working(stored, lease=0.5, prepare=prepare):
+        handle = pays.enqueue()
+        until(lambda: seen)
+    assert seen == ["lost"]
+    assert run_sync(stored.verbs.steps(handle.id)) == []
+
+
+def test_a_handler_that_is_to_stop_does_not_wait_for_the_steps_of_earlier_attempts(app: App, ports: Ports) -> None:  # noqa: F811
+    def prepare(worker: Worker) -> None:
+        ports.watch(worker)
+        ports.loop.instead("steps", _away)
+
+    @app.job(name="pays", max_attempts=2, backoff=(0,))
+    def pays(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise RuntimeError
+        ctx.step("charge", lambda: 7)
+
+    with working(app, lease=AGES, prepare=prepare):
+        handle = pays.enqueue()
+        until(lambda: ports.loop.calls["steps"])
+        handle.cancel()
+        assert ended(handle).state is State.CANCELLED
 
 
 def test_a_coroutine_that_is_cancelled_while_a_result_is_stored_stops_after_that(stored: App, ports: Ports) -> None:  # noqa: F811

@@ -268,6 +268,10 @@ async def the_result_of_a_step_is_stored_once_under_the_lease(ports: Ports) -> N
     later = await port.store_step(run.id, again.token or "", "later", "null", seq=run.seq)
     assert await ports.engine.steps(run.id) == [*stored, later]
     assert [step.key for step in await port.steps(run.id)] == [step.key for step in (*stored, later)]
+    await port.report_many([succeeded(again)])
+    with refused(LeaseLost):
+        await port.store_step(run.id, again.token or "", "after the end", "1", seq=run.seq)
+    assert await ports.engine.steps(run.id) == [*stored, later]
 
 
 @_case

@@ -93,7 +93,6 @@ class AttemptSteps:
             other = self._busy.get(key)
             if other is None:
                 self._busy[key] = Future()
-                self._busy[key].set_running_or_notify_cancel()  # so that no waiter that is cancelled can cancel it
             return other
 
     def _leave(self, key: str) -> None:
