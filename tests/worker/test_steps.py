@@ -320,13 +320,17 @@ def test_a_handler_that_is_to_stop_does_not_wait_for_the_steps_of_earlier_attemp
     def pays(ctx: Context) -> None:
         if ctx.attempt == 1:
             raise RuntimeError
-        ctx.step("charge", lambda: 7)
+        with pytest.raises(StoreUnreachable, match="before the handler was to stop"):
+            ctx.step("charge", lambda: 7)
+        seen.append(ctx.why)
 
+    seen: list[Any] = []
     with working(app, lease=AGES, prepare=prepare):
         handle = pays.enqueue()
         until(lambda: ports.loop.calls["steps"])
         handle.cancel()
         assert ended(handle).state is State.CANCELLED
+    assert seen == ["cancel"]
 
 
 def test_a_coroutine_that_is_cancelled_while_a_result_is_stored_stops_after_that(stored: App, ports: Ports) -> None:  # noqa: F811

@@ -168,8 +168,6 @@ async def _wait_in_loop(future: Future[T], *, within: float = 0.0) -> T:
         return await asyncio.shield(waiting)
     except asyncio.CancelledError:
         await asyncio.wait({waiting}, timeout=within)
-        if waiting.done() and not waiting.cancelled():
-            waiting.exception()  # is retrieved, so that asyncio does not log it
         raise
 
 
