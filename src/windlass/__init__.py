@@ -7,14 +7,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "App", "AsyncApp", "AsyncGroupHandle", "AsyncHandle", "AsyncJob", "Context", "Fail", "GroupHandle", "Handle", "HeldSlot", "Job", "Key",
-    "Rate", "RunLog", "Snooze", "State", "Stopped", "Use", "current",
+    "Rate", "RunLog", "Skip", "Snooze", "State", "Stopped", "Use", "current",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from windlass.app import App, AsyncApp, AsyncGroupHandle, AsyncHandle, AsyncJob, GroupHandle, Handle, Job
     from windlass.model import Key, Rate, State, Use
     from windlass.slots import HeldSlot
-    from windlass.worker import Context, Fail, RunLog, Snooze, Stopped, current
+    from windlass.worker import Context, Fail, RunLog, Skip, Snooze, Stopped, current
 else:
     # Imported at the first use: `windlass --help` needs none of them.
     def __getattr__(name):

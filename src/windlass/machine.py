@@ -141,6 +141,13 @@ class Refuse(Report, frozen=True, kw_only=True):
     next_id: str = ""
 
 
+class Skip(Report, frozen=True, kw_only=True):
+    """It ends without a result, for the given reason: a handler has nothing to do, or a caller skips a run that is not held."""
+
+    name = "skip"
+    reason: str
+
+
 class Lapse(Command, frozen=True, kw_only=True):
     """The lease expired without a report."""
 
@@ -167,13 +174,6 @@ class Abandon(Command, frozen=True, kw_only=True):
     """The grace period of a cancel is over."""
 
     name = "abandon"
-
-
-class Skip(Command, frozen=True, kw_only=True):
-    """It ends without being executed, for the given reason."""
-
-    name = "skip"
-    reason: str
 
 
 class Patch(Command, frozen=True, kw_only=True):
@@ -400,6 +400,23 @@ def skip(run: Run, cmd: Skip, now: int) -> Run:
     return _end(run, State.SKIPPED, now, reason=cmd.reason)
 
 
+def skip_held(run: Run, cmd: Skip, now: int) -> Run:
+    _check_reported(run, cmd)
+    started_at = run.started_at if run.started_at is not None else run.claimed_at
+    return skip(replace(run, started_at=started_at), cmd, now)
+
+
+def confirm_skip(run: Run, cmd: Skip, now: int) -> Run:
+    _check_reported(run, cmd)
+    return confirm(run, cmd, now)
+
+
+def _check_reported(run: Run, cmd: Skip) -> None:
+    """A caller's skip has no token; of a run that is held, only its worker reports one."""
+    if cmd.token is None:
+        raise wrong_state(run, cmd)
+
+
 _TAKEN_OVER = ("payload", "due_at", "max_attempts", "queue", "lane", "keys")
 
 
@@ -461,6 +478,7 @@ _HELD: dict[type[Command], Move] = {
     Snooze: Move((*_READY, *_EXHAUSTED), snooze),
     Requeue: Move((State.QUEUED, *_EXHAUSTED), requeue),
     Refuse: Move((State.SCHEDULED, *_EXHAUSTED), refuse),
+    Skip: Move((State.SKIPPED,), skip_held),
     Lapse: Move((*_READY, *_EXHAUSTED), lapse),
     Expire: Move(_EXHAUSTED, expire),
     Cancel: Move((State.CANCELLING,), ask_to_stop),
@@ -501,6 +519,7 @@ MOVES: dict[State, dict[type[Command], Move]] = {
         Snooze: _CONFIRM,
         Requeue: _CONFIRM,
         Refuse: _CONFIRM,
+        Skip: Move((State.CANCELLED,), confirm_skip),
         Lapse: _CONFIRM,
         Expire: _CONFIRM,
         Abandon: _CONFIRM,
@@ -579,7 +598,7 @@ def wrong_state(run: Run, cmd: Command) -> WrongState:
             f"Cannot modify {', '.join(fields)} of run {run.id}: it {_HOW_IT_IS[run.state]}.",
             hint="Only a run that still waits can be edited. Cancel it and create another one.",
         )
-    moves = allowed(run.state)
+    moves = [name for name in allowed(run.state) if name != cmd.name]  # a worker's report may be allowed where a caller is refused
     hint = f"Allowed from here: {', '.join(moves)}." if moves else "Its end is final. To have it executed again, rerun it as a new run."
     return WrongState(refusal(run, cmd.name), hint=hint)
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass import App, AsyncApp, Context, Fail, Handle, Snooze, State
+from windlass import App, AsyncApp, Context, Fail, Handle, Skip, Snooze, State
 from windlass import payload as json
 from windlass.app.signatures import Signature
 from windlass.errors import BadInput, RunFailed
@@ -367,7 +367,7 @@ def test_an_annotation_that_cannot_be_found_is_refused_with_the_way_out() -> Non
         job.new(1)
 
 
-@pytest.mark.parametrize("kind", [NoReturn, Snooze, Fail, Snooze | None, Snooze | Fail], ids=str)
+@pytest.mark.parametrize("kind", [NoReturn, Snooze, Skip, Fail, Snooze | None, Skip | None, Snooze | Skip | Fail], ids=str)
 def test_functions_that_never_return_a_result_are_jobs_too(kind: Any) -> None:
     def never() -> Any: ...
 

@@ -19,7 +19,7 @@ from windlass.clock import ManualClock
 from windlass.engine import Status
 from windlass.errors import Cancelled, LeaseLost, SchemaMismatch, StoreBusy, WindlassError, WrongState
 from windlass.faults import FAULTS
-from windlass.machine import Fail, Requeue, Snooze, Succeed
+from windlass.machine import Fail, Requeue, Skip, Snooze, Succeed
 from windlass.model import Created, Failure, Key, NewRun, Run, State
 from windlass.store import sql
 from windlass.store.base import Store, run_sync
@@ -416,6 +416,7 @@ MARKS: dict[str, tuple[tuple[State, ...], Callable[[Harness, Run, str], object]]
     "fail": (STOPPABLE, lambda h, run, held: h.report(run, Fail(token=held, error=Failure("other", "error")))),
     "snooze": (STOPPABLE, lambda h, run, held: h.report(run, Snooze(token=held, delay=5))),
     "requeue": (STOPPABLE, lambda h, run, held: h.report(run, Requeue(token=held))),
+    "report skipped": (STOPPABLE, lambda h, run, held: h.report(run, Skip(token=held, reason="duplicate"))),
     "cancel": ((*BEFORE, *STOPPABLE), lambda h, run, held: h(h.engine.cancel(run.id))),
     "skip": (BEFORE, lambda h, run, held: h(h.engine.skip(run.id, reason="late"))),
     "patch": (BEFORE, lambda h, run, held: h(h.engine.patch(run.id, priority=9))),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.conformance import IN_STATE, SO1, late, running, unchanged
 from tests.harness import BOOM, LEASE, Harness, token
 from windlass.errors import Cancelled, LeaseLost, WindlassError, WrongState
-from windlass.machine import ENDED, LIVE, Fail, Report, Requeue, Snooze, Succeed
+from windlass.machine import ENDED, LIVE, Fail, Report, Requeue, Skip, Snooze, Succeed
 from windlass.model import Failure, NewRun, Run, State
 from windlass.store.records import Held
 
@@ -95,6 +95,7 @@ TRANSITIONS: dict[str, Callable[[Harness, Run], object]] = {
     "fail": lambda h, run: h.report(run, Fail(token=run.token or h.clock.nonce(), error=Failure("other", "error"))),
     "snooze": lambda h, run: h.report(run, Snooze(token=run.token or h.clock.nonce(), delay=1)),
     "give back": lambda h, run: h.report(run, Requeue(token=run.token or h.clock.nonce())),
+    "report skipped": lambda h, run: h.report(run, Skip(token=run.token or h.clock.nonce(), reason="duplicate")),
     "cancel": lambda h, run: h(h.engine.cancel(run.id)),
     "skip": lambda h, run: h(h.engine.skip(run.id, reason="late")),
     "patch": lambda h, run: h(h.engine.patch(run.id, payload={})),

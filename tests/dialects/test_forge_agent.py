@@ -23,7 +23,7 @@ from windlass.dialects.forge.agent import AGENT_VARIABLES, CACHE, NOTHING_DONE, 
 from windlass.dialects.forge.port import word_of
 from windlass.dialects.forge.snapshots import Snapshots
 from windlass.errors import BadInput, HubUnreachable
-from windlass.machine import Refuse, Requeue, Succeed
+from windlass.machine import Refuse, Requeue, Skip, Succeed
 from windlass.model import Failure
 
 COMPLETE = {"HUB_URL": "http://hub", "NODE_ID": "node-1", "FORGE_INGEST_SECRET": "s"}
@@ -226,6 +226,7 @@ def test_a_job_with_neither_program_nor_handler_gets_the_fixed_result(hub: Forge
     ("report", "reason"),
     [
         (Requeue(), "The worker stopped before the job had ended."),
+        (Skip(reason="duplicate"), "The handler skipped the job, which this protocol cannot do: duplicate"),
         (Refuse(error=Failure("bad_payload", "n is missing"), schema="s"), "bad_payload: n is missing"),
     ],
 )

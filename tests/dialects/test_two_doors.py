@@ -113,6 +113,7 @@ MOVES: dict[str, Callable[[Doors, Run], object]] = {
     "native fails": _report("fail", error={"code": "boom", "message": "it broke"}),
     "native snoozes": _report("snooze", delay=MINUTE),
     "native gives back": _report("requeue", begun=False),
+    "native reports it skipped": _report("skip", reason="duplicate"),
     "native cancels": _native("/runs/{}/cancel"),
     "native skips": lambda doors, run: run.state in ENDED or run.worker or doors.h(doors.h.engine.skip(run.id, reason="duplicate")),
     "native reruns": lambda doors, run: _rerun(doors, run),

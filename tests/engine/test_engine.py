@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from tests.conformance import unchanged
 from tests.harness import BOOM, LEASE, Harness, token
 from windlass.engine import Engine, Outcome, Watch
 from windlass.errors import (
@@ -25,7 +26,7 @@ from windlass.errors import (
     WrongState,
 )
 from windlass.faults import FAULTS
-from windlass.machine import Fail, Requeue, Snooze, Succeed
+from windlass.machine import Fail, Requeue, Skip, Snooze, Succeed
 from windlass.model import Created, Failure, Key, Limits, Member, NewGroup, NewRun, Options, Receipt, Requires, State, WorkerInfo
 from windlass.store.records import Held
 
@@ -617,6 +618,63 @@ def test_skip_ends_what_was_not_handed_out(h: Harness) -> None:
     assert h.claim() == []
     with pytest.raises(WrongState, match=r"has already been skipped; it cannot be skipped any more.*rerun it"):
         h(h.engine.skip(run_id, reason="again"))
+
+
+def test_a_handler_skips_its_run_and_says_why(h: Harness) -> None:
+    run_id = h.create()
+    held = h.started()
+    skip = Skip(token=held.token, reason="duplicate")
+    assert h.report(held, skip) == Receipt(run_id, State.SKIPPED)
+    run = h.get(run_id)
+    assert (run.state, run.reason, run.failures, run.error, run.worker) == (State.SKIPPED, "duplicate", 0, None, held.worker)
+    assert [attempt.outcome for attempt in h(h.engine.attempts(run_id))] == ["skipped"]
+    assert h.report(held, skip) == Receipt(run_id, State.SKIPPED, repeated=True)
+    for other in (Skip(token=held.token, reason="holiday"), Succeed(token=held.token), Requeue(token=held.token)):
+        with unchanged(h), pytest.raises(WrongState, match=r"has already been skipped; it cannot be (skipped|reported on) any more"):
+            h.report(held, other)
+
+
+def test_a_run_that_was_claimed_and_not_started_can_be_reported_skipped(h: Harness) -> None:
+    h.create()
+    held = h.claimed()
+    h.clock.advance(5)
+    h.report(held, Skip(token=held.token, reason="duplicate"))
+    run = h.get(held.id)
+    assert (run.state, run.claimed_at, run.started_at, run.finished_at) == (State.SKIPPED, held.claimed_at, held.claimed_at, h.clock.now())
+
+
+@pytest.mark.parametrize("reason", ["", "x" * 1_001, None, 7])
+def test_the_reason_of_a_reported_skip_is_bounded_as_every_reason(h: Harness, reason: Any) -> None:
+    h.create()
+    held = h.started()
+    with unchanged(h), pytest.raises(BadInput, match="A reason must be a text of 1 to 1,000 characters"):
+        h.report(held, Skip(token=held.token, reason=reason))
+
+
+def test_only_the_worker_that_holds_a_run_can_skip_it(h: Harness) -> None:
+    h.create()
+    held = h.started()
+    with unchanged(h), pytest.raises(WrongState, match=r"is running; it cannot be skipped\."):
+        h(h.engine.skip(held.id, reason="holiday"))
+    with unchanged(h), pytest.raises(LeaseLost):
+        h.report(held, Skip(token=h.clock.nonce(), reason="duplicate"))
+    h(h.engine.cancel(held.id))
+    with unchanged(h), pytest.raises(WrongState, match="is being cancelled already; it cannot be skipped"):
+        h(h.engine.skip(held.id, reason="holiday"))
+    with pytest.raises(Cancelled):
+        h.report(held, Skip(token=held.token, reason="duplicate"))
+    assert (h.get(held.id).state, h.get(held.id).reason) == (State.CANCELLED, None)
+
+
+@pytest.mark.parametrize(("on_failure", "end"), [("stop", State.CANCELLED), ("skip", State.SKIPPED), ("continue", State.QUEUED)])
+def test_dependents_of_a_run_that_its_handler_skips_follow_the_rule_of_their_group(
+    h: Harness, on_failure: Literal["stop", "skip", "continue"], end: State
+) -> None:
+    h.define()
+    group = h(h.engine.create_group(NewGroup((Member(NewRun("mail")), Member(NewRun("mail"))), "sequential", on_failure)))
+    held = h.started()
+    h.report(held, Skip(token=held.token, reason="duplicate"))
+    assert [run.state for run in h(h.engine.members(group.id))] == [State.SKIPPED, end]
 
 
 # Reading

@@ -170,6 +170,7 @@ async def _reports(w: World, tell: Any) -> None:
     final = {"run": again["id"], "token": again["token"], "kind": "fail", "error": broke, "retry": False}
     await tell("report", "a failure that is final", {"outcomes": [final]})
     await tell("report", "snoozed", {"outcomes": [await held() | {"kind": "snooze", "delay": 60_000}]})
+    await tell("report", "skipped", {"outcomes": [await held() | {"kind": "skip", "reason": "duplicate"}]})
     await tell("report", "given back", {"outcomes": [await held() | {"kind": "requeue", "begun": False}]})
     await w.report(await w.claim(queues=["told"]), "succeed")
     await tell("report", "refused", {"outcomes": [await held() | {"kind": "refuse", "error": broke, "schema": "f1"}]})

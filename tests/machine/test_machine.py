@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 
 from tests.invariants import HELD_FIELDS, MOVED, NEVER_CHANGED, PATCHED, whole
 from windlass import defaults, machine
-from windlass.errors import LeaseLost, WindlassError
+from windlass.errors import LeaseLost, WindlassError, WrongState
 from windlass.machine import (
     ENDED,
     FIRST,
@@ -148,7 +148,7 @@ def _held(draw: Callable[..., Any], run: Run, tokens: Any) -> dict[str, Any]:
 
 
 def _ended(draw: Callable[..., Any], run: Run, tokens: Any) -> Run:
-    was_claimed = run.state in (State.SUCCEEDED, State.FAILED, State.QUARANTINED) or (run.state is State.CANCELLED and draw(st.booleans()))
+    was_claimed = run.state in (State.SUCCEEDED, State.FAILED, State.QUARANTINED) or draw(st.booleans())
     if was_claimed:
         held = _held(draw, replace(run, state=State.CANCELLING), tokens)
         dropped: dict[str, None] = {"slot": None, "lease_until": None, "lease_check_at": None, "cancel_asked_at": None}
@@ -392,7 +392,8 @@ EDGES = [(state, kind, to) for state, row in MOVES.items() for kind, move in row
 @pytest.mark.parametrize(("state", "kind", "to"), EDGES, ids=lambda part: getattr(part, "name", part))
 def test_every_edge_of_the_table_can_be_gone(state: State, kind: type[Command], to: State) -> None:
     def goes(case: tuple[Run, Command, int]) -> bool:
-        after = stepped(*case)
+        run, cmd, now = case
+        after = stepped(run, replace(cmd, token=run.token) if isinstance(cmd, Report) else cmd, now)
         return isinstance(after, Run) and after.state is to
 
     quick = settings(max_examples=500, phases=[Phase.generate], database=None, derandomize=True)
@@ -428,8 +429,23 @@ def test_a_token_is_checked_before_anything_else(run: Run, cmd: Command, now: in
 
 @given(runs(*LIVE), any_command, times)
 def test_the_right_token_changes_nothing_about_the_answer(run: Run, cmd: Command, now: int) -> None:
+    if isinstance(cmd, Skip):
+        return  # without a token it is a caller's, below
     with_token, without = stepped(run, replace(cmd, token=run.token), now), stepped(run, cmd, now)
     assert with_token == without or type(with_token) is type(without)
+
+
+@given(runs(*LIVE), commands[Skip], times)
+def test_a_run_that_is_held_is_skipped_by_its_worker_only(run: Run, cmd: Skip, now: int) -> None:
+    refusal = stepped(run, cmd, now)
+    assert isinstance(refusal, WrongState)
+    assert "skip" not in (refusal.hint or "").split(": ")[1].rstrip(".").split(", ")
+    after = step(run, replace(cmd, token=run.token), now)
+    if run.state is State.CANCELLING:
+        assert (after.state, after.reason) == (State.CANCELLED, run.reason)
+    else:
+        assert (after.state, after.reason, after.failures, after.error) == (State.SKIPPED, cmd.reason, run.failures, run.error)
+        assert after.started_at == (run.claimed_at if run.started_at is None else run.started_at)
 
 
 @given(runs(*ENDED), any_command, times)
@@ -598,7 +614,7 @@ def test_whatever_is_asked_and_whatever_the_clock_says_a_run_stays_whole(run: Ru
     ended: Run | None = None
     for number, (cmd, now) in enumerate(asked):
         fresh = replace(cmd, next_id=f"a{number}") if isinstance(cmd, Fail | Snooze | Requeue | Refuse | Lapse) else cmd
-        after = stepped(run, fresh, now)
+        after = stepped(run, replace(fresh, token=run.token) if isinstance(cmd, Report) else fresh, now)
         if isinstance(after, Run):
             run = after
             whole(run)
@@ -607,6 +623,7 @@ def test_whatever_is_asked_and_whatever_the_clock_says_a_run_stays_whole(run: Ru
 
 
 def test_a_report_is_any_word_of_a_worker_on_how_an_attempt_ended() -> None:
-    assert {kind for kind in COMMANDS if issubclass(kind, Report)} == {Succeed, Fail, Snooze, Requeue, Refuse}
+    assert {kind for kind in COMMANDS if issubclass(kind, Report)} == {Succeed, Fail, Snooze, Requeue, Refuse, Skip}
     for kind in (Succeed, Fail, Snooze, Requeue, Refuse):
         assert {state for state, row in MOVES.items() if kind in row} == set(LIVE)
+    assert {state for state, row in MOVES.items() if Skip in row} == set(State) - set(ENDED)

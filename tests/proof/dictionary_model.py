@@ -29,7 +29,7 @@ from windlass.errors import (
     WindlassError,
     WrongState,
 )
-from windlass.machine import Fail, Refuse, Report, Requeue, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Report, Requeue, Skip, Snooze, Succeed
 from windlass.model import Created, Group, NewGroup, NewRun, Options, Policy, Rate, Slot, Use, WorkerInfo
 
 LIVE = {"claimed", "running", "cancelling"}
@@ -639,6 +639,9 @@ class Model:
             self._end(doc, "succeeded", now, "succeed")
         elif isinstance(report, Fail):
             self._fail(doc, report.error.code, now, "fail", report.delay, final=not report.retry)
+        elif isinstance(report, Skip):
+            doc.reason = report.reason
+            self._end(doc, "skipped", now, "skip")
         elif _unbegun(report):
             doc.state = "queued"
             self._note(doc, report.name)
@@ -1055,6 +1058,8 @@ def _words(report: Report) -> Any:
     """What makes two reports the same; a success is known by its result alone."""
     if isinstance(report, Fail | Refuse):
         return report.name, report.error
+    if isinstance(report, Skip):
+        return report.name, report.reason
     return None if isinstance(report, Succeed) else "unbegun" if _unbegun(report) else "returned"
 
 

@@ -26,7 +26,7 @@ from windlass.clock import ManualClock
 from windlass.engine import Engine, Outcome, Watch
 from windlass.errors import OutcomeUnknown, StoreBusy, WindlassError, WrongState
 from windlass.faults import FAULTS
-from windlass.machine import Fail, Refuse, Report, Requeue, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Report, Requeue, Skip, Snooze, Succeed
 from windlass.model import Created, Failure, Key, NewRun, Options, Receipt, Requires, Run, State, WorkerInfo
 from windlass.store.base import Row, Statement, Store, run_sync
 from windlass.store.records import Held
@@ -96,6 +96,7 @@ reports: st.SearchStrategy[Report] = st.one_of(
     st.builds(Fail, error=failures, retry=st.sampled_from([True, True, True, False]), delay=st.sampled_from([None, None, 0, 3_000])),
     st.builds(Snooze, delay=st.sampled_from([0, 4_000])),
     st.builds(Requeue, begun=st.sampled_from([True, True, False])),
+    st.builds(Skip, reason=st.sampled_from(["duplicate", "holiday"])),
     st.builds(Refuse, error=st.just(Failure("bad_payload", "it does not fit")), schema=st.sampled_from(["old", "older"])),
 )
 

@@ -665,6 +665,8 @@ def changes(draw: Callable[..., Any], *kinds: type[Command]) -> tuple[list[Run],
         cmd = draw(st.one_of(*(commands[kind] for kind in kinds)))
         if isinstance(cmd, Fail | Snooze | Requeue | Refuse | Lapse):
             cmd = replace(cmd, next_id=f"next{run.seq}")
+        if isinstance(cmd, Skip):
+            cmd = replace(cmd, token=run.token)
         seen = draw(st.sampled_from([run, run, replace(run, rev=run.rev - 1), _before_a_beat(run)]))
         if not isinstance(stepped(seen, cmd, now), WindlassError):
             asked[run.seq] = (seen, cmd)

@@ -21,10 +21,11 @@ import pytest
 from tests.workers import ended, working
 from windlass import App, Context, State
 from windlass import Fail as FailNow
+from windlass import Skip as SkipNow
 from windlass import Snooze as SnoozeNow
 from windlass.app.signatures import Signature
 from windlass.clock import SystemClock
-from windlass.machine import Fail, Refuse, Report, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Report, Skip, Snooze, Succeed
 from windlass.model import Failure, Limits
 from windlass.worker import Handler, Stopped, current
 from windlass.worker.commands import CommandExecutor
@@ -213,6 +214,15 @@ def test_snooze_and_fail_can_be_raised_or_returned(sink: RecordingSink) -> None:
     assert ran(in_thread(lambda context: SnoozeNow(0.25), sink)) == Snooze(delay=250)
     report = ran(in_thread(lambda context: FailNow("no", retry=False, code="never", delay=2), sink))
     assert report == Fail(error=Failure("never", "no"), retry=False, delay=2_000)
+
+
+def test_a_skip_can_be_raised_or_returned_and_its_reason_fits(sink: RecordingSink) -> None:
+    def function(context: Context) -> None:
+        raise SkipNow("duplicate")
+
+    assert ran(in_thread(function, sink)) == Skip(reason="duplicate")
+    for reason, kept in (("done by hand", "done by hand"), ("", "skipped"), ("x" * 5_000, "x" * 1_000), (7, "7")):
+        assert ran(in_thread(lambda context, reason=reason: SkipNow(reason), sink)) == Skip(reason=kept)  # type: ignore[misc]
 
 
 def test_a_backoff_function_names_the_delay_and_a_broken_one_does_not_hide_the_error(sink: RecordingSink) -> None:
@@ -582,6 +592,10 @@ def returns(size: int) -> str:
 
 
 @app.job(kind="process")
+def skips(context: Context) -> None:
+    raise SkipNow("duplicate")
+
+
 def closes_its_output() -> int:
     sys.stdout.close()
     return 1
@@ -755,6 +769,10 @@ def test_a_function_that_cannot_be_found_is_an_error_of_the_attempt(pool: Proces
     for place in (Place("no_such_module_here", "job"), Place(__name__, "no_such_job"), Place("job", "job", "/nonexistent.py")):
         assert error(ran(process(where, pool=pool, place=place))).message
     assert output(ran(process(where, pool=pool)))
+
+
+def test_a_function_in_a_process_may_skip_its_run(pool: ProcessPool) -> None:
+    assert ran(process(skips, pool=pool)) == Skip(reason="duplicate")
 
 
 def test_a_function_may_close_its_output(pool: ProcessPool) -> None:

@@ -20,7 +20,7 @@ from tests.harness import KINDS
 from tests.tiers import corners
 from tests.worker.test_executors import nothing_stays  # noqa: F401 - every test here is watched as well
 from tests.workers import DEADLINE, Gate, Working, ended, in_state, moves, until, working
-from windlass import App, Context, Fail, Job, Snooze, State
+from windlass import App, Context, Fail, Job, Skip, Snooze, State
 from windlass.errors import OutcomeUnknown, StoreBroken, StoreBusy, StoreError, StoreFull, StoreUnreachable, TooLarge
 from windlass.model import Limits, WorkerInfo
 from windlass.store.base import run_sync
@@ -956,6 +956,36 @@ def test_a_drain_gives_back_what_does_not_finish_and_counts_no_failure(stored: A
         assert (run.state, run.failures, run.requeues, run.attempt) == (State.QUEUED, 0, 1, 2), run.job
         assert [attempt.outcome for attempt in handle.attempts()] == ["returned", "queued"]
     assert seen == {"async": "drain", "thread": "drain"}
+
+
+@pytest.mark.parametrize("reason", ["", "half \ud800 and nul \0" * 1_000])
+def test_whatever_its_reason_a_skip_ends_the_run(stored: App, reason: str) -> None:
+    @stored.job()
+    def skips() -> None:
+        raise Skip(reason)
+
+    with working(stored):
+        run = ended(skips.enqueue())
+    assert (run.state, bool(run.reason), run.failures) == (State.SKIPPED, True, 0)
+
+
+def test_a_skip_stands_although_the_worker_was_asked_to_stop(stored: App) -> None:
+    gate = Gate()
+
+    @stored.job(grace=60)
+    def skips(ctx: Context) -> None:
+        threads = threading.Event()
+        gate.came.append(ctx.run)
+        while not ctx.cancelled:
+            threads.wait(0.005)
+        raise Skip("duplicate")
+
+    with working(stored) as at_work:
+        handle = skips.enqueue()
+        gate.reached(1)
+        at_work.stop(grace=0.4)
+    run = handle.refresh()
+    assert (run.state, run.reason, run.failures, run.error) == (State.SKIPPED, "duplicate", 0, None)
 
 
 def test_a_drain_gives_back_what_cannot_be_stopped(app: App) -> None:

@@ -11,7 +11,7 @@ from windlass.answers import Outcome
 from windlass.api.problems import Problem
 from windlass.api.requests import Body
 from windlass.errors import BadInput
-from windlass.machine import Fail, Refuse, Report, Requeue, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Report, Requeue, Skip, Snooze, Succeed
 from windlass.model import SOLVER, BeatAnswer, Failure, Life, Run, State, Step, WorkerInfo
 
 
@@ -157,7 +157,7 @@ class ReportView(Body, frozen=True, omit_defaults=True):
 
     run: str
     token: str
-    kind: Literal["succeed", "fail", "snooze", "requeue", "refuse"]
+    kind: Literal["succeed", "fail", "snooze", "requeue", "refuse", "skip"]
     seq: int | None = None
     output: str | None = None  # JSON text
     output_hash: str | None = None
@@ -167,6 +167,7 @@ class ReportView(Body, frozen=True, omit_defaults=True):
     begun: bool = True  # false: it is requeued without having started
     schema: str | None = None  # a fingerprint of what the worker's code accepts, if it refuses the payload
     key: str | None = None  # the worker's own name for the result of a success
+    reason: str | None = None  # of a skip
 
 
 class ReportRuns(Body, frozen=True):
@@ -201,6 +202,10 @@ def report_of(view: ReportView) -> Outcome:
             report = Fail(token=view.token, error=view.error, retry=view.retry, delay=view.delay)
         case "snooze":
             report = Snooze(token=view.token, delay=view.delay or 0)
+        case "skip":
+            if view.reason is None:
+                raise BadInput("A skip without its reason.", hint="Send reason.")
+            report = Skip(token=view.token, reason=view.reason)
         case "requeue":
             report = Requeue(token=view.token, begun=view.begun)
         case "refuse":
@@ -221,6 +226,8 @@ def report_view(outcome: Outcome) -> ReportView:
             return ReportView(run, token, "fail", seq, error=report.error, retry=report.retry, delay=report.delay)
         case Snooze():
             return ReportView(run, token, "snooze", seq, delay=report.delay)
+        case Skip():
+            return ReportView(run, token, "skip", seq, reason=report.reason)
         case Requeue():
             return ReportView(run, token, "requeue", seq, begun=report.begun)
         case Refuse():

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from windlass.engine import checks, fits
 from windlass.errors import BadInput
 from windlass.model import Limits
-from windlass.worker import Context, Fail, Snooze
+from windlass.worker import Context, Fail, Skip, Snooze
 from windlass.worker.handlers import BadPayload
 
 _WORDS = {"title", "description", "examples", "default", "deprecated"}  # keywords of a schema that do not affect validation
@@ -256,7 +256,7 @@ class Signature:
         """The declared return type, without the outcomes that are not results; Any if there is none."""
         kind = self._hints.get("return", Any)
         if typing.get_origin(kind) in (typing.Union, types.UnionType):
-            kinds = [part for part in typing.get_args(kind) if part not in (Snooze, Fail)]
+            kinds = [part for part in typing.get_args(kind) if part not in (Snooze, Skip, Fail)]
             kind = typing.Union[tuple(kinds)] if kinds else Any  # noqa: UP007 - made from a list
         return None if kind in (type(None), typing.NoReturn, typing.Never) else kind
 

@@ -17,6 +17,7 @@ from windlass.machine import (
     Refuse,
     Report,
     Requeue,
+    Skip,
     Snooze,
     Succeed,
     cancelled,
@@ -95,6 +96,8 @@ class Reports(Part):
             if report.key is not None:
                 checks.name(report.key, "The output's key")
             return report
+        if isinstance(report, Skip):
+            return replace(report, reason=checks.reason(report.reason))
         if isinstance(report, Snooze):
             checks.integer(report.delay, "delay", 0, self.limits.duration)
         if isinstance(report, Fail):
@@ -209,7 +212,7 @@ class Reports(Part):
         """The first answer again, if this is the report that ended the run."""
         if run.state is State.CANCELLED:
             raise cancelled(run)
-        if _same_result(run, report) or _same_failure(run, report):
+        if _same_result(run, report) or _same_failure(run, report) or _same_skip(run, report):
             return Receipt(run.id, run.state, repeated=True)
         raise wrong_state(run, report)
 
@@ -251,6 +254,10 @@ def _same_failure(run: Run, report: Report) -> bool:
     if isinstance(report, Refuse):
         return _refused_by(run.error, report)
     return isinstance(report, Fail) and run.error == report.error
+
+
+def _same_skip(run: Run, report: Report) -> bool:
+    return run.state is State.SKIPPED and isinstance(report, Skip) and run.reason == report.reason
 
 
 def _refused_by(error: Failure | None, report: Refuse) -> bool:

@@ -20,7 +20,7 @@ from windlass.answers import Outcome
 from windlass.clock import SystemClock
 from windlass.engine import Engine
 from windlass.errors import BadInput, Cancelled, LeaseLost, NotFound, TooLarge, WindlassError, WrongState
-from windlass.machine import Fail, Refuse, Requeue, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Requeue, Skip, Snooze, Succeed
 from windlass.model import LIFE_TAG, Failure, Life, NewRun, Options, Receipt, Requires, Run, Solver, State, WorkerInfo
 from windlass.store.base import ALL_QUEUES, queue_topic, worker_topic
 from windlass.store.records import Held
@@ -397,6 +397,20 @@ async def what_is_requeued_or_snoozed_counts_no_failure(ports: Ports) -> None:
     assert ends(await ports.port.report_many([Outcome(again.id, Snooze(token=again.token, delay=60_000), again.seq)])) == [State.SCHEDULED]
     now = await ports.engine.get(run.id)
     assert (now.failures, now.requeues, now.attempt) == (0, 2, 3)
+
+
+@_case
+async def a_run_is_skipped_with_its_reason_and_is_not_tried_again(ports: Ports) -> None:
+    run = await ports.claimed()
+    skip = [Outcome(run.id, Skip(token=run.token, reason="duplicate"), run.seq)]
+    assert ends(await ports.port.report_many(skip)) == [State.SKIPPED]
+    now = await ports.engine.get(run.id)
+    assert (now.reason, now.failures, now.error, now.output) == ("duplicate", 0, None, None)
+    (again,) = await ports.another().report_many(skip)
+    assert isinstance(again, Receipt)
+    assert (again.state, again.repeated) == (State.SKIPPED, True)
+    assert ends(await ports.port.report_many([Outcome(run.id, Skip(token=run.token, reason="late"), run.seq)])) == [WrongState]
+    assert await ports.claim() == []
 
 
 @_case

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.worker.context import Context, RunLog, current
 from windlass.worker.handlers import Handler, Place
-from windlass.worker.outcomes import Fail, Snooze, Stopped
+from windlass.worker.outcomes import Fail, Skip, Snooze, Stopped
 from windlass.worker.port import Maintenance, Port
 
 if TYPE_CHECKING:
     from windlass.worker.loop import Worker
 
-__all__ = ["Context", "Fail", "Handler", "Maintenance", "Place", "Port", "RunLog", "Snooze", "Stopped", "Worker", "current"]
+__all__ = ["Context", "Fail", "Handler", "Maintenance", "Place", "Port", "RunLog", "Skip", "Snooze", "Stopped", "Worker", "current"]
 
 
 def __getattr__(name: str) -> Any:

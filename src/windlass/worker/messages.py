@@ -7,12 +7,12 @@ import socket
 import msgspec
 
 from windlass.api.problems import Problem
-from windlass.machine import Fail, Refuse, Report, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Report, Skip, Snooze, Succeed
 from windlass.model import Result, Step
 from windlass.worker.context import Call
 from windlass.worker.handlers import Place
 
-REPORTS: dict[str, type[Report]] = {kind.name: kind for kind in (Succeed, Fail, Snooze, Refuse)}
+REPORTS: dict[str, type[Report]] = {kind.name: kind for kind in (Succeed, Fail, Snooze, Skip, Refuse)}
 
 
 class BeginRequest(msgspec.Struct, frozen=True, tag="begin"):

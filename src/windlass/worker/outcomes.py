@@ -1,4 +1,4 @@
-"""How an attempt ends: a handler returns, or raises, also `Snooze` or `Fail`; each becomes one report."""
+"""How an attempt ends: a handler returns, or raises, also `Snooze`, `Skip` or `Fail`; each becomes one report."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from windlass import payload as json
 from windlass.errors import WindlassError
 from windlass.machine import Fail as FailReport
 from windlass.machine import Report, Succeed
+from windlass.machine import Skip as SkipReport
 from windlass.machine import Snooze as SnoozeReport
 from windlass.model import Failure, Limits
 
 _OUTPUT = Limits().output
 _DETAIL = 6_000
+_REASON = 1_000
 LONGEST = Limits().duration // 1000  # seconds
 
 Encode = Callable[[Any], Any]
@@ -31,6 +33,14 @@ class Snooze(Exception):
     def __init__(self, seconds: float) -> None:
         super().__init__(f"Snoozed for {seconds} s.")
         self.seconds = seconds
+
+
+class Skip(Exception):
+    """Raise or return it to end the run as skipped, for this reason: nothing is left to do. It is not retried and has no result."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Fail(Exception):
@@ -60,7 +70,7 @@ def milliseconds(seconds: Any) -> int | None:
 
 def returned(value: Any, encode: Encode | None = None) -> Report:
     """The report for the value that a handler returned."""
-    if isinstance(value, Snooze | Fail):
+    if isinstance(value, Snooze | Skip | Fail):
         return raised(value)
     try:
         output = value if encode is None else encode(value)
@@ -74,6 +84,8 @@ def raised(error: BaseException, *, attempt: int = 1, backoff: Backoff | None = 
     match error:
         case Snooze():
             return _snoozed(error)
+        case Skip():
+            return SkipReport(reason=_text(error)[:_REASON] or "skipped")
         case Fail():
             failure = Failure(code=_code(error.code), message=_text(error))
             return FailReport(error=failure, retry=error.retry, delay=_delay(error.delay, error, attempt, backoff))

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from windlass.machine import Fail, Report, Requeue, Succeed
+from windlass.machine import Fail, Report, Requeue, Skip, Succeed
 from windlass.model import Failure
 from windlass.worker.executions import Execution, InFlight, Why
 from windlass.worker.reporting import Reporter
@@ -121,10 +121,10 @@ class Shutdown:
 
 
 def final_report(execution: Execution, report: Report) -> Report | None:
-    """What is reported of an execution, considering why it was stopped; None: nothing. A success stands even if a stop was requested."""
+    """What is reported of an execution, considering why it was stopped; None: nothing. A success or a skip stands even after a stop."""
     if execution.lost:
         return None
-    if execution.why is None or isinstance(report, Succeed | Requeue):
+    if execution.why is None or isinstance(report, Succeed | Skip | Requeue):
         return report
     policy = execution.run.policy
     match execution.why:

@@ -17,7 +17,7 @@ from windlass.answers import Outcome
 from windlass.client.transport import ClientRequest, HubResponse, Transport
 from windlass.clock import Clock
 from windlass.errors import BadInput, LeaseLost, StoreUnreachable, TooLarge, WindlassError
-from windlass.machine import Fail, Refuse, Report, Requeue, Snooze, Succeed
+from windlass.machine import Fail, Refuse, Report, Requeue, Skip, Snooze, Succeed
 from windlass.model import BeatAnswer, Failure, Life, Policy, Receipt, Result, Run, Solver, State, Step, WorkerInfo
 from windlass.store.records import Held
 
@@ -291,6 +291,8 @@ def word_of(report: Report) -> tuple[str, dict[str, Any]]:
             return "fail", {"reason": _reason_of(report.error)}
         case Snooze():
             return "fail", {"reason": f"The handler asked to be called again in {report.delay / 1000:g} s, which this protocol cannot do."}
+        case Skip():
+            return "fail", {"reason": f"The handler skipped the job, which this protocol cannot do: {report.reason}"[:REASON]}
         case Requeue():
             return "fail", {"reason": "The worker stopped before the job had ended."}
         case _:
