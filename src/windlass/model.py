@@ -73,6 +73,7 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     grace: int = 30_000  # from a cancel until the run ends without a report of its worker
     solver: Solver | None = None
     aging: int | None = None  # how much waiting one step of priority is worth, in its queue when it was created
+    handler: str | None = None  # what executes it; None: the handler that is called like its job
 
 
 SOLVER = "solver"
@@ -99,6 +100,7 @@ class Needs(Requires, frozen=True, omit_defaults=True):
     """What a lane requires of a worker, and which resources its runs occupy."""
 
     uses: tuple[Use, ...] = ()
+    handler: str | None = None  # None: the one that is called like the job of the lane
 
     @property
     def limited(self) -> bool:
@@ -210,6 +212,11 @@ class JobRecord(Struct, frozen=True):
     description: str | None = None  # for people
     takes: dict[str, Any] | None = None  # the JSON Schema itself; only when a single definition is read
 
+    @property
+    def own_handler(self) -> str | None:
+        """Its handler, unless that is called like the job."""
+        return None if self.handler == self.name else self.handler
+
 
 class Lane(Struct, frozen=True):
     """The set of runs that the same workers may take."""
@@ -220,6 +227,11 @@ class Lane(Struct, frozen=True):
     requires: Needs
     used_at: int | None = None  # rounded to the day; 0: it is being removed
     owner: str | None = None  # the principal without admin that created it
+
+    @property
+    def handler(self) -> str:
+        """What a worker must have to execute its runs."""
+        return self.requires.handler or self.job
 
 
 class Key(Struct, frozen=True):
@@ -379,6 +391,11 @@ class Run(Struct, frozen=True, gc=False):
     def head_start(self) -> int:
         """Milliseconds of waiting that its priority is worth, if its queue has aging."""
         return 0 if self.aging_priority is None else self.aging_priority * (self.policy.aging or 0)
+
+    @property
+    def handler(self) -> str:
+        """The name under which a worker finds what executes it."""
+        return self.policy.handler or self.job
 
     @property
     def scheduled_for(self) -> int:
@@ -571,7 +588,7 @@ class WorkerInfo(Struct, frozen=True):
 
     name: str
     queues: tuple[str, ...] | None = None
-    jobs: tuple[str, ...] | None = None
+    jobs: tuple[str, ...] | None = None  # names of handlers: it takes runs of every job that has one of them
     tags: tuple[str, ...] = ()
     cores: int = 1  # with the memory: the capacity for runs that require any
     memory: int = 0  # MiB

@@ -12,12 +12,12 @@ def merged(base: Options, over: Options) -> Options:
     return replace(base, **{name: value for name, value in asdict(over).items() if value is not None})
 
 
-def needs_of(options: Options) -> Needs:
-    """What runs need, in the form of lanes: with sorted tags and uses."""
+def needs_of(options: Options, handler: str | None = None) -> Needs:
+    """What runs need, in the form of lanes: with sorted tags and uses, and their handler if it is not called like the job."""
     requires = options.requires or Requires()
     tags = {*requires.tags, SOLVER} if options.solver is not None else set(requires.tags)
     uses = sorted(options.uses or (), key=lambda use: (use.resource, use.per or ""))
-    return Needs(tuple(sorted(tags)), requires.cores, requires.memory, tuple(uses))
+    return Needs(tuple(sorted(tags)), requires.cores, requires.memory, tuple(uses), handler)
 
 
 def lessened(job: Options, own_options: Options) -> str | None:
@@ -40,7 +40,7 @@ def open_to(lane: Lane, worker: WorkerInfo) -> bool:
     requires = lane.requires
     return (
         (worker.queues is None or lane.queue in worker.queues)
-        and (worker.jobs is None or lane.job in worker.jobs or (worker.programs and SOLVER in requires.tags))
+        and (worker.jobs is None or lane.handler in worker.jobs or (worker.programs and SOLVER in requires.tags))
         and set(requires.tags) <= set(worker.tags)
         and requires.cores <= worker.cores
         and requires.memory <= worker.memory

@@ -976,3 +976,66 @@ def test_a_worker_for_a_job_that_is_not_there_is_refused(memory: World) -> None:
         memory.work(jobs=["sub"])
     with pytest.raises(BadInput, match="lease"):
         memory.work(lease="long")
+
+
+# Jobs with another job's handler
+
+
+def _story(w: World) -> Any:
+    def story(context: Context, topic: str, words: int = 100) -> str:
+        return f"{context.job}, {context.handler}: {words} words on {topic}"
+
+    return w.job(story)
+
+
+def test_jobs_share_a_handler_and_have_options_of_their_own(w: World) -> None:
+    story = _story(w)
+    daily = w.app.define("daily", handler=story, payload={"topic": "news"}, queue="night", priority=3)
+    weekly = w.app.define("weekly", handler="story")
+    handles = [w(story.enqueue("tea")), w(daily.enqueue()), w(daily.enqueue(topic="cups", words=5)), w(weekly.enqueue("tea", words=7))]
+    w.work()
+    assert [w(handle.wait()) for handle in handles] == [
+        "story, story: 100 words on tea",
+        "daily, story: 100 words on news",
+        "daily, story: 5 words on cups",
+        "weekly, story: 7 words on tea",
+    ]
+    run = w.get(handles[1])
+    assert (run.job, run.handler, run.queue, run.priority) == ("daily", "story", "night", 3)
+
+
+def test_arguments_that_do_not_fit_the_handler_of_a_job_are_refused(w: World) -> None:
+    daily = w.app.define("daily", handler=_story(w), payload={"topic": "news"})
+    weekly = w.app.define("weekly", handler="story")
+    with pytest.raises(BadInput, match="does not fit the job 'daily'"):
+        w(daily.enqueue(words="many"))
+    with pytest.raises(BadInput, match="do not fit its signature"):
+        w(weekly.enqueue(7))
+    with pytest.raises(TypeError, match="by name"):
+        w(daily.enqueue("news"))
+    assert w.count() == 0
+
+
+def test_a_job_with_another_jobs_handler_can_be_called(w: World) -> None:
+    daily = w.app.define("daily", handler=_story(w), payload={"topic": "news"})
+    assert w(daily()) == "daily, story: 100 words on news"
+    assert w(daily(words=1)) == "daily, story: 1 words on news"
+
+
+def test_what_makes_no_job_is_refused(w: World) -> None:
+    story = _story(w)
+    with pytest.raises(BadInput, match="This app has no job 'nowhere'"):
+        w.app.define("daily", handler="nowhere")
+    with pytest.raises(BadInput, match="two jobs called 'story'"):
+        w.app.define("story", handler=story)
+    with pytest.raises(TypeError, match="has no option 'on_abort'"):
+        w.app.define("daily", handler=story, on_abort="fail")
+    w.app.define("daily", handler=story)
+    with pytest.raises(BadInput, match="'daily' has the handler 'story'"):
+        w.work(jobs=["daily"])
+
+
+def test_a_schedule_of_a_job_with_another_jobs_handler(w: World) -> None:
+    daily = w.app.define("daily", handler=_story(w), payload={"topic": "news"})
+    schedule = w(w.app.schedule(daily, every="1h", key="dawn"))
+    assert (schedule.job, schedule.payload) == ("daily", {})

@@ -592,10 +592,16 @@ def returns(size: int) -> str:
 
 
 @app.job(kind="process")
+def told(context: Context) -> list[str]:
+    return [context.job, context.handler, current().handler]
+
+
+@app.job(kind="process")
 def skips(context: Context) -> None:
     raise SkipNow("duplicate")
 
 
+@app.job(kind="process")
 def closes_its_output() -> int:
     sys.stdout.close()
     return 1
@@ -769,6 +775,13 @@ def test_a_function_that_cannot_be_found_is_an_error_of_the_attempt(pool: Proces
     for place in (Place("no_such_module_here", "job"), Place(__name__, "no_such_job"), Place("job", "job", "/nonexistent.py")):
         assert error(ran(process(where, pool=pool, place=place))).message
     assert output(ran(process(where, pool=pool)))
+
+
+def test_a_function_in_a_process_is_told_its_job_and_its_handler(pool: ProcessPool) -> None:
+    for handler in ("story", None):
+        attempt, sink = call(handler=handler), RecordingSink()
+        executor = ProcessExecutor(told.handler, Context(attempt, sink), attempt, sink, pool)
+        assert output(ran(executor)) == ["job", handler or "job", handler or "job"]
 
 
 def test_a_function_in_a_process_may_skip_its_run(pool: ProcessPool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.harness import KINDS
 from tests.tiers import corners
 from tests.worker.test_executors import nothing_stays  # noqa: F401 - every test here is watched as well
 from tests.workers import DEADLINE, Gate, Working, ended, in_state, moves, until, working
-from windlass import App, Context, Fail, Job, Skip, Snooze, State
+from windlass import App, Context, Fail, Job, Skip, Snooze, State, current
 from windlass.errors import OutcomeUnknown, StoreBroken, StoreBusy, StoreError, StoreFull, StoreUnreachable, TooLarge
 from windlass.model import Limits, WorkerInfo
 from windlass.store.base import run_sync
@@ -235,6 +236,34 @@ def test_what_is_put_back_for_now_is_found_without_a_poll(app: App, monkeypatch:
 
     with working(app):
         assert snoozes.enqueue().wait(DEADLINE) == 3
+
+
+def test_K40_each_kind_of_handler_executes_the_runs_of_every_job_that_has_it(stored: App) -> None:
+    @stored.job()
+    async def in_loop(ctx: Context) -> list[str]:
+        return [ctx.job, ctx.handler]
+
+    @stored.job()
+    def on_thread() -> list[str]:
+        return [current().job, current().handler]
+
+    command = stored.command("command", ["/bin/sh", "-c", 'printf \'["%s", "command"]\' "$WINDLASS_JOB"'])
+    for job in (in_loop, on_thread, command):
+        stored.define(f"daily {job.handler.name}", handler=job)
+    with working(stored):
+        for job in (in_loop, on_thread, command):
+            for name in (job.name, f"daily {job.name}"):
+                run = ended(stored.enqueue(name))
+                assert json.loads(run.output or "null") == [name, job.handler.name]
+
+
+def test_K23_a_worker_without_the_handler_names_it_where_it_takes_everything(app: App) -> None:
+    run_sync(app.engine.define("daily", handler="story"))
+    with working(app, on_unknown="fail"):
+        run = ended(app.enqueue("daily"))
+    assert run.error is not None
+    assert (run.state, run.error.code) == (State.FAILED, "unknown_job")
+    assert run.error.message.startswith("No handler 'story' for the job 'daily'. Deploy")
 
 
 def test_a_job_without_a_handler_here_is_never_claimed(stored: App, ports: Ports) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Never, Unpack
 
 from windlass.answers import Page
 from windlass.app.groups import AsyncGroupDraft, AsyncGroupHandle, new_group
 from windlass.app.handles import AsyncHandle
-from windlass.app.jobs import AsyncJob, AsyncJobMaker, Kind, from_command
+from windlass.app.jobs import AsyncJob, AsyncJobMaker, Kind, R, from_command, from_job
 from windlass.app.options import (
     CommandOptions,
+    DefinitionOptions,
     Duration,
     JobOptions,
     RunOptions,
@@ -54,6 +55,20 @@ class AsyncApp(AsyncWorking):
     ) -> AsyncJob[..., Any]:
         """Make a command a job. It gets the payload as JSON on standard input, or in place of an argument {payload}."""
         return self._add(from_command(AsyncJob[..., Any], self, name, argv, options, cwd, environment, memory_limit))
+
+    def define(
+        self,
+        name: str,
+        *,
+        handler: AsyncJob[..., R] | str,
+        payload: Mapping[str, Any] | None = None,
+        **options: Unpack[DefinitionOptions],
+    ) -> AsyncJob[..., R]:
+        """Make another job that the handler of a job executes: with options, limits and pauses of its own.
+
+        Members of `payload` hold for all of its runs that do not give them themselves.
+        """
+        return self._add(from_job(AsyncJob[..., R], self, name, self._handled(handler), payload or {}, options))
 
     def cron(self, expression: str, **options: Unpack[ScheduleOptions]) -> AsyncScheduleMaker:
         """Schedule a job by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Concatenate, Literal, Never, Protocol, Unpack, overload
 
 from windlass.answers import Page, Reason
 from windlass.app.groups import BaseDraft, BaseGroupHandle, new_group
 from windlass.app.handles import BaseHandle, all_lines, pauses
-from windlass.app.jobs import Definition, Kind, from_command
-from windlass.app.options import CommandOptions, Duration, JobOptions, RunOptions, WorkerOptions
+from windlass.app.jobs import Definition, Kind, R, from_command, from_job
+from windlass.app.options import CommandOptions, DefinitionOptions, Duration, JobOptions, RunOptions, WorkerOptions
 from windlass.app.registry import RECYCLE
 from windlass.app.resources import paused
-from windlass.app.schedules import P, R, ScheduleOptions, check_rule, planned
+from windlass.app.schedules import P, ScheduleOptions, check_rule, planned
 from windlass.app.working import Working, drive
 from windlass.clock import nap
 from windlass.machine import ENDED
@@ -188,6 +188,20 @@ class App(Working):
     ) -> Job[..., Any]:
         """Make a command a job. It gets the payload as JSON on standard input, or in place of an argument {payload}."""
         return self._add(from_command(Job[..., Any], self, name, argv, options, cwd, environment, memory_limit))
+
+    def define(
+        self,
+        name: str,
+        *,
+        handler: Job[..., R] | str,
+        payload: Mapping[str, Any] | None = None,
+        **options: Unpack[DefinitionOptions],
+    ) -> Job[..., R]:
+        """Make another job that the handler of a job executes: with options, limits and pauses of its own.
+
+        Members of `payload` hold for all of its runs that do not give them themselves.
+        """
+        return self._add(from_job(Job[..., R], self, name, self._handled(handler), payload or {}, options))
 
     def cron(self, expression: str, **options: Unpack[ScheduleOptions]) -> ScheduleMaker:
         """Schedule a job by a cron expression: `@app.cron("0 3 * * *", zone="Europe/Paris")`, on a job or on a function."""

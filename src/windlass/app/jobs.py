@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from windlass.app.handles import AsyncHandle, plain_output
-from windlass.app.options import CommandOptions, JobOptions, RunOptions, engine_options, new_run, refuse_unknown
+from windlass.app.options import CommandOptions, DefinitionOptions, JobOptions, RunOptions, engine_options, new_run, refuse_unknown
 from windlass.app.signatures import Signature
 from windlass.errors import BadInput
 from windlass.model import NewRun, Options
@@ -30,14 +30,23 @@ class Definition(Generic[P, R]):
     """A job: its handler, its options, and methods to create its runs."""
 
     def __init__(
-        self, app: Registry, handler: Handler, options: Options, signature: Signature | None, description: str | None = None
+        self,
+        app: Registry,
+        handler: Handler,
+        options: Options,
+        signature: Signature | None,
+        description: str | None = None,
+        *,
+        name: str | None = None,
+        template: Mapping[str, Any] | None = None,
     ) -> None:
-        self.app, self.handler, self.defaults, self.signature, self.description = app, handler, options, signature, description
+        self.app, self.handler, self.defaults, self.description = app, handler, options, description
+        self.name = name or handler.name
+        self.template = {} if template is None else dict(template)
+        self.code = signature  # what its function takes and returns
+        # What the template has may be left out of a payload, so the engine checks such payloads as a whole.
+        self.signature = None if self.template else signature
         self._options: RunOptions = {}
-
-    @property
-    def name(self) -> str:
-        return self.handler.name
 
     def options(self, **options: Unpack[RunOptions]) -> Self:
         """The same job with other options for the runs created through it: `job.options(priority=5).enqueue(...)`."""
@@ -51,30 +60,35 @@ class Definition(Generic[P, R]):
         checked = self.signature is not None
         payload = self.signature.payload(arguments, keywords) if self.signature else command_payload(arguments, keywords)
         if not self._options:
-            return NewRun(self.handler.name, payload, checked=checked)
-        return new_run(self.handler.name, payload, self._options, self.app.clock.now(), checked=checked)
+            return NewRun(self.name, payload, checked=checked)
+        return new_run(self.name, payload, self._options, self.app.clock.now(), checked=checked)
 
     def read(self, output: str | None) -> Any:
         """A stored output as the function's return type."""
-        return self.signature.result(output) if self.signature else plain_output(output)
+        return self.code.result(output) if self.code else plain_output(output)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Call the function here and now, without any queue; its log and progress are discarded."""
-        if self.handler.call is None or self.signature is None:
+        if self.handler.call is None or self.code is None:
             raise BadInput(f"{self.name!r} is a command; it cannot be called.", hint="Enqueue it, and wait for its result.")
-        function = self.function
-        if self.signature.takes_context and not (arguments and isinstance(arguments[0], Context)):
-            call = Call("here", self.name, 1, "none", "{}", 1, 0, self.app.clock.now())
+        function, keywords = self.function, self.template | keywords
+        if self.code.takes_context and not (arguments and isinstance(arguments[0], Context)):
+            call = Call("here", self.name, 1, "none", "{}", 1, 0, self.app.clock.now(), handler=self.handler.name)
             return function(Context(call, NOWHERE), *arguments, **keywords)
         return function(*arguments, **keywords)
 
     function: Callable[..., Any]
 
+    @property
+    def has_own_handler(self) -> bool:
+        """Whether it is the job that its handler is called like."""
+        return self.name == self.handler.name
+
 
 def command_payload(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """The payload of a command, which has no signature: the named arguments."""
+    """The payload of a job without a signature, or with a template: the named arguments."""
     if arguments:
-        raise TypeError("a command takes its payload by name: job.enqueue(width=3)")
+        raise TypeError("this job takes its payload by name: job.enqueue(width=3)")
     return keywords
 
 
@@ -166,6 +180,17 @@ def from_command(
         name, "command", argv=tuple(argv), cwd=cwd, environment=tuple(environment.items()), memory=memory_limit, **_treatment(options)
     )
     return make(app, handler, engine_options(options), None, options.get("description"))
+
+
+def from_job(
+    make: Callable[..., D], app: Registry, name: str, job: Definition[..., Any], payload: Mapping[str, Any], options: DefinitionOptions
+) -> D:
+    """A job that is executed by the handler of another job of the app."""
+    refuse_unknown(options, DefinitionOptions, "A job with another job's handler")
+    other = make(app, job.handler, engine_options(options), job.code, options.get("description"), name=name, template=payload)
+    if job.code is not None:
+        other.function = job.function
+    return other
 
 
 def _treatment(options: JobOptions | CommandOptions) -> dict[str, Any]:

@@ -61,6 +61,15 @@ class RunOptions(SharedOptions, total=False):
     meta: dict[str, Any]
 
 
+class DefinitionOptions(SharedOptions, total=False):
+    """Options of a job that has another job's handler, for all its runs. Durations are seconds."""
+
+    backoff: Sequence[Duration]
+    max_requeues: int
+    attempt_per_claim: bool
+    description: str
+
+
 class CommandOptions(SharedOptions, total=False):
     """Options of a job, for all its runs. Durations are seconds."""
 

@@ -59,6 +59,13 @@ class Registry(Opening):
         self.jobs[job.name] = job
         return job
 
+    def _handled(self, handler: Definition[..., Any] | str) -> Definition[..., Any]:
+        """The job of this app whose handler another job names."""
+        job = self._known(handler)
+        if isinstance(job, str):
+            raise BadInput(f"This app has no job {job!r}.", hint="Define the job with the function first, and name it here.")
+        return job
+
     # Creating jobs and schedules: the two apps differ in the kind of job and in its types
 
     def _job_maker(
@@ -139,9 +146,12 @@ class Registry(Opening):
             if name in self.jobs and name not in self._defined:
                 await self._declare(engine, self.resources)
                 job = self.jobs[name]
+                if not job.has_own_handler:  # which must be there before another job may have it
+                    await self._define(engine, [job.handler.name])
+                how: dict[str, Any] = {} if job.has_own_handler else {"handler": job.handler.name, "payload": job.template}
                 try:
-                    schema = job.signature.schema if job.signature else None
-                    await engine.define(name, options=self._options(job.defaults), schema=schema, description=job.description)
+                    schema = job.code.schema if job.code else None
+                    await engine.define(name, options=self._options(job.defaults), schema=schema, description=job.description, **how)
                 except Forbidden as refused:  # the stored definition stays; its runs can be created and executed
                     _LOG.warning("Job %r keeps another definition than the code's: %s %s", name, refused, refused.hint)
                 self._defined.add(name)

@@ -72,7 +72,7 @@ class Working(Enqueueing):
         grace = milliseconds(options["grace"], "grace") if "grace" in options else set_.grace or GRACE
         jobs = self._chosen(tuple(options["jobs"]) if "jobs" in options else set_.jobs)
         on_unknown = options.get("on_unknown", "leave")
-        if on_unknown == "fail" and len(jobs) < len(self.jobs):
+        if on_unknown == "fail" and len(jobs) < len(self._chosen(None)):
             raise BadInput(
                 "A worker that takes some jobs only cannot fail those it does not know.", hint="Leave out jobs, or on_unknown='fail'."
             )
@@ -88,6 +88,7 @@ class Working(Enqueueing):
             if job.signature is not None:
                 job.signature.check()
         handlers = {job.name: job.handler for job in jobs}
+        defined = [job.name for job in self.jobs.values() if job.handler.name in handlers]
         solvers = options.get("solvers", set_.solvers)
         if isinstance(solvers, bool | None):
             solvers = await asyncio.to_thread(solvers_of, replace(set_, solvers=solvers))
@@ -97,7 +98,7 @@ class Working(Enqueueing):
         hub = located(self.address).kind == "hub"
         spool = options.get("spool", set_.spool)
         async with self._hub_ports(set_, info.name, lease, spool) if hub else self._ports(set_, lease) as (port, parts):
-            await self._define(port, handlers)
+            await self._define(port, defined)
             for plan in self.planned.values():
                 try:
                     await self._schedule(port, plan, by_code=True)
@@ -107,11 +108,16 @@ class Working(Enqueueing):
             yield lambda: Worker(port, handlers, self.clock, info, **how)
 
     def _chosen(self, names: tuple[str, ...] | None) -> list[Definition[..., Any]]:
+        """The jobs of these names, each with a handler of its own; all of them without names."""
         if names is None:
-            return list(self.jobs.values())
+            return [job for job in self.jobs.values() if job.has_own_handler]
         for name in names:
             if name not in self.jobs:
                 raise BadInput(f"This app has no job {name!r}.", hint=f"It has {', '.join(sorted(self.jobs)) or 'none'}.")
+            if not (job := self.jobs[name]).has_own_handler:
+                raise BadInput(
+                    f"{name!r} has the handler {job.handler.name!r}.", hint="Name that: a worker takes the runs of all its jobs."
+                )
         return [self.jobs[name] for name in names]
 
     def _own_name(self) -> str:

@@ -256,8 +256,11 @@ def _lanes(records: Sequence[Lane], now: int) -> Table:
 
 
 def _requires(needs: Needs) -> str:
+    handler = [] if needs.handler is None else [f"handler {needs.handler}"]
     amounts = [f"{number:,} {what}" for what, number in (("cores", needs.cores), ("MiB", needs.memory)) if number]
-    return ", ".join([*needs.tags, *amounts, *(use.resource if use.per is None else f"{use.resource} per {use.per}" for use in needs.uses)])
+    return ", ".join(
+        [*handler, *needs.tags, *amounts, *(use.resource if use.per is None else f"{use.resource} per {use.per}" for use in needs.uses)]
+    )
 
 
 LANES = COMMANDS.group(

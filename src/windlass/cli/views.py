@@ -105,7 +105,7 @@ def run_table(runs: Iterable[Run], now: int) -> Table:
 
 
 def _facts(run: Run, now: int) -> Iterable[tuple[str, str | None]]:
-    yield "job", line(run.job)
+    yield "job", line(run.job) if run.policy.handler is None else f"{line(run.job)}, by the handler {line(run.policy.handler)}"
     yield "queue", f"{line(run.queue)}, priority {run.priority}"
     yield "tries", f"{run.failures} of {run.max_attempts} used up; this is attempt {run.attempt}"
     yield "created", _moment_and_ago(run.created_at, now)

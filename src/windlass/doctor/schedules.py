@@ -114,7 +114,7 @@ def _unserved(schedule: Schedule, job: JobRecord | None, alive: Sequence[WorkerI
             job=schedule.job,
         )
     options = merged(job.options, schedule.options)
-    lane = Lane(0, options.queue or defaults.QUEUE, job.name, needs_of(options))
+    lane = Lane(0, options.queue or defaults.QUEUE, job.name, needs_of(options, job.own_handler))
     if any(open_to(lane, worker) for worker in alive):
         return None
     return warning(

@@ -64,7 +64,8 @@ def _undefined(lane: Lane, waiting: Waiting) -> Finding:
 def _no_worker(lane: Lane, waiting: Waiting, alive: int) -> Finding:
     needs_of_lane, number = lane.requires, waiting.ready + waiting.parked
     brings = SOLVER in needs_of_lane.tags
-    start = "that executes programs: windlass work --solvers" if brings else "whose app has the job: windlass work MODULE:APP"
+    has = "job" if needs_of_lane.handler is None else f"handler {lane.handler!r}"
+    start = "that executes programs: windlass work --solvers" if brings else f"whose app has the {has}: windlass work MODULE:APP"
     needs = [
         f"--queue {lane.queue}",
         *(f"--tag {tag}" for tag in needs_of_lane.tags if tag != SOLVER),
@@ -76,6 +77,7 @@ def _no_worker(lane: Lane, waiting: Waiting, alive: int) -> Finding:
         f"Waiting in queue {lane.queue!r}: {runs(number, COUNTED)} of job {lane.job!r}; none of the {alive} live workers takes them.",
         f"Start a worker {start} {' '.join(needs)}",
         job=lane.job,
+        handler=lane.handler,
         queue=lane.queue,
         tags=needs_of_lane.tags,
         cores=needs_of_lane.cores,

@@ -27,7 +27,7 @@ from windlass.needs import lessened, merged
 from windlass.steady import Bounds
 from windlass.store.columns import COMMON
 from windlass.store.creation import Creation, KeyRow, Kind, NewRow
-from windlass.store.records import Ready, Winner, needs_text
+from windlass.store.records import Ready, Winner, needs_from, needs_text
 from windlass.store.rows import policy_of, policy_text, storing
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
@@ -153,12 +153,12 @@ class Creations(Part):
     async def lanes_again(self, ended: Sequence[Run]) -> tuple[int, list[tuple[int, str | None]]]:
         """The lanes and the keys for reruns of these ended runs, and the revision of the controls for which they hold.
 
-        Where the old lane was removed, the needs of the run are lost with it, and those of its job as it is now apply.
+        Where the old lane was removed, the needs of the run are lost with it, and those of its job as it is now apply. Its handler stays.
         """
         await self.ground.refresh_controls()
         known = {lane.id: needs_text(lane.requires) for lane in self.ground.lanes.all}
         jobs = await self._jobs.definitions({run.job for run in ended if run.lane not in known}, "wait")
-        needs = [known[run.lane] if run.lane in known else jobs[run.job][1].requires for run in ended]
+        needs = [known[run.lane] if run.lane in known else _with_handler(jobs[run.job][1].requires, run.policy.handler) for run in ended]
         lane_keys = [(run.queue, run.job, text) for run, text in zip(ended, needs, strict=True)]
         rev, lanes = await self._provision.lanes_for(set(lane_keys))
         placed = [(run, lanes[key]) for run, key in zip(ended, lane_keys, strict=True)]
@@ -300,7 +300,7 @@ class Creations(Part):
             return template
         if not self.ground.trusted:
             self._refuse_more(job, options)
-        return Template.of(merged(job.options, options))
+        return Template.of(merged(job.options, options), job.own_handler)
 
     def _refuse_more(self, job: JobRecord, options: Options) -> None:
         """An untrusted principal's options may ask for less than the job has for all its runs, not for more."""
@@ -356,6 +356,10 @@ def _keys_of(lane: Lane, amounts: tuple[int, int], payload: str) -> str | None:
     """The keys of a run with this payload in a lane, with its own amounts where the lane has rounded them."""
     uses, own = lane.requires.uses, own_amounts(lane.requires, amounts)
     return keys_text(uses, msgspec.json.decode(payload), own) if own is not None or limits_by_key(uses) else None
+
+
+def _with_handler(requires: str, handler: str | None) -> str:
+    return needs_text(replace(needs_from(requires), handler=handler))
 
 
 def again(old: Run, new_id: str, lane: int, keys: str | None, now: int, *, waits: bool = False, index: int = 0) -> tuple[Kind, NewRow]:

@@ -46,16 +46,19 @@ class Jobs(Part):
     ) -> JobRecord:
         """Store a definition; the same one again changes nothing. Existing runs keep the definition they were created with.
 
-        Code that calls through a hub may define new jobs, and jobs that code of the same principal has defined. With the JSON Schema of
-        its arguments, payloads that no code accepts are refused at creation.
+        `handler` names what executes its runs, if that is not called like the job. Code that calls through a hub may define new jobs, and
+        jobs that code of the same principal has defined, each with a handler of such a job. With the JSON Schema of its arguments,
+        payloads that no code accepts are refused at creation.
         """
         checks.name(name, "A job's name")
         if handler is not None:
             checks.name(handler, "A handler's name")
+        if handler not in (None, name) and not self.ground.trusted:
+            await self._check_handler(name, handler or name)
         chosen = self.ground.allowed(options or Options())
         text = json.encode(dict(payload or {}), limit=self.limits.payload, what="The payload template")
         version, words = self.version_of(schema), checks.description(description, self.limits)
-        template = Template.of(chosen)
+        template = Template.of(chosen, None if handler == name else handler)
         lanes = {(template.queue, name, template.requires)}
         if self.ground.lanes.missing(lanes):
             await self._provision.planned(lanes)  # check for room before anything is written
@@ -67,6 +70,18 @@ class Jobs(Part):
         self.ground.memory.remember(job)
         await self._provision.lanes_for(lanes)
         return job
+
+    async def _check_handler(self, name: str, handler: str) -> None:
+        """Forbidden for the handler of a job of another owner, whose limits, pauses and checks a job with another name would avoid."""
+        jobs = {job.name: job for job in await self.ground.home.jobs.named(sorted({name, handler}))}
+        own, theirs, owner = jobs.get(name), jobs.get(handler), self.ground.owner
+        if own is not None and own.handler == handler and own.owner != owner:
+            return  # nothing is changed: `define` refuses another definition
+        if theirs is None or theirs.handler is None or theirs.owner != owner:
+            raise Forbidden(
+                f"The job {name!r} cannot have the handler {handler!r}: no code of {owner!r} has defined a job of that name.",
+                hint="Define the job of the handler first, or let an admin define this one.",
+            )
 
     def version_of(self, schema: Mapping[str, Any] | None) -> SchemaVersion | None:
         """The schema of a definition, if it can be stored."""

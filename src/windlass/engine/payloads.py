@@ -92,4 +92,5 @@ class Payloads(Part):
 
 def _fingerprints(job: JobRecord, alive: Iterable[tuple[WorkerInfo, Mapping[str, str]]]) -> set[str | None]:
     """The fingerprints of the code that exists for a job; None among them: code that sent none."""
-    return {job.schema, *(schemas.get(job.name) for worker, schemas in alive if worker.jobs is None or job.name in worker.jobs)}
+    handler = job.handler or job.name
+    return {job.schema, *(schemas.get(handler) for worker, schemas in alive if worker.jobs is None or handler in worker.jobs)}

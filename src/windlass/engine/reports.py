@@ -166,7 +166,7 @@ class Reports(Part):
         for run, report in refused:
             lane, schemas = await self.ground.lane_of(run), refusals(run, report, now).schemas
             untold = {run.worker: report.schema}  # the schema of this worker is known from the report, even if it registered none
-            accepted = [by_job.get(run.job, untold.get(worker.name)) for worker, by_job in alive if open_to(lane, worker)]
+            accepted = [by_handler.get(run.handler, untold.get(worker.name)) for worker, by_handler in alive if open_to(lane, worker)]
             with_hope[run.seq] = replace(report, hope=any(schema not in schemas for schema in accepted))
         return with_hope
 

@@ -115,7 +115,7 @@ class Schedules(Part):
         """Create the lane of a schedule's runs now, counted to an untrusted principal: the fires themselves have no principal."""
         if not self.ground.trusted:
             job, _ = (await self._jobs.definitions({schedule.job}, "wait"))[schedule.job]
-            template = Template.of(merged(job.options, schedule.options))
+            template = Template.of(merged(job.options, schedule.options), job.own_handler)
             await self._provision.lanes_for({(template.queue, job.name, template.requires)}, [] if job.rev else [job.name])
 
     def _edit_stands(self, schedule: Schedule) -> bool:

@@ -34,10 +34,10 @@ class Template(NamedTuple):
     keep: int | None
 
     @classmethod
-    def of(cls, options: Options) -> Self:
+    def of(cls, options: Options, handler: str | None = None) -> Self:
         fields = {name: value for name, value in asdict(options).items() if value is not None}
-        policy = Policy(**{name: fields[name] for name in _POLICY_FIELDS if name in fields})
-        needs = needs_of(options)
+        policy = Policy(**{name: fields[name] for name in _POLICY_FIELDS if name in fields}, handler=handler)
+        needs = needs_of(options, handler)
         return cls(
             queue=fields.get("queue", defaults.QUEUE),
             requires=needs_text(needs),
@@ -65,7 +65,7 @@ class KnownJobs:
 
     def remember(self, job: JobRecord) -> Template:
         """Cache the current definition of a job."""
-        template = Template.of(job.options)
+        template = Template.of(job.options, job.own_handler)
         self.jobs[job.name] = (job, template)
         return template
 

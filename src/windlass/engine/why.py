@@ -70,7 +70,7 @@ class Why(Part):
             return []
         now, lane = self.clock.now(), await self.ground.lane_of(run)
         alive = await self.records.workers.schemas_seen(now - self.limits.worker_silence)
-        schemas = {worker.name: schemas.get(run.job) for worker, schemas in alive if open_to(lane, worker)}
+        schemas = {worker.name: schemas.get(run.handler) for worker, schemas in alive if open_to(lane, worker)}
         others = sorted(name for name, schema in schemas.items() if schema not in refused.schemas)
         until = refused.since + REFUSED_FOR
         times = "once" if refused.count == 1 else f"{refused.count} times in {span(max(0, now - refused.since))}"
@@ -205,11 +205,20 @@ def _paused(pause: Pause) -> Reason:
 
 
 def _no_worker(lane: Lane, alive: Sequence[WorkerInfo]) -> Reason:
-    data = {"job": lane.job, "queue": lane.queue, "tags": lane.requires.tags, "cores": lane.requires.cores, "memory": lane.requires.memory}
+    data = {
+        "job": lane.job,
+        "handler": lane.handler,
+        "queue": lane.queue,
+        "tags": lane.requires.tags,
+        "cores": lane.requires.cores,
+        "memory": lane.requires.memory,
+    }
     if not alive:
         return Reason("no_worker", "No worker is running. Start one: windlass work MODULE:APP", data)
     work = f"job {lane.job!r} in queue {lane.queue!r}"
     text = f"None of the {len(alive)} live workers takes {work} with what it requires"
+    if lane.requires.handler is not None and not any(worker.jobs is None or lane.handler in worker.jobs for worker in alive):
+        text += f"; no worker has the handler {lane.handler!r}"
     light = replace(lane, requires=replace(lane.requires, cores=0, memory=0))
     others = [worker for worker in alive if open_to(light, worker)]
     for what in ("cores", "memory") if others else ():

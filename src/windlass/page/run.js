@@ -140,6 +140,7 @@ function about(run) {
   const ready = Math.max(Date.parse(run.due_at), Date.parse(run.created_at));
   return facts(
     ["Job", h("a", { href: to("runs", undefined, { job: run.job }), title: "All its runs" }, run.job)],
+    ["Handler", policy.handler],
     ["Queue", [h("a", { href: to("runs", undefined, { state: "queued", queue }) }, queue), priority !== 0 && ` · priority ${priority}`]],
     run.ahead !== null && ["Ahead of it", number(run.ahead) + (run.ahead === MAX_AHEAD ? " or more" : "")],
     run.schedule !== null && ["Schedule", h("a", { href: to("schedules", run.schedule) }, run.schedule)],

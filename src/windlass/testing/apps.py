@@ -131,7 +131,7 @@ class Base:
 
     def _handlers(self) -> dict[str, Handler]:
         """The app's own jobs, with process jobs on the test's thread: in another process, the app would not be in memory."""
-        handlers = (job.handler for job in self._app.jobs.values())
+        handlers = {job.handler.name: job.handler for job in self._app.jobs.values()}.values()
         return {handler.name: replace(handler, kind="thread") if handler.kind == "process" else handler for handler in handlers}
 
     async def _work(self, scheduled: bool, bounds: DrainBounds, handlers: dict[str, Handler]) -> list[Run]:

@@ -158,6 +158,16 @@ async def a_worker_is_not_offered_what_it_cannot_do(ports: Ports) -> None:
 
 
 @_case
+async def a_worker_gets_the_runs_of_every_job_that_has_its_handler(ports: Ports) -> None:
+    await ports.create(job="story")
+    await ports.engine.define("daily", handler="story")
+    await ports.engine.create([NewRun("daily")])
+    assert await ports.claim(9, WorkerInfo("a", jobs=("daily",), slots=9)) == []
+    runs = await ports.claim(9, WorkerInfo("b", jobs=("story",), slots=9))
+    assert [(run.job, run.handler) for run in runs] == [("story", "story"), ("daily", "story")]
+
+
+@_case
 async def a_worker_that_names_jobs_gets_programs_of_others_only_if_it_takes_any(ports: Ports) -> None:
     program = Solver("https://files.example/solve", "a" * 64)
     await ports.create(job="named", solver=program)

@@ -40,6 +40,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     scheduled_for: int
     queue: str = ""
     worker: str = ""
+    handler: str | None = None  # None: called like the job
 
 
 class Sink(StepSink, Protocol):
@@ -124,6 +125,11 @@ class Context:
     @property
     def job(self) -> str:
         return self.call.job
+
+    @property
+    def handler(self) -> str:
+        """The name of what executes the run: the job's own, unless its definition names another."""
+        return self.call.handler or self.call.job
 
     @property
     def attempt(self) -> int:

@@ -42,7 +42,7 @@ class Execution:
         self.held = Held(run.seq, run.token or "")
         self.began, self.lease_ends = now, lease_ends
         self.duration: int | None = None  # milliseconds, of one that did not succeed
-        details = run.payload, run.max_attempts, run.failures, run.scheduled_for, run.queue, runner.name
+        details = run.payload, run.max_attempts, run.failures, run.scheduled_for, run.queue, runner.name, run.policy.handler
         self.context = Context(Call(run.id, run.job, run.attempt, self.held.token, *details), self)
         self.task: asyncio.Task[None] | None = None
         self.executor: Executor | None = None

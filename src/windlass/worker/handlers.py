@@ -58,5 +58,6 @@ class UnknownHandler(Unfit):
 
     code = "unknown_job"
 
-    def __init__(self, job: str) -> None:
-        super().__init__(f"No handler for the job {job!r}.", hint="Deploy the code that defines it, then rerun the run.")
+    def __init__(self, job: str, handler: str) -> None:
+        what = "No handler" if handler == job else f"No handler {handler!r}"
+        super().__init__(f"{what} for the job {job!r}.", hint="Deploy the code that defines it, then rerun the run.")

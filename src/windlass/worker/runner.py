@@ -74,8 +74,8 @@ class Runner:
 
     def _handler_of(self, run: Run) -> Handler:
         if run.policy.solver is None:
-            return self._handlers.get(run.job) or self._fallback or Handler(run.job, "thread", _unknown)
-        return Handler(run.job, "thread", _unknown) if self._solvers is None else Handler(run.job, "command")
+            return self._handlers.get(run.handler) or self._fallback or Handler(run.handler, "thread", _unknown)
+        return Handler(run.handler, "thread", _unknown) if self._solvers is None else Handler(run.handler, "command")
 
     def _executor_of(self, execution: Execution) -> Executor:
         handler, context, call, solver = execution.handler, execution.context, execution.context.call, execution.run.policy.solver
@@ -158,7 +158,7 @@ class Runner:
 
 
 def _unknown(context: Any) -> Any:
-    raise UnknownHandler(context.job)
+    raise UnknownHandler(context.job, context.handler)
 
 
 def _nothing() -> None: ...

@@ -192,7 +192,7 @@ async def agent_worker(app: App | AsyncApp, agent: AgentSettings, settings: Sett
         try:
             yield Worker(
                 port,
-                {name: job.handler for name, job in app.jobs.items()},
+                {job.handler.name: job.handler for job in app.jobs.values()},
                 clock,
                 WorkerInfo(agent.node_id, tags=agent.tags, cores=_cores(agent), memory=round(_ram_gb(agent) * 1024), slots=1),
                 heartbeat=heartbeat,

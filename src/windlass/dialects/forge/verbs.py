@@ -184,7 +184,8 @@ class JobQueue:
         runs = await self._work.claim(request)
         for run in runs:
             self._leases.add(run)
-        return job_of(runs[0], await self._attempts(runs)) if runs else None
+        # An agent finds the program of a job by its type, so it is told the handler.
+        return replace(job_of(runs[0], await self._attempts(runs)), type=runs[0].handler) if runs else None
 
     async def heartbeat_job(self, job_id: str, worker_id: str) -> None:
         """Renew the lease of a worker; the first time, the job is running from then on."""
