@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
 
@@ -94,6 +94,16 @@ class WrongState(WindlassError):
     """The state of the run does not allow this transition."""
 
     code, status = "wrong_state", 409
+
+
+class NotClaimable(WindlassError):
+    """A queued run that this worker cannot claim now; `reasons` has what `why` tells of it."""
+
+    code, status = "not_claimable", 409
+
+    def __init__(self, message: str, *, hint: str, reasons: Sequence[Any] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.reasons = list(reasons)
 
 
 class NotEditable(WrongState):

@@ -129,6 +129,15 @@ class Claims(Part):
         self.ground.hints.taken([name for request in requests for run in request.runs for name in (run.id, run.seq)])
         return [request.doubt or (request.runs if error is None or request.runs or not request.wants else error) for request in requests]
 
+    async def claim_head(self, request: ClaimRequest, head: Head, rev: int) -> None:
+        """Claim this run for a request, if it is still queued in its lane, the controls are of this revision, and its limits admit it."""
+        if self.ground.lanes.by_id[head.lane].requires.limited:
+            got = await self._take_within(Selector(self.clock.now(), request.worker), [head], request, rev)
+            if not got and request.call is not None:
+                await self._drop([request], await self.records.claims.calls_under([request.token]))
+        else:
+            await self._take([request], [([head], [request.grab()])], rev)
+
     async def _claim_all(self, requests: Sequence[ClaimRequest]) -> None:
         rev, walks = self.ground.controls.rev, dict[tuple[int, ...], _Scan]()
         while wanting := [request for request in requests if request.wants]:

@@ -35,6 +35,7 @@ from windlass.engine.schedules import Schedules
 from windlass.engine.slots import Slots
 from windlass.engine.steps import RunSteps
 from windlass.engine.sweeps import Sweeps
+from windlass.engine.takes import Takes
 from windlass.engine.unused import Unused
 from windlass.engine.webhooks import Webhooks
 from windlass.engine.why import Why
@@ -198,6 +199,7 @@ class Engine:
     leave = verb(Parts.lives, Lives.leave)
     claim = verb(Parts.claims, Claims.claim)
     claim_many = verb(Parts.claims, Claims.claim_many)
+    take = verb(Parts.takes, Takes.take)
     asking = verb(Parts.claims, Claims.asking)
     can_join = verb(Parts.claims, Claims.can_join)
     recover = verb(Parts.claims, Claims.recover)

@@ -34,6 +34,7 @@ from windlass.engine.schedules import Schedules
 from windlass.engine.slots import Slots
 from windlass.engine.steps import RunSteps
 from windlass.engine.sweeps import Sweeps
+from windlass.engine.takes import Takes
 from windlass.engine.unused import Unused
 from windlass.engine.webhooks import Webhooks
 from windlass.engine.why import Why
@@ -112,6 +113,10 @@ class Parts:
     @once
     def claims(self) -> Claims:
         return Claims(self.ground, self.heads, self.provision)
+
+    @once
+    def takes(self) -> Takes:
+        return Takes(self.ground, self.runs, self.claims, self.reasons, self.provision)
 
     @once
     def holds(self) -> Holds:

@@ -48,6 +48,18 @@ class Why(Part):
             case _:
                 return [Reason("ended", f"It has ended: {run.state}.", {"state": run.state, "reason": run.reason})]
 
+    async def why_not(self, run: Run, worker: WorkerInfo) -> list[Reason]:
+        """What keeps a worker from claiming a run that is queued, whatever is ahead of it."""
+        paused = await self._why_paused(run)
+        await self.ground.refresh_lanes()
+        lane = await self.ground.lane_of(run)
+        able = [worker] if open_to(lane, worker) else []
+        reasons = paused if able else [*paused, _not_taken(lane, worker)]
+        limited, _, _ = await self._why_limited(run, lane, able)
+        busy = worker.slots == 1 and await self.records.claims.busy(worker.name)
+        text = f"Worker {worker.name} has one slot, which is taken."
+        return [*reasons, *limited, *([Reason("worker_busy", text, {"worker": worker.name})] if busy else [])]
+
     async def _why_waiting(self, run: Run) -> list[Reason]:
         if (group := await self.records.groups.of_callback(run.id)) is not None:
             left = group.total - group.succeeded - group.failed - group.cancelled
@@ -93,7 +105,16 @@ class Why(Part):
         lane, now = await self.ground.lane_of(run), self.clock.now()
         alive = await self.records.workers.seen(now - self.limits.worker_silence)
         able = [worker for worker in alive if open_to(lane, worker)]
-        reasons = [] if able else [_no_worker(lane, alive)]
+        limited, short, limiters = await self._why_limited(run, lane, able)
+        reasons = limited if able else [_no_worker(lane, alive), *limited]
+        views = [await self._before(run, lanes, limiters, Selector(now, worker)) for worker, lanes in self._ways(lane, short)]
+        return [*reasons, *min(views, key=len, default=[])]
+
+    async def _why_limited(
+        self, run: Run, lane: Lane, able: Sequence[WorkerInfo]
+    ) -> tuple[list[Reason], dict[WorkerInfo, list[Blocker]], dict[str, Limiter]]:
+        """The limits that do not admit a run now, what each of these workers is short of, and the limiters as they were read."""
+        now, reasons = self.clock.now(), list[Reason]()
         shared = needs(lane.requires.uses, run.keys)
         own = {worker: worker_needs(lane.requires, run.keys, worker.name) for worker in able}
         limiters = await self.ground.limiters_of({need.key for some in (shared, *own.values()) for need in some}, now, able)
@@ -106,8 +127,7 @@ class Why(Part):
             reasons.append(
                 Reason("parked", "It was put aside until its key is free, and will be put back at once.", _limiter_data(run.parked))
             )
-        views = [await self._before(run, lanes, limiters, Selector(now, worker)) for worker, lanes in self._ways(lane, short)]
-        return [*reasons, *min(views, key=len, default=[])]
+        return reasons, short, limiters
 
     def _ways(self, lane: Lane, short: Mapping[WorkerInfo, list[Blocker]]) -> list[tuple[WorkerInfo | None, Open]]:
         """The workers whose claims may reach a run of a lane, those with room first, and the lanes that they may take from."""
@@ -205,18 +225,10 @@ def _paused(pause: Pause) -> Reason:
 
 
 def _no_worker(lane: Lane, alive: Sequence[WorkerInfo]) -> Reason:
-    data = {
-        "job": lane.job,
-        "handler": lane.handler,
-        "queue": lane.queue,
-        "tags": lane.requires.tags,
-        "cores": lane.requires.cores,
-        "memory": lane.requires.memory,
-    }
+    data = _lane_data(lane)
     if not alive:
         return Reason("no_worker", "No worker is running. Start one: windlass work MODULE:APP", data)
-    work = f"job {lane.job!r} in queue {lane.queue!r}"
-    text = f"None of the {len(alive)} live workers takes {work} with what it requires"
+    text = f"None of the {len(alive)} live workers takes {_work(lane)}"
     if lane.requires.handler is not None and not any(worker.jobs is None or lane.handler in worker.jobs for worker in alive):
         text += f"; no worker has the handler {lane.handler!r}"
     light = replace(lane, requires=replace(lane.requires, cores=0, memory=0))
@@ -225,3 +237,20 @@ def _no_worker(lane: Lane, alive: Sequence[WorkerInfo]) -> Reason:
         number, limit = getattr(lane.requires, what), max(getattr(worker, what) for worker in others)
         text += f"; it needs {_amount(what, number)}, and none has more than {limit:,}" if number > limit else ""
     return Reason("no_worker", f"{text}.", data)
+
+
+def _not_taken(lane: Lane, worker: WorkerInfo) -> Reason:
+    """That one worker can or may not take the runs of a lane."""
+    missing = f"; it has no handler {lane.handler!r}" if worker.jobs is not None and lane.handler not in worker.jobs else ""
+    text = f"Worker {worker.name} does not take {_work(lane)}{missing}."
+    return Reason("no_worker", text, _lane_data(lane) | {"worker": worker.name})
+
+
+def _work(lane: Lane) -> str:
+    return f"job {lane.job!r} in queue {lane.queue!r} with what it requires"
+
+
+def _lane_data(lane: Lane) -> dict[str, Any]:
+    needs = lane.requires
+    amounts = {"cores": needs.cores, "memory": needs.memory}
+    return {"job": lane.job, "handler": lane.handler, "queue": lane.queue, "tags": needs.tags, **amounts}

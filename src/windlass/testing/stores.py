@@ -21,7 +21,7 @@ from windlass import payload as json
 from windlass.answers import Origin, Outcome
 from windlass.clock import ManualClock
 from windlass.engine import Engine
-from windlass.errors import Conflict, LeaseLost, StoreError, WindlassError
+from windlass.errors import Conflict, LeaseLost, StoreError, WindlassError, WrongState
 from windlass.machine import Fail, Succeed
 from windlass.model import Created, Entry, Failure, Key, Member, NewGroup, NewRun, Options, Receipt, Run, State, WorkerInfo, place
 from windlass.store.base import Row, Statement, Store, Value, run_sync
@@ -382,6 +382,30 @@ async def claims_that_are_made_together_each_get_their_own(stores: Stores) -> No
     runs = [run for answer in answers if isinstance(answer, list) for run in answer]
     assert len({run.id for run in runs} & set(ids)) == 18
     assert len({(run.worker, run.token) for run in runs}) == 9
+
+
+@_case
+async def of_many_that_take_one_run_one_gets_it(stores: Stores) -> None:
+    engines = [await stores.engine() for _ in range(4)]
+    for _ in range(5):
+        run_id, _other = await _made(engines[0], 2)
+        takes = (_taken(engine, run_id, WorkerInfo(f"w{n}", slots=99)) for n, engine in enumerate(engines * 2))
+        holders = await together(*takes, _claimed(engines[0], run_id, MANY))
+        assert [worker for worker in holders if worker is not None] == [(await engines[0].get(run_id)).worker]
+        assert await _moves(engines[0], run_id) == ["create", "claim"]
+
+
+async def _taken(engine: Engine, run_id: str, worker: WorkerInfo) -> str | None:
+    """The worker that has the run, if this take got it."""
+    try:
+        return (await engine.take(run_id, worker)).worker
+    except WrongState:
+        return None
+
+
+async def _claimed(engine: Engine, run_id: str, worker: WorkerInfo) -> str | None:
+    """The worker that has the run, if this claim got it."""
+    return next((run.worker for run in await engine.claim(worker) if run.id == run_id), None)
 
 
 @_case

@@ -162,6 +162,10 @@ class ClaimRecords(Rows):
         """The call that has claimed under each of these nonces, where any has."""
         return dict(await self._read("calls_under", names=pack(sorted(nonces)))) if nonces else {}
 
+    async def busy(self, worker: str) -> bool:
+        """Whether the one slot of a worker is taken."""
+        return bool(await self._read("busy", names=pack([worker])))
+
     async def held(self, token: str, worker: str) -> list[Run]:
         return [run_of(row) for row in await self._read("held", token=token, worker=worker)]
 
