@@ -285,7 +285,7 @@ LITERALS: dict[str, set[str]] = {
     "patch": _from(Patch),
     "places_from": _from(Claim),
     "places_before": _from(Claim),
-    "place_at": _from(Claim),
+    **dict.fromkeys(("place_at", "count_before", "add_unannounced", "to_announce", "announce"), _from(Claim)),
     "move": _from(Reorder),
     "respace": _from(Claim),
     "refuse_move": _from(Claim),
@@ -303,7 +303,7 @@ LITERALS: dict[str, set[str]] = {
     "recovered_due": _from(Dispatch),
     "drop_checks": _from(Release) | {"succeeded"},
     "unlocked": _from(Release),
-    "add_lines": _LIVE,
+    **dict.fromkeys(("add_lines", "add_step"), _LIVE),
     "add_group": {"running"},  # of a group, as below
     "tally": {"running"} | _ENDED,
     "members_to_cancel": {"cancelling"},

@@ -115,7 +115,7 @@ def test_what_was_stored_before_a_step_of_the_schema_goes_on_after_it(
     run_sync(store.close())
 
 
-_WHOSE: dict[str, Value] = {"owner": None, "trusted": 1, "takes": 0, "schema": None}
+_WHOSE: dict[str, Value] = {"owner": None, "trusted": 1, "takes": 0, "schema": None, "description": None}
 DEFINE = Statement("define", {"name": "job", "handler": "job", "payload": '"new"', "options": "{}", "now": 1, **_WHOSE})
 NAMED = Statement("jobs_named", {"names": '["job"]'})
 
