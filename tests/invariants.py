@@ -480,7 +480,7 @@ def changes_are_told(entries: Sequence[Entry], webhooks: Sequence[Webhook], deli
         (webhook.id, entry.run, entry.rev, f"run.{entry.state}")
         for webhook in webhooks
         for entry in entries
-        if entry.state != entry.before and entry.state in webhook.states
+        if entry.state != entry.before and (webhook.states is None or entry.state in webhook.states)
         if webhook.jobs is None or entry.job in webhook.jobs
         if webhook.queues is None or entry.queue in webhook.queues
     )

@@ -25,13 +25,14 @@ from windlass.engine import Engine
 from windlass.errors import Cancelled
 from windlass.faults import FAULTS
 from windlass.machine import Fail, Report, Requeue, Snooze, Succeed
-from windlass.model import Failure, Group, GroupKind, Key, Limits, Member, NewGroup, NewRun, Options, Rate, Run, Use, WorkerInfo
+from windlass.model import Failure, Group, GroupKind, Key, Limits, Member, NewGroup, NewRun, Notify, Options, Rate, Run, Use, WorkerInfo
 from windlass.steady import Scale
 from windlass.store.base import Statement, Store, run_sync
 from windlass.store.postgres import AsyncPostgres, BlockingPostgres
 from windlass.store.records import Held
 from windlass.store.records.webhooks import BROKEN
 from windlass.store.sqlite import AsyncSqlite, BlockingSqlite
+from windlass.webhooks import STANDARD
 
 T = TypeVar("T")
 
@@ -119,6 +120,7 @@ def scenario(life: Life) -> None:
     keep_within_limits(life)
     let_people_in(life)
     tell_a_receiver(life)
+    tell_whom_runs_name(life)
     read_a_copy(life)
 
 
@@ -349,7 +351,7 @@ def tell_a_receiver(life: Life) -> None:
     gone = life(life.engine.add_webhook("https://example.com/gone"))
     for _ in range(2):
         life.cancel(life.create())
-    life(life.engine.make_deliveries(lambda entry, end: f'"{entry.run}"'))
+    life(life.engine.make_deliveries(STANDARD.content(life.engine)))
     for _ in range(BROKEN):  # the last refusal breaks it
         for delivery, webhook, _ in life(life.engine.claim_deliveries(10, 1_000, each=1)):
             life(life.engine.not_delivered(delivery.id, delivery.token or "", "no", gone=webhook.id == gone.id))
@@ -361,9 +363,28 @@ def tell_a_receiver(life: Life) -> None:
         life.clock.advance(3 * HOUR)
         life(life.engine.prune())
     life.cancel(life.create())
-    life(life.engine.make_deliveries(lambda entry, end: f'"{entry.run}"'))
+    life(life.engine.make_deliveries(STANDARD.content(life.engine)))
     life(life.engine.remove_webhook(taker.id))
     life(life.engine.remove_webhook(gone.id))
+
+
+def tell_whom_runs_name(life: Life) -> None:
+    """A run and a group that name an address; a delivery that is sent again when its origin was removed."""
+    set_ground(life.engine, limits=Limits(deliver_within=2 * HOUR, keep_deliveries=DAY))
+    notify = Notify("https://example.com/run")
+    run_id = life.create(notify=notify)
+    life.cancel(run_id)
+    group = life(life.engine.create_group(NewGroup((Member(NewRun("job", notify=notify)),))))
+    for run in life(life.engine.members(group.id)):
+        life.ledger.write("E", run.id)
+    life(life.engine.cancel_group(group.id, reason="not wanted"))
+    while life(life.engine.make_deliveries(STANDARD.content(life.engine))):
+        pass
+    for delivery, *_ in life(life.engine.claim_deliveries(10, 1_000)):
+        life(life.engine.delivered(delivery.id, delivery.token or "", 200))
+    life.clock.advance(HOUR)
+    life(life.engine.prune())
+    life(life.engine.resend(life(life.engine.deliveries_of(run_id))[0].id))
 
 
 def keep_within_limits(life: Life) -> None:

@@ -96,6 +96,11 @@ class Target(Struct, frozen=True):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port, which are all that is shown of an address whose path may be a secret."""
+        return f"{self.scheme}://{self.authority}"
+
 
 class Response(Struct, frozen=True):
     """A server's answer. The body is raw: a content encoding is not decoded."""

@@ -248,6 +248,18 @@ class Key(Struct, frozen=True):
         return now + self.ttl if isinstance(self.ttl, int) else None
 
 
+STANDARD = "standard"
+"""The format of webhooks that have no other."""
+
+
+class Notify(Struct, frozen=True, forbid_unknown_fields=True):
+    """An address that is notified of the changes of one run."""
+
+    url: str
+    format: str = STANDARD
+    events: tuple[str, ...] | None = None  # of the format; None: those that it sends unless others are named
+
+
 class NewRun(Struct, frozen=True):
     """A requested run. Fields that are None are taken from the job."""
 
@@ -264,6 +276,7 @@ class NewRun(Struct, frozen=True):
     checked: bool = False  # the payload was checked against the caller's own signature; otherwise the job's schemas are checked
     meta: dict[str, Any] | None = None  # the caller's own facts about the run, which never change
     id: str | None = None  # of the run, chosen by the caller: a run that exists is not created again. None: a new one
+    notify: Notify | None = None  # of its changes; kept with the run, and with its reruns
 
 
 class Created(Struct, frozen=True, gc=False):
@@ -548,8 +561,8 @@ class Webhook(Struct, frozen=True):
     url: str
     jobs: tuple[str, ...] | None
     queues: tuple[str, ...] | None
-    states: tuple[State, ...]  # that a run enters
-    delays: tuple[int, ...]  # milliseconds before the second attempt, the third, and so on
+    states: tuple[State, ...] | None  # that a run enters; None: in which the format has an event
+    delays: tuple[int, ...] | None  # milliseconds before the second attempt, the third, and so on; None: those of the format
     secrets: tuple[Secret, ...]  # the newest first
     enabled: bool
     reason: str | None  # why it is disabled
@@ -559,6 +572,8 @@ class Webhook(Struct, frozen=True):
     rev: int
     created_at: int
     updated_at: int
+    format: str = STANDARD
+    origin: str | None = None  # of addresses that runs name; None: an endpoint that was added
 
 
 DeliveryStatus = Literal["pending", "delivered", "failed"]
@@ -581,6 +596,7 @@ class Delivery(Struct, frozen=True):
     error: str | None
     created_at: int
     finished_at: int | None
+    url: str | None = None  # the address, if its run names it
 
 
 class WorkerInfo(Struct, frozen=True):

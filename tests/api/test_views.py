@@ -20,7 +20,14 @@ from windlass.model import FOREVER, Listed, Run, Slot
 
 VIEWS = {view.form.__name__: view for view in vars(views).values() if isinstance(view, View)}
 AT = 1_767_225_600_123
-_TEXTS = {"payload": '{"a":[1,null]}', "output": '"ok"', "progress": "0.5", "detail": '{"by":"me"}', "meta": '{"user":"ann"}'}
+_TEXTS = {
+    "payload": '{"a":[1,null]}',
+    "output": '"ok"',
+    "progress": "0.5",
+    "detail": '{"by":"me"}',
+    "meta": '{"user":"ann"}',
+    "url": "https://example.com",
+}
 _IN_SECRET = {"secrets", "paused_until"}  # shown as they are at a time
 _NESTED: dict[Any, set[str]] = {Occupants: {"slots"}}  # which hide tokens in their turn
 _EXPRESSIONS = {"kind": "cron", "expr": "0 3 * * *", "zone": "UTC"}

@@ -18,6 +18,7 @@ from windlass.clock import ManualClock
 from windlass.engine import Engine
 from windlass.model import Member, NewGroup, NewRun, WorkerInfo
 from windlass.store.base import run_sync
+from windlass.webhooks import STANDARD
 
 # What the commands are about
 
@@ -85,7 +86,7 @@ def webhook(w: World) -> str:
 def delivery(w: World) -> str:
     endpoint = webhook(w)
     w.create()
-    run_sync(w.engine.make_deliveries(lambda entry, end: "{}"))
+    run_sync(w.engine.make_deliveries(STANDARD.content(w.engine)))
     return run_sync(w.engine.deliveries(endpoint)).deliveries[0].id
 
 

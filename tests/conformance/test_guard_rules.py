@@ -24,6 +24,7 @@ from windlass.limiters import Candidate, Limiter, Need, Selector
 from windlass.machine import ENDED, LIVE, MOVES, Cancel, Claim, Fail, Lapse, Patch, Reorder, backoff, step
 from windlass.model import Member, NewGroup, NewRun, Options, Policy, Resource, Run, Use
 from windlass.store.base import run_sync
+from windlass.webhooks import STANDARD
 
 PAGE = Path(__file__).parents[2] / "docs" / "guards.md"
 NOW = 1_800_000_000_000
@@ -403,7 +404,7 @@ class TestDEC009:
         h(h.engine.add_webhook("https://example.org/hook", states=("succeeded",)))
         run_id = h.create()
         h.succeed(h.claimed())
-        h(h.engine.make_deliveries(lambda entry, end: "{}"))
+        h(h.engine.make_deliveries(STANDARD.content(h.engine)))
         return run_id
 
     def test_unit_an_end_is_one_entry_to_be_told(self, h: Harness) -> None:

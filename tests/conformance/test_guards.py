@@ -25,6 +25,7 @@ from windlass.machine import ENDED, LIVE, Snooze, Succeed
 from windlass.model import NewRun, Options, Run, State, Use, place
 from windlass.store.base import run_sync
 from windlass.store.sqlite import BlockingSqlite
+from windlass.webhooks import STANDARD
 
 WAITS = (State.WAITING, State.SCHEDULED, State.QUEUED)
 HANDED_OUT = (*LIVE, *ENDED)
@@ -407,7 +408,7 @@ def test_G13_after_a_crash_the_queue_is_as_it_was_and_what_ran_is_tried_again(
     assert recovered.state is State.SCHEDULED
     assert recovered.error is not None
     assert "recovered" in recovered.error.message
-    again(again.engine.make_deliveries(lambda entry, end: "{}"))
+    again(again.engine.make_deliveries(STANDARD.content(again.engine)))
     (told,) = again(again.engine.deliveries(again(again.engine.webhooks())[0].id)).deliveries
     assert told.run == ran
     again.sweep(after=1_000)
@@ -428,7 +429,7 @@ def test_G21_three_tries_and_then_it_is_failed_and_readable(h: Harness) -> None:
     webhook = h(h.engine.add_webhook("https://example.org/hook", states=("succeeded",)))
     run_id = h.create()
     h.succeed(h.claimed())
-    h(h.engine.make_deliveries(lambda entry, end: "{}"))
+    h(h.engine.make_deliveries(STANDARD.content(h.engine)))
     pauses, last = [], 0
     for _ in range(3):
         (parcel,) = h(h.engine.claim_deliveries(1, LEASE))

@@ -28,7 +28,7 @@ from windlass.clock import ManualClock, SystemClock
 from windlass.doctor import CHECKS, LIMIT, stores
 from windlass.engine import Engine, Finding
 from windlass.errors import StoreUnreachable
-from windlass.model import NewRun, Options, Rate, Requires, Solver, Use, WorkerInfo
+from windlass.model import NewRun, Notify, Options, Rate, Requires, Solver, Use, WorkerInfo
 from windlass.store import disks
 from windlass.store.base import run_sync
 from windlass.store.disks import FileEnvironment, ForeignProcess, Mount, mount_of, mounts
@@ -548,6 +548,24 @@ def test_a_webhook_fails_again_and_again(h: Harness) -> None:
     webhook = hooks.broken(h)
     finding = found(h)["webhook_fails"]
     assert (finding.severity, finding.data["webhook"], finding.data["failures"]) == ("warning", webhook.id, 10)
+
+
+def test_what_runs_notify_fails_or_is_not_sent(h: Harness) -> None:
+    for name in ("a", "b"):
+        h(h.engine.cancel(h.create(notify=Notify(f"https://{name}.example/secret"))))
+    hooks.make(h)
+    h.clock.advance(6 * MINUTE)
+    finding = only(h, "deliveries_unsent", "warning")
+    assert "https://a.example, which a run names," in finding.text, "the oldest speaks for all"
+    for _ in range(15):
+        for parcel in hooks.claim(h):
+            hooks.refuse(h, parcel)
+        h(h.engine.cancel(h.create(notify=Notify("https://a.example/secret"))))
+        hooks.make(h)
+        h.clock.advance(MINUTE)
+    finding = found(h)["notify_fails"]
+    assert (finding.severity, finding.data["origins"]) == ("warning", ["https://a.example"])
+    assert "secret" not in finding.text
 
 
 def test_nobody_sends_what_webhooks_are_to_be_told(h: Harness) -> None:

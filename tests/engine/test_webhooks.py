@@ -34,7 +34,7 @@ from windlass.store.base import run_sync
 from windlass.store.postgres import BlockingPostgres, BorrowedPostgres
 from windlass.store.records.webhooks import BROKEN, End
 from windlass.store.sqlite import BlockingSqlite
-from windlass.webhooks import LIMIT, body_of
+from windlass.webhooks import LIMIT, STANDARD, body_of
 
 URL = "https://example.com/hook"
 MINUTE, DAY = 60_000, 86_400_000
@@ -75,7 +75,7 @@ def end(h: Harness, count: int = 1, job: str = "mail") -> list[str]:
 
 
 def make(h: Harness) -> None:
-    while h(h.engine.make_deliveries(body_of)):
+    while h(h.engine.make_deliveries(STANDARD.content(h.engine))):
         pass
 
 
@@ -179,10 +179,10 @@ def test_nothing_of_the_past_is_told(h: Harness) -> None:
 def test_what_happened_while_there_was_no_endpoint_is_not_even_read(h: Harness) -> None:
     h(h.engine.remove_webhook(add(h).id))
     end(h, 3)
-    assert h(h.engine.make_deliveries(body_of)) == 0
+    assert h(h.engine.make_deliveries(STANDARD.content(h.engine))) == 0
     webhook = add(h)
     (run,) = end(h)
-    assert h(h.engine.make_deliveries(body_of)) == 2, "the creation and the end"
+    assert h(h.engine.make_deliveries(STANDARD.content(h.engine))) == 2, "the creation and the end"
     assert [delivery.run for delivery in told(h, webhook)] == [run]
 
 
@@ -248,7 +248,7 @@ def test_A6_two_processes_make_each_delivery_once(kind: str, tmp_path: Path, req
         h = members[0]
         webhook = add(h)
         runs = end(h, 5)
-        make_one: Callable[[Harness], int] = lambda member: member(member.engine.make_deliveries(body_of))  # noqa: E731
+        make_one: Callable[[Harness], int] = lambda member: member(member.engine.make_deliveries(STANDARD.content(member.engine)))  # noqa: E731
         assert sorted(map(int, at_once(members, ("advance_tail",), *[make_one] * 3))) == [0, 0, 10]  # type: ignore[arg-type]
         assert [delivery.run for delivery in told(h, webhook)] == runs
 
@@ -262,7 +262,7 @@ def test_A6_entries_that_are_read_again_make_nothing_new(h: Harness) -> None:
     assert place is not None
     assert now is not None
     h(records.journal.advance("make_deliveries", "webhooks", (now[1], place[0], 0), []))
-    assert h(h.engine.make_deliveries(body_of)) == 6
+    assert h(h.engine.make_deliveries(STANDARD.content(h.engine))) == 6
     assert len(told(h, webhook)) == 3
 
 
@@ -271,7 +271,7 @@ def test_many_changes_for_many_endpoints_are_made_in_bundles(h: Harness, monkeyp
     hooks = [add(h) for _ in range(4)]
     runs = end(h, 7)
     looked = []
-    while found := h(h.engine.make_deliveries(body_of)):
+    while found := h(h.engine.make_deliveries(STANDARD.content(h.engine))):
         looked.append(found)
     assert len(looked) > 3
     assert sum(looked) == 14

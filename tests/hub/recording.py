@@ -22,7 +22,7 @@ from windlass.engine import Engine
 from windlass.hub import Hub, HubApp, HubSettings
 from windlass.model import SCOPES
 from windlass.store.sqlite import AsyncSqlite
-from windlass.webhooks import body_of
+from windlass.webhooks import STANDARD
 
 FOLDER = Path(__file__).parent / "recorded"
 WIDTH = 140
@@ -197,7 +197,7 @@ class World:
 
     async def make_deliveries(self) -> None:
         """Turn what has happened into deliveries, as the hub's sender would; none of them is sent."""
-        await self.engine.make_deliveries(body_of)
+        await self.engine.make_deliveries(STANDARD.content(self.engine))
 
     def _headers(self, body: bytes | None, actor: str | None, extra: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         usual = {"host": "127.0.0.1:8080"}

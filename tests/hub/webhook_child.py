@@ -13,18 +13,19 @@ from typing import Any
 
 import httpcore  # noqa: F401 - before the forks, so that none of them has to load it
 
+from tests.formats import ATTEMPTS
 from tests.kill_child import open_store
 from windlass.clock import ManualClock
 from windlass.egress import Egress
 from windlass.engine import Engine
 from windlass.faults import FAULTS
 from windlass.store.base import run_sync
-from windlass.webhooks import Sender
+from windlass.webhooks import STANDARD, Sender
 
 
 async def send(engine: Engine, clock: ManualClock) -> None:
     """Send until nothing is due."""
-    sender = Sender(engine, clock, Egress(allow=["127.0.0.0/8"], plain_http=True))
+    sender = Sender(engine, clock, Egress(allow=["127.0.0.0/8"], plain_http=True), formats=(STANDARD, ATTEMPTS))
     while not await sender.tick() or sender.sending:  # noqa: ASYNC110 - nobody could set an event
         await asyncio.sleep(0.001)
 

@@ -46,6 +46,7 @@ GROWING = {
     "job_groups",
     "job_checks",
     "job_announcements",
+    "job_notify",
 }
 
 POINTS = {"seq", "rowid", "id", "attempt_id", "worker", "scope", "run", "predecessor", "key", "grouped", "callback"}
@@ -94,6 +95,8 @@ WALKS = {
     "due_deliveries": {"job_deliveries_next": "webhook next_at"},
     "next_deliveries": {"job_deliveries_next": "webhook next_at"},
     "drop_webhook": {"job_deliveries_webhook": "webhook"},
+    "drop_origins": {"job_deliveries_next": "webhook"},
+    "deliveries_of_run": {"job_deliveries_run": "run"},
     "list_deliveries": {"job_deliveries_webhook": "webhook"},
     "list_deliveries_status": {"job_deliveries_status": "webhook status"},
     "deliveries_over": {"job_deliveries_until": "until"},
@@ -205,6 +208,7 @@ VALUES: Mapping[str, str | int | None] = {
     "max_attempts": 3,
     "output": "1",
     "queue": "a",
+    "format": "a",
     "state": "failed",
     "xid": "1",
 }
@@ -297,6 +301,7 @@ update job_runs set parked = 'key' || (seq % 5000), lane = -lane where state = '
 insert into job_minutes (minute, queue, job, created, started, succeeded, failed, quarantined, cancelled, skipped, attempts, retried,
   returned, lapsed, waited, ran)
   select n / 5, 'default', 'job' || (n % 5), 1, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1 from numbers;
+insert into job_notify (run, url, format) select seq, 'https://example.com', 'standard' from job_runs where seq % 3 = 0;
 insert into job_deliveries (id, webhook, run, rev, type, body, status, tries, next_at, created_at, until)
   select 'delivery' || n, 'webhook' || (n % 3), 'run' || n, 1, 'run.failed', '{{}}', case when n % 2 = 0 then 'pending' else 'failed' end,
     0, case when n % 2 = 0 then n end, n, n from numbers;

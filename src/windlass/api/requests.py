@@ -10,10 +10,10 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from windlass.api.values import from_rfc3339
-from windlass.defaults import DELIVERY_DELAYS, MAX_WAIT, SCHEDULE_EDITABLE, SECRET_OVERLAP, SLOT_LEASE, TOKEN_OVERLAP, WEBHOOK_EDITABLE
+from windlass.defaults import MAX_WAIT, SCHEDULE_EDITABLE, SECRET_OVERLAP, SLOT_LEASE, TOKEN_OVERLAP, WEBHOOK_EDITABLE
 from windlass.errors import BadInput
-from windlass.machine import ENDED
 from windlass.model import (
+    STANDARD,
     GroupKind,
     Keep,
     Key,
@@ -21,6 +21,7 @@ from windlass.model import (
     Missed,
     NewGroup,
     NewRun,
+    Notify,
     OnFailure,
     Options,
     Overlap,
@@ -73,11 +74,13 @@ class _NewRun(Body, frozen=True):
     delay: int | None = None  # milliseconds from now, instead of scheduled_for
     checked: bool | UnsetType = UNSET  # checked against the signature of the calling code: it is not compared with the job's schemas
     meta: dict[str, Any] | UnsetType | None = UNSET  # the caller's own facts about the run, which never change
+    notify: Notify | UnsetType | None = UNSET  # an address for its changes
 
     def new_run(self, now: int) -> NewRun:
         """The run as the engine takes it."""
-        due_at, meta = _due_at(self.scheduled_for, self.delay, now), None if self.meta is UNSET else self.meta
-        return NewRun(self.job, self.payload, self.options, due_at, checked=self.checked is True, meta=meta)
+        due_at = _due_at(self.scheduled_for, self.delay, now)
+        meta, notify = None if self.meta is UNSET else self.meta, None if self.notify is UNSET else self.notify
+        return NewRun(self.job, self.payload, self.options, due_at, checked=self.checked is True, meta=meta, notify=notify)
 
 
 class CreateRun(_NewRun, frozen=True):
@@ -311,10 +314,11 @@ class AddWebhook(Body, frozen=True):
     name: str | None = None
     jobs: tuple[str, ...] | None = None
     queues: tuple[str, ...] | None = None
-    states: tuple[State, ...] = ENDED
-    delays: tuple[int, ...] = DELIVERY_DELAYS
+    states: tuple[State, ...] | None = None  # null: every end, or what the format sends
+    delays: tuple[int, ...] | None = None  # null: 5,000 and 60,000, or those of the format
     secret: str | None = None
     enabled: bool = True
+    format: str = STANDARD
 
 
 PatchWebhook = changes_of(Webhook, WEBHOOK_EDITABLE, "PatchWebhook", "Changes of an endpoint; members left out do not change.")

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from windlass.answers import Holder, Kept, Minute, Occupants, Preview, Reason, ResourceState, Retention, RunDetail, Stats
 from windlass.api.codec import JSON, Added, Form, View, instant
 from windlass.api.values import from_rfc3339, to_raw, to_rfc3339, to_text
+from windlass.egress import parse
 from windlass.firing import described, edited, fingerprint
 from windlass.limiters import limiter_key, parts_of
 from windlass.machine import ENDED, MOVES, Cancel, Command, Patch, Reorder
@@ -273,8 +274,12 @@ AUDITED = View(Audited, "AuditView", "One audited action and its actor.")
 DELIVERY = View(
     Delivery,
     "DeliveryView",
-    "One change, sent to one endpoint. Its id is the webhook-id of every attempt.",
+    "One change, sent to an endpoint, or to an address that its run names, whose path is not shown. Its id is the same in every attempt.",
     hidden={"seq": 0, "token": None},
+    renamed={"url": "origin"},
+    forms={"url": Form(str, lambda url: parse(url).origin, str)},
+    optional=("origin",),
+    omit_defaults=True,
 )
 
 
@@ -287,7 +292,7 @@ WEBHOOK = View(
     Webhook,
     "WebhookView",
     "An endpoint that changes are sent to, without its secrets.",
-    hidden={"secrets": (), "paused_until": 0, "begins": "", "rev": 0},
+    hidden={"secrets": (), "paused_until": 0, "begins": "", "rev": 0, "origin": None},
     added={
         "paused_until": Added(str | None, lambda webhook: to_rfc3339(webhook.paused_until) if webhook.paused_until else None),
         "secrets": Added(int, lambda webhook: len(webhook.secrets)),

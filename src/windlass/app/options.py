@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypedDict
 from windlass.durations import A_DURATION
 from windlass.durations import keep as keep_of
 from windlass.errors import BadInput
-from windlass.model import Keep, Key, NewRun, Options, Requires, Solver, Use
+from windlass.model import Keep, Key, NewRun, Notify, Options, Requires, Solver, Use
 from windlass.worker.solvers import Solvers
 
 Duration = float | timedelta
@@ -59,6 +59,7 @@ class RunOptions(SharedOptions, total=False):
     solver_url: str
     solver_checksum: str
     meta: dict[str, Any]
+    notify: str | Notify
 
 
 class DefinitionOptions(SharedOptions, total=False):
@@ -190,7 +191,13 @@ def new_run(job: str, payload: Any, options: RunOptions, now: int, *, checked: b
         after_end=options.get("after_end", "success"),
         checked=checked,
         meta=options.get("meta"),
+        notify=_notify(options.get("notify")),
     )
+
+
+def _notify(address: Any) -> Notify | None:
+    """An address for the changes of a run; a plain one gets its end in the standard format."""
+    return Notify(address) if isinstance(address, str) else address
 
 
 def _key(options: RunOptions) -> Key | None:

@@ -91,6 +91,7 @@ def _run(context: CommandContext, *, link: bool) -> int:
         connections=_connections(filled.connections),
         allow=filled.allow or (),
         plain_http=filled.plain_http or False,
+        notify=filled.notify or (),
         open=not link,
     )
     sys.setswitchinterval(SWITCH_INTERVAL)

@@ -27,7 +27,7 @@ from windlass.cli.values import CURSOR, ID, count, duration, instant, keep, limi
 from windlass.engine.moves import DEEPEST
 from windlass.errors import BadInput, NotFound, UnknownJob, nearest
 from windlass.machine import ENDED
-from windlass.model import Created, Key, Limits, LogLine, NewRun, Options, Run, Solver, State
+from windlass.model import Created, Key, Limits, LogLine, NewRun, Notify, Options, Run, Solver, State
 from windlass.store.base import run_sync
 
 LIMIT = Limits().payload
@@ -98,6 +98,7 @@ def _value(text: str) -> Any:
     option("--solver-url", metavar="URL", help="a program to execute, instead of the job's own code"),
     option("--solver-checksum", metavar="SHA256", help="the SHA-256 of that program; few workers execute one without"),
     option("--meta", metavar="JSON", help="an object of your own facts about the run, of at most 4 KiB"),
+    option("--notify", metavar="URL", help="an address to which the end of the run is sent"),
     option("--undefined", choices=("refuse", "wait"), default="refuse", help="what happens if the job is not defined"),
     option("--wait", action="store_true", help="wait for the end; the exit code tells how it ended"),
     option("--timeout", type=duration, metavar="TIME", help="with --wait: no longer than this (exit code 124)"),
@@ -125,6 +126,7 @@ def enqueue(context: CommandContext) -> int:
         key=Key(arguments.key) if arguments.key else None,
         after=tuple(arguments.after or ()),
         meta=None if arguments.meta is None else payload.parse(arguments.meta, limit=LIMIT, what="--meta"),
+        notify=None if arguments.notify is None else Notify(arguments.notify),
     )
     undefined: Literal["refuse", "wait"] = arguments.undefined
     try:

@@ -14,15 +14,17 @@ from windlass.cli import views
 from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
 from windlass.cli.output import cell, line, table
-from windlass.cli.rows import Commands, edit, option
+from windlass.cli.rows import Commands, edit, one_of, option
 from windlass.cli.values import CURSOR, ID, duration, limit
 from windlass.defaults import SECRET_OVERLAP
+from windlass.dialects import formats
 from windlass.durations import spelled
 from windlass.errors import BadInput
 from windlass.machine import ENDED
 from windlass.model import Delivery, State, Webhook
+from windlass.webhooks import STANDARD, check_secret, known_format
 
-FIELDS = ("name", "url", "jobs", "queues", "states", "delays", "enabled", "secret")
+FIELDS = ("name", "url", "jobs", "queues", "states", "delays", "enabled", "secret", "format")
 _LISTS = ("jobs", "queues", "states", "delays")
 FIELD_OPTIONS = (
     edit("--name", help="the name of the endpoint (default: its host)"),
@@ -68,7 +70,8 @@ def _fields(context: CommandContext) -> dict[str, Any]:
 @WEBHOOKS.add(
     "add",
     option("url", metavar="URL", help="the address; one inside the network must be allowed by the hub"),
-    edit("--secret", help="whsec_ and 24 to 64 bytes in base64 (default: a new one)"),
+    edit("--secret", help="whsec_ and 24 to 64 bytes in base64, or what another format signs with (default: a new one)"),
+    edit("--format", help="what is sent: standard, or the format of a dialect (default: standard)"),
     *FIELD_OPTIONS,
     examples="""
     windlass webhooks add https://example.com/windlass
@@ -80,6 +83,7 @@ def add(context: CommandContext) -> int:
     """Add an endpoint for changes of runs, and print its id and its secret, which is not shown again."""
     fields = _fields(context)
     url = fields.pop("url")
+    check_secret(known_format(fields.get("format", STANDARD.name), (STANDARD, *formats())), fields.get("secret"))
     webhook = context.call(Verbs.add_webhook, url, **fields)
     return _print_secret(context, webhook)
 
@@ -143,15 +147,26 @@ def list_all(context: CommandContext) -> int:
 
 @WEBHOOKS.add(
     "deliveries",
-    option("id", metavar="ID", help="the id of the webhook"),
+    one_of(
+        option("id", nargs="?", metavar="ID", help="the id of the webhook"),
+        option("--run", dest="of_run", metavar="RUN", help="those of all changes of this run instead, oldest first"),
+        required=True,
+    ),
     option("--status", choices=("pending", "delivered", "failed"), help="only these"),
     limit(20),
     CURSOR,
-    examples="windlass webhooks deliveries ID --status failed\nwindlass webhooks deliveries ID --json",
+    examples="""
+    windlass webhooks deliveries ID --status failed
+    windlass webhooks deliveries --run RUN --json
+    """,
 )
 def deliveries(context: CommandContext) -> int:
-    """List the deliveries to an endpoint, latest first."""
+    """List the deliveries to an endpoint, latest first, or those of a run."""
     arguments = context.arguments
+    if arguments.of_run is not None:
+        records = context.call(Verbs.deliveries_of, arguments.of_run)
+        chosen = [delivery for delivery in records if arguments.status in (None, delivery.status)]
+        return context.answer_list(Verbs.deliveries_of, chosen, _delivery_table, "No deliveries.")
     page = context.call(Verbs.deliveries, arguments.id, status=arguments.status, cursor=arguments.cursor, count=arguments.limit)
     return context.answer_list(Verbs.deliveries, page.deliveries, _delivery_table, "No deliveries.", page=page)
 
@@ -171,12 +186,12 @@ def _webhook_table(webhooks: Sequence[Webhook], now: int) -> Table:
     grid = table("id", "name", "url", "sends", "tries", "state", cut=("name", "url"), folded=("sends", "state"))
     for webhook in webhooks:
         texts = (webhook.id, cell(webhook.name), cell(webhook.url), _filters(webhook))
-        grid.add_row(*texts, str(len(webhook.delays) + 1), _state(webhook, now))
+        grid.add_row(*texts, "" if webhook.delays is None else str(len(webhook.delays) + 1), _state(webhook, now))
     return grid
 
 
 def _filters(webhook: Webhook) -> str:
-    states = "every end" if webhook.states == ENDED else ", ".join(webhook.states)
+    states = "every end" if webhook.states == ENDED else webhook.format if webhook.states is None else ", ".join(webhook.states)
     jobs = "" if webhook.jobs is None else f" of {', '.join(webhook.jobs)}"
     queues = "" if webhook.queues is None else f" in {', '.join(webhook.queues)}"
     return line(states + jobs + queues)

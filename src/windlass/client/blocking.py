@@ -21,10 +21,10 @@ from windlass.answers import (
 )
 from windlass.client.events import StreamEvent, blocking_events
 from windlass.client.streaming import StreamingVerbs
-from windlass.defaults import DELIVERY_DELAYS, MAX_MISSED, MAX_WAIT, SECRET_OVERLAP, SLOT_LEASE, TOKEN_OVERLAP
+from windlass.defaults import MAX_MISSED, MAX_WAIT, SECRET_OVERLAP, SLOT_LEASE, TOKEN_OVERLAP
 from windlass.firing import Fire
-from windlass.machine import ENDED
 from windlass.model import (
+    STANDARD,
     Attempt,
     Created,
     Delivery,
@@ -416,14 +416,17 @@ class BlockingVerbs:
         name: str | None = None,
         jobs: tuple[str, ...] | None = None,
         queues: tuple[str, ...] | None = None,
-        states: tuple[State | str, ...] = ENDED,
-        delays: tuple[int, ...] = DELIVERY_DELAYS,
+        states: tuple[State | str, ...] | None = None,
+        delays: tuple[int, ...] | None = None,
         secret: str | None = None,
         enabled: bool = True,
+        format: str = STANDARD,
     ) -> Webhook:
         """Send changes to an endpoint: of these jobs and queues, or of all, when a run enters one of these states."""
         return run_sync(
-            self._verbs.add_webhook(url, name=name, jobs=jobs, queues=queues, states=states, delays=delays, secret=secret, enabled=enabled)
+            self._verbs.add_webhook(
+                url, name=name, jobs=jobs, queues=queues, states=states, delays=delays, secret=secret, enabled=enabled, format=format
+            )
         )
 
     def get_webhook(self, webhook_id: str) -> Webhook:
@@ -445,6 +448,10 @@ class BlockingVerbs:
     def deliveries(self, webhook_id: str, *, status: str | None = None, cursor: str | None = None, count: int = 100) -> Deliveries:
         """The deliveries of an endpoint, latest first."""
         return run_sync(self._verbs.deliveries(webhook_id, status=status, cursor=cursor, count=count))
+
+    def deliveries_of(self, run_id: str) -> list[Delivery]:
+        """The deliveries of a run's changes, to endpoints and to the address that it names, oldest first."""
+        return run_sync(self._verbs.deliveries_of(run_id))
 
     def get_delivery(self, delivery_id: str) -> Delivery:
         """The delivery with this id."""

@@ -88,14 +88,16 @@ class RemoteVerbs(Requester, Verbs):
 
     def _in_group(self, new: NewRun) -> dict[str, Any]:
         meta = checks.meta(new.meta, self.limits)
-        body = {
+        body: dict[str, Any] = {
             "job": checks.name(new.job, "A job's name"),
             "payload": self._payload(new.payload),
             "options": checks.options(new.options, self.limits),
             "scheduled_for": None if new.due_at is None else to_rfc3339(checks.instant(new.due_at, "due_at")),
             "checked": new.checked,
         }
-        return body if meta is None else body | {"meta": Raw(meta.encode())}
+        if meta is not None:
+            body["meta"] = Raw(meta.encode())
+        return body if new.notify is None else body | {"notify": new.notify}
 
     async def patch(self, run_id: str, *, by: str | None = None, **fields: Any) -> Run:
         """Edit a run that still waits: payload, priority, due_at, max_attempts, queue."""

@@ -134,6 +134,10 @@ class Settings(Struct, frozen=True):
     plain_http: Annotated[bool | None, Setting(
         YES_OR_NO, "send webhooks without encryption, too", "--plain-http", (UP, HUB), otherwise="false",
     )] = None
+    notify: Annotated[tuple[str, ...] | None, Setting(
+        REPEATED, "hosts that runs may notify which a token without the scope admin creates; * for all hosts",
+        "--notify", (UP, HUB), metavar="HOST", otherwise="none", page="webhooks.md",
+    )] = None
     dialects: Annotated[dict[str, dict[str, Any]] | None, Setting(
         TABLES, "the protocols of other systems that a hub serves below /dialects, each with its own settings, as [dialects.forge]",
         otherwise="none", page="dialects/index.md",

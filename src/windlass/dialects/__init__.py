@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -14,9 +15,11 @@ from windlass.config.opening import needing
 from windlass.dialects.base import Dialect
 from windlass.errors import BadInput, nearest
 from windlass.model import Run
+from windlass.webhooks import Format
 
 NAMES: tuple[str, ...] = ("forge", "so1")
-"""Every dialect, by the name of its package. A package has `Settings`, `mount`, `show` and `VARIABLES`."""
+"""Every dialect, by the name of its package. A package has `Settings`, `mount`, `show` and `VARIABLES`, and may have a webhook format:
+`FORMAT` in its module `webhooks`."""
 
 WITH_AGENTS = ("forge",)
 """Those whose document describes a worker. Their packages have a module `agent`, with `work` and `WITHOUT_MEANING`."""
@@ -39,6 +42,12 @@ def agent_of(name: str) -> Any:
 def hosting_of(name: str) -> Any:
     """The module with the environment of a dialect's hub; None if its document has none."""
     return import_module(f"windlass.dialects.{name}.hosting") if name in WITH_HUBS else None
+
+
+def formats() -> list[Format]:
+    """The webhook formats of all dialects that have one, whether or not they are mounted."""
+    modules = [f"windlass.dialects.{name}.webhooks" for name in NAMES]
+    return [import_module(module).FORMAT for module in modules if find_spec(module) is not None]
 
 
 def _known(name: str, names: Sequence[str], which: str = "") -> str:

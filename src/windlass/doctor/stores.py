@@ -8,9 +8,11 @@ from windlass.answers import Finding
 from windlass.doctor.findings import note, problem, runs, warning
 from windlass.doctor.subject import Subject
 from windlass.durations import span
+from windlass.model import STANDARD
 from windlass.steady import LASTING
 from windlass.store.disks import NETWORK, VOLATILE, FileEnvironment, ForeignProcess, look_around
 from windlass.store.records.doctor import File, Server
+from windlass.store.records.webhooks import format_of
 
 MIB = 2**20
 LONG_LOG = 256 * MIB
@@ -292,17 +294,20 @@ async def step(subject: Subject) -> list[Finding]:
 
 
 async def consumers(subject: Subject) -> list[Finding]:
-    listening = any(webhook.enabled for webhook in await subject.records.webhooks.all())
+    formats = {webhook.format for webhook in await subject.records.webhooks.all() if webhook.enabled}
     findings = []
     for name in sorted(await subject.records.journal.consumers()):
         unread = await subject.unread(name)
         behind = subject.clock.now() - unread.at if unread is not None else 0
-        if behind > BEHIND and (listening or name != "webhooks"):
+        format = format_of(name)
+        if behind > BEHIND and (format is None or format in formats):
             findings.append(
-                (warning if name == "webhooks" else note)(
+                (note if format is None else warning)(
                     "consumer_behind",
                     f"The consumer {name} of the journal is {span(behind)} behind.",
-                    "Keep a hub running on this store; if one does, look into its log.",
+                    "Keep a hub running on this store; if one does, look into its log."
+                    if format in (None, STANDARD)
+                    else f"Keep a hub running that has the format {format}; if one does, look into its log.",
                     consumer=name,
                     behind_ms=behind,
                 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from windlass.answers import Finding
 from windlass.doctor.findings import warning
 from windlass.doctor.subject import Subject
@@ -13,11 +15,27 @@ DAY = 24 * 3600 * 1000
 UNSENT = 5 * 60_000
 """Milliseconds for which a delivery may be due before it counts as unsent."""
 COUNTED = 100
+NAMED = 5
 _LAST = 2**63 - 1
 
 
 async def endpoints(subject: Subject) -> list[Finding]:
-    return [finding for webhook in await subject.records.webhooks.all() if (finding := _endpoint(webhook))]
+    webhooks = await subject.records.webhooks.all()
+    findings = [_endpoint(webhook) for webhook in webhooks if webhook.origin is None]
+    return [finding for finding in (*findings, _origins(webhooks)) if finding is not None]
+
+
+def _origins(webhooks: Iterable[Webhook]) -> Finding | None:
+    """One finding for all, since every run may name another."""
+    failing = sorted(webhook.origin for webhook in webhooks if webhook.origin and webhook.failures >= BROKEN)
+    if not failing:
+        return None
+    return warning(
+        "notify_fails",
+        f"What runs notify fails: {', '.join(failing[:NAMED])}{' and others' if len(failing) > NAMED else ''}.",
+        "See what such a run got for an answer: windlass webhooks deliveries --run ID",
+        origins=failing[:NAMED],
+    )
 
 
 def _endpoint(webhook: Webhook) -> Finding | None:
@@ -42,6 +60,8 @@ def _endpoint(webhook: Webhook) -> Finding | None:
 async def failed(subject: Subject) -> list[Finding]:
     since, findings = subject.clock.now() - DAY, []
     for webhook in await subject.records.webhooks.all():
+        if webhook.origin is not None:
+            continue  # a run shows its own
         given_up = await subject.records.deliveries.page(webhook.id, "failed", _LAST, COUNTED)
         number = sum(1 for delivery in given_up if (delivery.finished_at or 0) >= since)
         if number:
@@ -62,14 +82,19 @@ async def unsent(subject: Subject) -> list[Finding]:
     now = subject.clock.now()
     ready = {webhook.id: webhook for webhook in await subject.records.webhooks.all() if webhook.enabled and webhook.paused_until <= now}
     due = await subject.records.deliveries.due(sorted(ready), now - UNSENT, 1)
+    of_runs = [one for one in due if ready[one.webhook].origin is not None]  # the oldest speaks for all
     return [
         warning(
             "deliveries_unsent",
-            f"A delivery to webhook {ready[one.webhook].name} ({one.webhook}) has been due for {span(now - one.next_at)}, "
-            "and no process has tried it.",
+            f"A delivery to {_place(ready[one.webhook])} has been due for {span(now - one.next_at)}, and no process has tried it.",
             "Keep a hub running: it sends them.",
             webhook=one.webhook,
             since=one.next_at,
         )
         for one in due
+        if one not in of_runs[1:]
     ]
+
+
+def _place(webhook: Webhook) -> str:
+    return f"webhook {webhook.name} ({webhook.id})" if webhook.origin is None else f"{webhook.name}, which a run names,"

@@ -15,6 +15,7 @@ from windlass import payload as json
 from windlass.engine import checks
 from windlass.engine.ground import PATIENCE, Ground, Part
 from windlass.engine.jobs import Jobs
+from windlass.engine.notices import Notices
 from windlass.engine.payloads import Payloads, UnfitPayload, laid_over
 from windlass.engine.provision import Provision
 from windlass.engine.runs import Runs
@@ -26,7 +27,7 @@ from windlass.model import Created, JobRecord, Key, Lane, NewRun, Options, Run, 
 from windlass.needs import lessened, merged
 from windlass.steady import Bounds
 from windlass.store.columns import COMMON
-from windlass.store.creation import Creation, KeyRow, Kind, NewRow
+from windlass.store.creation import Creation, KeyRow, Kind, NewNotify, NewRow
 from windlass.store.records import Ready, Winner, needs_from, needs_text
 from windlass.store.rows import policy_of, policy_text, storing
 
@@ -44,6 +45,7 @@ def content_hash(new: NewRun) -> str:
         return new.key.content
     content = (new.job, new.payload, new.options, new.due_at, new.after, new.after_end)
     whole = content if new.meta is None else (*content, new.meta)
+    whole = whole if new.notify is None else (*whole, new.notify)
     return blake2b(_canonical(whole), digest_size=16).hexdigest()
 
 
@@ -69,9 +71,9 @@ class Transaction:
 class Creations(Part):
     """The verbs that create runs."""
 
-    def __init__(self, ground: Ground, runs: Runs, jobs: Jobs, provision: Provision, payloads: Payloads) -> None:
+    def __init__(self, ground: Ground, runs: Runs, jobs: Jobs, provision: Provision, payloads: Payloads, addresses: Notices) -> None:
         super().__init__(ground)
-        self._runs, self._jobs, self._provision, self._payloads = runs, jobs, provision, payloads
+        self._runs, self._jobs, self._provision, self._payloads, self._notices = runs, jobs, provision, payloads, addresses
 
     @asynccontextmanager
     async def transaction(self, *, undefined: Literal["refuse", "wait"] = "refuse") -> AsyncIterator[Transaction]:
@@ -127,7 +129,7 @@ class Creations(Part):
         old = await self._rerunnable(run_id, attempt)
         now, new_id = self.clock.now(), self.clock.new_id()
         asked: _Asked = (new_id, NewRun(old.job, key=key), None if key is None else (checks.key(key, self.limits).scope, key.name), "")
-        creation = Creation(now, [new_id], {})
+        creation = Creation(now, [new_id], {}, notices=await self.notices_again({old.id: new_id}))
         if key is not None:
             earliest, latest = await self.ground.bounds()
             creation = creation._replace(keys=[_key_row(asked, key.on_duplicate == "compare", latest)], keys_at=earliest)
@@ -164,6 +166,10 @@ class Creations(Part):
         placed = [(run, lanes[key]) for run, key in zip(ended, lane_keys, strict=True)]
         amounts = [amounts_of(lane.requires, run.keys) if run.lane in known else jobs[run.job][1].amounts for run, lane in placed]
         return rev, [(lane.id, _keys_of(lane, own, run.payload)) for (run, lane), own in zip(placed, amounts, strict=True)]
+
+    async def notices_again(self, new_ids: Mapping[str, str]) -> list[NewNotify]:
+        """The addresses that reruns keep, by the ids of the old runs."""
+        return await self._notices.rows([(new_ids[run_id], notify) for run_id, notify in (await self._notices.of(new_ids)).items()])
 
     async def _store(self, creation: Creation, *, may_exist: bool = False) -> dict[tuple[str, str], Winner] | None:
         """The holders of the keys once the runs are stored; None when they are not stored.
@@ -223,6 +229,8 @@ class Creations(Part):
             checks.instant(new.due_at, "due_at")
         if new.id is not None:
             checks.identifier(new.id, "The run's id")
+        if new.notify is not None:
+            self._notices.check(new.notify)
         if new.key is None:
             return None
         key = checks.key(new.key, self.limits)
@@ -256,6 +264,7 @@ class Creations(Part):
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
             if new.after:
                 waits += ((identity, predecessors[before], new.after_end) for before in sorted(set(new.after)))
+        notices = [(identity, new.notify) for _, (identity, new, _, _) in kept if new.notify is not None]
         rev, kinds = await self._by_kind(rows, jobs)
         if any(jobs[name][0].rev == 0 for _, name, _, _ in rows):  # placeholders were created for them just now
             return await self.planned(asked, undefined, waiting)
@@ -271,6 +280,7 @@ class Creations(Part):
             keys_at=bounds.earliest,
             definitions=sorted({(jobs[name][0].id, jobs[name][0].rev) for _, name, _, _ in rows}),
             waits=waits,
+            notices=await self._notices.rows(notices) if notices else (),
         )
 
     async def _by_kind(

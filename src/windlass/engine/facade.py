@@ -32,6 +32,7 @@ from windlass.engine.retention import RetentionRules
 from windlass.engine.rollup import Rollup
 from windlass.engine.runs import Runs
 from windlass.engine.schedules import Schedules
+from windlass.engine.sending import DeliveryRules
 from windlass.engine.slots import Slots
 from windlass.engine.steps import RunSteps
 from windlass.engine.sweeps import Sweeps
@@ -139,6 +140,10 @@ class Engine:
     async def wake(self, topics: Collection[str]) -> None:
         """Wake the waiters on these topics after a write that concerns them."""
         await self.parts.ground.wake(topics)
+
+    def deliver_by(self, rules: DeliveryRules) -> None:
+        """Check addresses and formats by the rules of the sender in this process, whatever verb they are given to."""
+        self.parts.ground.sending.rules = rules
 
     async def close(self) -> None:
         """Close the store."""
@@ -268,8 +273,10 @@ class Engine:
     rotate_webhook = verb(Parts.webhooks, Webhooks.rotate)
     remove_webhook = verb(Parts.webhooks, Webhooks.remove)
     deliveries = verb(Parts.webhooks, Webhooks.deliveries)
+    deliveries_of = verb(Parts.webhooks, Webhooks.deliveries_of)
     get_delivery = verb(Parts.webhooks, Webhooks.get_delivery)
     resend = verb(Parts.webhooks, Webhooks.resend)
+    delivery_formats = verb(Parts.outbox, Outbox.formats)
     make_deliveries = verb(Parts.outbox, Outbox.make)
     claim_deliveries = verb(Parts.outbox, Outbox.claim)
     next_delivery_in = verb(Parts.outbox, Outbox.next_in)

@@ -10,6 +10,7 @@ from windlass.defaults import MAX_WAIT
 from windlass.engine import checks
 from windlass.engine.controls import Controls
 from windlass.engine.lanes import Lanes, Open
+from windlass.engine.sending import Sending
 from windlass.engine.sightings import Sightings
 from windlass.engine.templates import KnownJobs
 from windlass.errors import Forbidden
@@ -60,6 +61,7 @@ class Ground:
         self.steady = Steady(clock)
         self.memory = KnownJobs()
         self.seen = Sightings()
+        self.sending = Sending()
 
     def _copy(self) -> Ground:
         other = Ground.__new__(Ground)  # several times as fast as `copy`, and every request of a hub makes one

@@ -161,7 +161,7 @@ class Groups(Part):
         identity = self.clock.new_id()
         group = GroupRow(identity, old.name, old.kind, old.on_failure, old.total, waits, callback, retry_of=old.id, retries=retries)
         now = self.clock.now()
-        asked = Creation(now, ids, {})
+        asked = Creation(now, ids, {}, notices=await self._creations.notices_again(new_ids))
         if key is not None:
             earliest, latest = await self.ground.bounds()
             asked = asked._replace(keys=[_key_row(("rerun", old.id), self._checked_key(key), identity, latest)], keys_at=earliest)

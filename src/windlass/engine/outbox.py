@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
+from windlass.defaults import DELIVERY_DELAYS
 from windlass.engine import checks
 from windlass.engine.ground import Ground, Part
 from windlass.engine.journal import Journal, Tail
+from windlass.engine.notices import Notices, Places, breaks
 from windlass.engine.webhooks import Webhooks
-from windlass.errors import Conflict, LeaseLost, OutcomeUnknown
-from windlass.model import Delivery, Entry, Webhook
-from windlass.store.records.webhooks import BROKEN, CONSUMER, Due, End, NewDelivery, Verdict
+from windlass.errors import Conflict, LeaseLost, NotFound, OutcomeUnknown
+from windlass.model import Delivery, Entry, Notify, Webhook
+from windlass.store.records.webhooks import BROKEN, Due, NewDelivery, Verdict, consumer_of
 
 BREAK, LONGEST_BREAK = 30_000, 600_000
 LONGEST_RETRY_AFTER = 24 * 3600 * 1000
@@ -21,11 +23,25 @@ LONGEST_RETRY_AFTER = 24 * 3600 * 1000
 
 LOOKS, ROOM, MAX_BYTES = 500, 1_000, 4 * 1024 * 1024
 """Entries read in one call, and about how many bytes of deliveries are created from them."""
-SMALL = 20 * 1024
-"""Longer outputs are left out of the body."""
 _ERROR = 2_000
 
-Body = Callable[[Entry, End | None], str]
+
+class Content(NamedTuple):
+    """What is sent in a format: the event of an entry, None for an entry that has none, and the bodies of entries that have one."""
+
+    format: str
+    event: Callable[[Entry], str | None]
+    bodies: Callable[[Sequence[Entry]], Awaitable[Sequence[str]]]
+    usual: Collection[str] | None = None  # the events of a run that names none; None: all
+
+
+class Event(NamedTuple):
+    """An entry that is sent, the name of its event, and its receivers: endpoints, and the address that its run names."""
+
+    place: int  # in the page of entries
+    entry: Entry
+    name: str
+    receivers: Sequence[tuple[str, str | None]]
 
 
 class ClaimedDelivery(NamedTuple):
@@ -39,54 +55,84 @@ class ClaimedDelivery(NamedTuple):
 class Outbox(Part):
     """The verbs for senders of deliveries."""
 
-    def __init__(self, ground: Ground, webhooks: Webhooks, journal: Journal) -> None:
+    def __init__(self, ground: Ground, journal: Journal, notices: Notices, webhooks: Webhooks) -> None:
         super().__init__(ground)
-        self._webhooks, self._journal = webhooks, journal
+        self._journal, self._notices, self._webhooks = journal, notices, webhooks
 
-    async def make(self, body: Body) -> int:
-        """Create deliveries from new journal entries, in the batch that advances the offset; returns the number of entries read."""
-        if not await self.records.webhooks.all():
+    async def formats(self) -> set[str]:
+        """The formats that endpoints and runs have."""
+        return {webhook.format for webhook in await self.records.webhooks.all() if webhook.enabled}
+
+    async def make(self, content: Content) -> int:
+        """Create deliveries of a format from new journal entries, in the batch that advances its offset; returns the number of entries."""
+        if not await self._of_format(content.format):
             return 0
-        tail, rev = await self._journal.follow(CONSUMER, count=LOOKS)
+        tail, rev = await self._journal.follow(consumer_of(content.format), count=LOOKS)
         if not tail.entries:
             return 0
         # Read after the entries, so that an endpoint whose creation has been confirmed gets every later event.
-        webhooks = [webhook for webhook in await self.records.webhooks.all() if webhook.enabled]
-        listening = {index: names for index, entry in enumerate(tail.entries) if (names := _listening(webhooks, tail, index, entry))}
-        ends = await self.records.runs.ends({tail.entries[index].run for index in listening}, SMALL)
-        deliveries, looked = self._new_deliveries(tail.entries, listening, ends, body)
+        webhooks = [webhook for webhook in await self._of_format(content.format) if webhook.enabled]
+        places = Places.of(content.format, webhooks, self.clock.now())
+        deliveries, looked = await self._new_deliveries(await self._events(tail, content, webhooks, places), content, len(tail.entries))
         cursor = tail.cursor if looked == len(tail.entries) else tail.cursor_at(looked - 1)
         now = self.clock.now()
-        stored = self.records.deliveries.added(deliveries, now, now + self.limits.deliver_within)
+        stored = [
+            *self.records.webhooks.added(list(places.new.values()), now),
+            *self.records.deliveries.added(deliveries, now, now + self.limits.deliver_within),
+        ]
+        place = rev, cursor, tail.entries[looked - 1].at
         try:
-            await self.records.journal.advance("make_deliveries", CONSUMER, (rev, cursor, tail.entries[looked - 1].at), stored)
+            await self.records.journal.advance("make_deliveries", consumer_of(content.format), place, stored)
         except (Conflict, OutcomeUnknown):
             return 0  # another process was first, or the entries will be read again
         return looked
 
-    def _new_deliveries(
-        self, entries: Sequence[Entry], listening: Mapping[int, Sequence[str]], ends: Mapping[str, End], body: Body
-    ) -> tuple[list[NewDelivery], int]:
+    async def _of_format(self, format: str) -> list[Webhook]:
+        return [webhook for webhook in await self.records.webhooks.all() if webhook.format == format]
+
+    async def _events(self, tail: Tail, content: Content, webhooks: Sequence[Webhook], places: Places) -> list[Event]:
+        """The entries that have receivers."""
+        names = {place: name for place, entry in enumerate(tail.entries) if (name := content.event(entry)) is not None}
+        notices: Mapping[str, Notify] = {}
+        if places.stored:  # runs may name addresses of this format
+            notices = await self._notices.of({tail.entries[place].run for place in names})
+        events = []
+        for place, name in names.items():
+            entry = tail.entries[place]
+            receivers: list[tuple[str, str | None]] = [(webhook, None) for webhook in _listening(webhooks, tail, place, entry)]
+            notify = notices.get(entry.run)
+            if notify is not None and notify.format == content.format and _wants(notify, content, name):
+                receivers.append((places.place(notify.url), notify.url))
+            if receivers:
+                events.append(Event(place, entry, name, receivers))
+        return events
+
+    async def _new_deliveries(self, events: Sequence[Event], content: Content, entries: int) -> tuple[list[NewDelivery], int]:
         """The deliveries of as many entries as fit into one batch, and the number of these entries."""
+        first = _first(events, ROOM)
+        bodies = await content.bodies([event.entry for event in first]) if first else ()
         deliveries: list[NewDelivery] = []
         size = 0
-        for index, webhooks in listening.items():
-            entry = entries[index]
-            text = body(entry, ends.get(entry.run))
-            size += len(text) * len(webhooks)
-            if deliveries and (size > MAX_BYTES or len(deliveries) + len(webhooks) > ROOM):
-                return deliveries, index
-            for webhook, identity in zip(webhooks, self.clock.new_ids(len(webhooks)), strict=True):
-                deliveries.append(NewDelivery(len(deliveries), identity, webhook, entry.run, entry.rev, type_of(entry), text))
-        return deliveries, len(entries)
+        for (place, entry, name, receivers), text in zip(first, bodies, strict=True):
+            size += len(text) * len(receivers)
+            if deliveries and size > MAX_BYTES:
+                return deliveries, place
+            for (webhook, url), identity in zip(receivers, self.clock.new_ids(len(receivers)), strict=True):
+                deliveries.append(NewDelivery(len(deliveries), identity, webhook, entry.run, entry.rev, name, text, url))
+        return deliveries, events[len(first)].place if len(first) < len(events) else entries
 
-    async def claim(self, count: int, lease: int, *, each: int = 4, held: Mapping[str, int] | None = None) -> list[ClaimedDelivery]:
-        """Claim due deliveries for `lease` milliseconds: at most `each` per endpoint, including those already `held` by the caller."""
+    async def claim(
+        self, count: int, lease: int, *, each: int = 4, held: Mapping[str, int] | None = None, formats: Collection[str] | None = None
+    ) -> list[ClaimedDelivery]:
+        """Claim due deliveries for `lease` milliseconds: at most `each` per endpoint, including those already `held` by the caller.
+
+        Those of other formats than these are left to senders that know them.
+        """
         checks.integer(count, "count", 1, self.limits.page)
         checks.integer(lease, "lease", 1, self.limits.lease)
         now, token = self.clock.now(), self.clock.nonce()
-        webhooks = {hook.id: hook for hook in await self.records.webhooks.all() if hook.enabled and hook.paused_until <= now}
-        probes = {hook.id for hook in webhooks.values() if hook.failures >= BROKEN}
+        webhooks = {hook.id: hook for hook in await self._sendable(formats) if hook.paused_until <= now}
+        probes = {hook.id for hook in webhooks.values() if hook.failures >= BROKEN and breaks(hook)}
         room = {name: (1 if name in probes else each) - (held or {}).get(name, 0) for name in webhooks}
         open_to = [name for name, places in room.items() if places > 0]
         chosen = _fair(await self.records.deliveries.due(open_to, now, each), room, count)
@@ -99,10 +145,13 @@ class Outbox(Part):
             return []  # if it was committed, they are due again when the lease is over
         return [ClaimedDelivery(delivery, webhooks[delivery.webhook], body) for body, delivery in taken]
 
-    async def next_in(self) -> int | None:
-        """Milliseconds until the next delivery becomes due; None where there is none."""
+    async def _sendable(self, formats: Collection[str] | None) -> list[Webhook]:
+        return [hook for hook in await self.records.webhooks.all() if hook.enabled and (formats is None or hook.format in formats)]
+
+    async def next_in(self, formats: Collection[str] | None = None) -> int | None:
+        """Milliseconds until the next delivery, of these formats, becomes due; None where there is none."""
         now = self.clock.now()
-        paused_until = {hook.id: hook.paused_until for hook in await self.records.webhooks.all() if hook.enabled}
+        paused_until = {hook.id: hook.paused_until for hook in await self._sendable(formats)}
         times = await self.records.deliveries.next_times(paused_until, now)
         times += [until for until in paused_until.values() if until > now]
         return min(times) - now if times else None
@@ -113,24 +162,39 @@ class Outbox(Part):
         await self._settle(delivery_id, token, Verdict("delivered", answer, until=now + self.limits.keep_deliveries), now)
 
     async def not_delivered(
-        self, delivery_id: str, token: str, error: str, *, answer: int | None = None, retry_after: int | None = None, gone: bool = False
+        self,
+        delivery_id: str,
+        token: str,
+        error: str,
+        *,
+        answer: int | None = None,
+        retry_after: int | None = None,
+        gone: bool = False,
+        delays: Sequence[int] = DELIVERY_DELAYS,
     ) -> None:
         """Settle a failed attempt: plan the next one, or end the delivery as failed.
 
-        `retry_after`: the milliseconds that the endpoint asked to wait. `gone`: disable the endpoint.
+        `retry_after`: the milliseconds that the endpoint asked to wait. `gone`: disable the endpoint. `delays`: if it has none of its own.
         """
         now, delivery = self.clock.now(), await self._webhooks.get_delivery(delivery_id)
-        webhook = await self._webhooks.get(delivery.webhook)
-        pause = max(min(retry_after or 0, LONGEST_RETRY_AFTER), _break(webhook.failures + 1, self.clock.chance()))
+        webhook = await self._endpoint(delivery)
+        delays = delays if webhook.delays is None else webhook.delays
+        pause = max(min(retry_after or 0, LONGEST_RETRY_AFTER), _break(webhook.failures + 1, self.clock.chance())) if breaks(webhook) else 0
         verdict = Verdict("failed", answer, checks.line(error, _ERROR), paused_until=now + pause if pause else 0)
-        if gone:
-            verdict = verdict._replace(disabled=error)
-        elif delivery.tries < len(webhook.delays):
-            delay = _spread(webhook.delays[delivery.tries], self.clock.chance())
+        if gone:  # an address that a run names is gone for that run only
+            verdict = verdict._replace(disabled=error if webhook.origin is None else None)
+        elif delivery.tries < len(delays):
+            delay = _spread(delays[delivery.tries], self.clock.chance())
             verdict = verdict._replace(status="pending", next_at=now + delay)
         if verdict.status == "failed":
             verdict = verdict._replace(until=now + self.limits.keep_deliveries)
         await self._settle(delivery_id, token, verdict, now)
+
+    async def _endpoint(self, delivery: Delivery) -> Webhook:
+        webhook = await self.records.webhooks.find(delivery.webhook)
+        if webhook is None:
+            raise NotFound(f"There is no webhook {delivery.webhook}.", hint="It was removed, and its deliveries with it.")
+        return webhook
 
     async def _settle(self, delivery_id: str, token: str, verdict: Verdict, now: int) -> None:
         checks.identifier(delivery_id, "The delivery")
@@ -139,22 +203,31 @@ class Outbox(Part):
             raise LeaseLost(f"Delivery {delivery_id} is no longer held under this token.", hint="Leave it to the sender that holds it now.")
 
 
-def type_of(entry: Entry) -> str:
-    """The event type of an entry, such as run.succeeded."""
-    return f"run.{entry.state.value}"
-
-
 def _listening(webhooks: Iterable[Webhook], tail: Tail, index: int, entry: Entry) -> list[str]:
     """The endpoints whose filters match an entry."""
     return [
         webhook.id
         for webhook in webhooks
-        if entry.state in webhook.states
+        if webhook.origin is None
+        and (webhook.states is None or entry.state in webhook.states)
         and (webhook.jobs is None or entry.job in webhook.jobs)
         and (webhook.queues is None or entry.queue in webhook.queues)
-        and entry.state is not entry.before
         and tail.is_after(index, webhook.begins)
     ]
+
+
+def _wants(notify: Notify, content: Content, event: str) -> bool:
+    events = content.usual if notify.events is None else notify.events
+    return events is None or event in events
+
+
+def _first(events: Sequence[Event], room: int) -> Sequence[Event]:
+    """The first of these events, with at most so many deliveries; one event at least."""
+    for place, event in enumerate(events):
+        room -= len(event.receivers)
+        if place and room < 0:
+            return events[:place]
+    return events
 
 
 def _fair(due: Iterable[Due], room: Mapping[str, int], count: int) -> list[Due]:

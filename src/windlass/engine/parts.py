@@ -18,6 +18,7 @@ from windlass.engine.journal import Journal
 from windlass.engine.lives import Lives
 from windlass.engine.moves import Moves
 from windlass.engine.origins import Origins
+from windlass.engine.notices import Notices
 from windlass.engine.outbox import Outbox
 from windlass.engine.parking import Parking
 from windlass.engine.pauses import Pauses
@@ -78,7 +79,7 @@ class Parts:
 
     @once
     def creations(self) -> Creations:
-        return Creations(self.ground, self.runs, self.jobs, self.provision, self.payloads)
+        return Creations(self.ground, self.runs, self.jobs, self.provision, self.payloads, self.notices)
 
     @once
     def edits(self) -> Edits:
@@ -171,12 +172,16 @@ class Parts:
         return Rollup(self.ground, self.journal)
 
     @once
+    def notices(self) -> Notices:
+        return Notices(self.ground, self.journal)
+
+    @once
     def webhooks(self) -> Webhooks:
-        return Webhooks(self.ground, self.journal)
+        return Webhooks(self.ground, self.journal, self.notices)
 
     @once
     def outbox(self) -> Outbox:
-        return Outbox(self.ground, self.webhooks, self.journal)
+        return Outbox(self.ground, self.journal, self.notices, self.webhooks)
 
     @once
     def announcing(self) -> Announcing:
@@ -196,7 +201,7 @@ class Parts:
 
     @once
     def removal(self) -> Removal:
-        return Removal(self.ground, self.retention, self.workers, self.parking)
+        return Removal(self.ground, self.retention, self.workers, self.parking, self.notices)
 
     @once
     def unused(self) -> Unused:

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from windlass.engine.ground import Ground, Part
+from windlass.engine.notices import Notices
 from windlass.engine.parking import Parking
 from windlass.engine.retention import Page, RetentionRules
 from windlass.engine.workers import Workers
@@ -38,9 +39,9 @@ class PrunedRuns(NamedTuple):
 class Removal(Part):
     """The verbs that remove expired data."""
 
-    def __init__(self, ground: Ground, rules: RetentionRules, workers: Workers, parking: Parking) -> None:
+    def __init__(self, ground: Ground, rules: RetentionRules, workers: Workers, parking: Parking, notices: Notices) -> None:
         super().__init__(ground)
-        self._rules, self._workers, self._parking = rules, workers, parking
+        self._rules, self._workers, self._parking, self._notices = rules, workers, parking, notices
         self._unpruned: Sequence[str] = ()  # kinds with more to remove, the longest waiting first; replaced, since threads share it
         self._pruned_upto: dict[str, tuple[int, int]] = {}  # where the next slice of each kind begins
         self._renew_at = 0  # by the monotonic clock; until then this process has the right
@@ -60,10 +61,11 @@ class Removal(Part):
         return (await self.prune_for(None)).runs
 
     async def clear_away(self) -> None:
-        """Forget workers that are long gone and unoccupied limiters, and start every kind anew."""
+        """Forget workers that are long gone, unoccupied limiters and unused origins, and start every kind anew."""
         self._unpruned = ()
         await self._workers.prune()
         await self._parking.tidy()
+        await self._notices.tidy()
 
     async def prune_for(self, budget: int | None) -> PrunedRuns:
         """Remove expired data for this many milliseconds, in turns of every kind; None: all of it.

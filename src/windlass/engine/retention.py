@@ -14,7 +14,7 @@ from windlass.machine import ENDED
 from windlass.model import FOREVER, Keep, State, kept
 from windlass.store.records import Old
 from windlass.store.records.retention import StoredSetting
-from windlass.store.records.webhooks import CONSUMER as WEBHOOKS
+from windlass.store.records.webhooks import format_of
 
 NAMES = ("keep_succeeded", "keep_others")
 _SHORTEST = "shortest"
@@ -83,8 +83,7 @@ class RetentionRules(Part):
         return [run.at + shelf.keep for shelf in shelves for run in await shelf.page((0, 0), count) if not run.needed]
 
     async def _read_up_to(self) -> list[int]:
-        """The times up to which the journal's consumers have read it; webhooks only while any is enabled."""
+        """The times up to which the journal's consumers have read it; those of webhooks only while any of the format is enabled."""
         consumers = await self.records.journal.consumers()
-        if WEBHOOKS in consumers and not any(webhook.enabled for webhook in await self.records.webhooks.all()):
-            del consumers[WEBHOOKS]
-        return list(consumers.values())
+        formats = {webhook.format for webhook in await self.records.webhooks.all() if webhook.enabled}
+        return [at for name, at in consumers.items() if (format := format_of(name)) is None or format in formats]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,15 +16,17 @@ from windlass.defaults import DELIVERY_DELAYS, SECRET_OVERLAP, WEBHOOK_EDITABLE
 from windlass.engine import checks
 from windlass.engine.ground import PATIENCE, Ground, Part
 from windlass.engine.journal import Journal
+from windlass.engine.notices import Notices
 from windlass.errors import BadInput, Conflict, LimitReached, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.machine import ENDED
-from windlass.model import Delivery, Limits, Secret, State, Webhook
-from windlass.store.base import JOURNAL
+from windlass.model import STANDARD, Delivery, Limits, Secret, State, Webhook
+from windlass.store.base import JOURNAL, Statement
 
 MAX_DELAYS, MAX_FILTERS, MAX_SECRETS = 50, 100, 5
 REMOVED_AT_ONCE = 500
 
 MARK = "whsec_"
+_RAW = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}")
 
 _LAST = 2**63 - 1
 _STATUSES = ("pending", "delivered", "failed")
@@ -32,9 +35,9 @@ _STATUSES = ("pending", "delivered", "failed")
 class Webhooks(Part):
     """The verbs of endpoints."""
 
-    def __init__(self, ground: Ground, journal: Journal) -> None:
+    def __init__(self, ground: Ground, journal: Journal, addresses: Notices) -> None:
         super().__init__(ground)
-        self._journal = journal
+        self._journal, self._notices = journal, addresses
 
     async def add(
         self,
@@ -43,18 +46,24 @@ class Webhooks(Part):
         name: str | None = None,
         jobs: tuple[str, ...] | None = None,
         queues: tuple[str, ...] | None = None,
-        states: tuple[State | str, ...] = ENDED,
-        delays: tuple[int, ...] = DELIVERY_DELAYS,
+        states: tuple[State | str, ...] | None = None,
+        delays: tuple[int, ...] | None = None,
         secret: str | None = None,
         enabled: bool = True,
+        format: str = STANDARD,
     ) -> Webhook:
-        """Store an endpoint, which gets events from now on; its secret is in this answer, and in no other."""
+        """Store an endpoint, which gets events from now on; its secret is in this answer, and in no other.
+
+        The standard format sends every end, after 5 s and 60 s again. Others have events and delays of their own.
+        """
         now, host = self.clock.now(), egress.parse(url).host
-        signs = Secret(self._new_secret() if secret is None else _secret(secret))
+        signs = Secret(self._secret_for(checks.name(format, "A format's name"), secret))
+        if format == STANDARD:
+            states, delays = ENDED if states is None else states, DELIVERY_DELAYS if delays is None else delays
         webhook = self._checked(
             Webhook(
-                self.clock.new_id(), host[:128] if name is None else name, url, jobs, queues, checks.states(states, "A webhook"), delays,
-                (signs,), enabled, None, 0, 0, await self._journal.tail_end(), 1, now, now,
+                self.clock.new_id(), host[:128] if name is None else name, url, jobs, queues, _states(states), delays,
+                (signs,), enabled, None, 0, 0, await self._journal.tail_end(), 1, now, now, format,
             )
         )  # fmt: skip
         try:
@@ -69,6 +78,14 @@ class Webhooks(Part):
         await self.ground.wake((JOURNAL,))
         return webhook
 
+    def _secret_for(self, format: str, secret: str | None) -> str:
+        """A secret that can be stored, a new one if none is given."""
+        if self.ground.sending.rules is not None:
+            self.ground.sending.rules.check_format(format, secret)
+        if secret is None:
+            return self._new_secret()
+        return standard_secret(secret) if format == STANDARD else _raw_secret(secret)
+
     def _new_secret(self) -> str:
         """256 random bits."""
         bits = b"".join(base64.urlsafe_b64decode(f"{self.clock.nonce()}==") for _ in range(2))
@@ -81,17 +98,20 @@ class Webhooks(Part):
             checks.names(names, what)
             checks.count(names or (), "names in a filter", MAX_FILTERS)
         checks.kind(webhook.enabled, "enabled", bool)
-        _check_delays(webhook.delays, self.limits)
+        if webhook.format == STANDARD and (webhook.states is None or webhook.delays is None):
+            raise BadInput("A webhook of the standard format needs states and delays.", hint="Leave them out to get the usual ones.")
+        if webhook.delays is not None:
+            _check_delays(webhook.delays, self.limits)
         return webhook
 
     async def all(self) -> list[Webhook]:
         """All endpoints, oldest first."""
-        return await self.records.webhooks.all()
+        return [webhook for webhook in await self.records.webhooks.all() if webhook.origin is None]
 
     async def get(self, webhook_id: str) -> Webhook:
         """The endpoint with this id."""
         webhook = await self.records.webhooks.find(checks.identifier(webhook_id, "The webhook"))
-        if webhook is None:
+        if webhook is None or webhook.origin is not None:
             raise NotFound(f"There is no webhook {webhook_id}.", hint="`windlass webhooks list` shows those there are.")
         return webhook
 
@@ -99,7 +119,7 @@ class Webhooks(Part):
         """Edit an endpoint. One that is enabled again gets events from then on; a new address resets its failures."""
         checks.editable(fields, WEBHOOK_EDITABLE, "a webhook")
         if "states" in fields:
-            fields["states"] = checks.states(fields["states"], "A webhook")
+            fields["states"] = _states(fields["states"])
 
         async def edited(seen: Webhook) -> Webhook:
             webhook = self._checked(replace(seen, **fields))
@@ -112,7 +132,7 @@ class Webhooks(Part):
     async def rotate(self, webhook_id: str, *, overlap: int = SECRET_OVERLAP, secret: str | None = None) -> Webhook:
         """Sign with a new secret, the first in the answer; the former ones also sign until the overlap is over."""
         checks.integer(overlap, "overlap", 0, self.limits.duration)
-        new = Secret(self._new_secret() if secret is None else _secret(secret))
+        new = Secret(self._secret_for((await self.get(webhook_id)).format, secret))
 
         async def edited(seen: Webhook) -> Webhook:
             now = self.clock.now()
@@ -141,7 +161,7 @@ class Webhooks(Part):
         seen = await self.get(webhook_id)
         if seen.enabled:
             await self.edit(webhook_id, enabled=False)
-        while not await self.records.webhooks.drop(webhook_id):
+        while not await self.records.webhooks.drop(seen):
             gone = await self.records.deliveries.page(webhook_id, None, _LAST, REMOVED_AT_ONCE)
             if gone:
                 await self.records.deliveries.drop(gone)
@@ -157,6 +177,10 @@ class Webhooks(Part):
         page = await self.records.deliveries.page(webhook.id, status, before, count)
         return Deliveries(page, str(page[-1].seq) if len(page) == count else None)
 
+    async def deliveries_of(self, run_id: str) -> list[Delivery]:
+        """The deliveries of a run's changes, to endpoints and to the address that it names, oldest first; at most a page of them."""
+        return await self.records.deliveries.of_run(checks.identifier(run_id, "The run"), self.limits.page)
+
     async def get_delivery(self, delivery_id: str) -> Delivery:
         """The delivery with this id."""
         delivery = await self.records.deliveries.find(checks.identifier(delivery_id, "The delivery"))
@@ -166,22 +190,39 @@ class Webhooks(Part):
 
     async def resend(self, delivery_id: str) -> Delivery:
         """Send a delivery again from now on, with all attempts that its endpoint allows; its id and its body stay the same."""
-        webhook = await self.get((await self.get_delivery(delivery_id)).webhook)
-        if not webhook.enabled:
-            raise WrongState(f"Webhook {webhook.id} is disabled: {webhook.reason or 'by hand'}.", hint="Enable it first.")
+        delivery = await self.get_delivery(delivery_id)
+        before = await self._enabled(delivery) if delivery.url is None else await self._notices.again(delivery)
         now = self.clock.now()
-        if not await self.records.deliveries.resend(delivery_id, now, now + self.limits.deliver_within):
+        if not await self.records.deliveries.resend(delivery_id, now, now + self.limits.deliver_within, before):
             raise WrongState(f"Delivery {delivery_id} is being sent just now.", hint="Look at it again in a minute.")
         await self.ground.wake((JOURNAL,))
         return await self.get_delivery(delivery_id)
 
+    async def _enabled(self, delivery: Delivery) -> list[Statement]:
+        """Nothing has to be stored before a delivery to an endpoint is sent again, unless that is disabled."""
+        webhook = await self.get(delivery.webhook)
+        if not webhook.enabled:
+            raise WrongState(f"Webhook {webhook.id} is disabled: {webhook.reason or 'by hand'}.", hint="Enable it first.")
+        return []
+
 
 def signing_key(secret: str) -> bytes:
-    """The bytes of a secret."""
-    return base64.b64decode(secret.removeprefix(MARK))
+    """The bytes of a secret; those of its text if it is not one of the standard format."""
+    return base64.b64decode(secret.removeprefix(MARK)) if secret.startswith(MARK) else secret.encode()
 
 
-def _secret(text: Any) -> str:
+def _states(chosen: tuple[State | str, ...] | None) -> tuple[State, ...] | None:
+    return None if chosen is None else checks.states(chosen, "A webhook")
+
+
+def _raw_secret(text: Any) -> str:
+    if not isinstance(text, str) or not _RAW.fullmatch(text):
+        raise BadInput("That is no secret of a webhook.", hint="Write 1 to 256 printable characters, or leave it to windlass.")
+    return text
+
+
+def standard_secret(text: Any) -> str:
+    """A secret of the standard format."""
     try:
         size = len(base64.b64decode(text[len(MARK) :], validate=True)) if isinstance(text, str) and text.startswith(MARK) else 0
     except (binascii.Error, ValueError):

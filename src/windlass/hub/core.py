@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from windlass.clock import Clock
+from windlass.dialects import formats
 from windlass.egress import Egress
 from windlass.engine import Engine
 from windlass.hub.auth import Authenticator
@@ -18,7 +19,7 @@ from windlass.hub.events import Events
 from windlass.hub.metrics import Requests
 from windlass.hub.rollups import RollUps
 from windlass.hub.shares import OpenShares
-from windlass.webhooks import Sender
+from windlass.webhooks import STANDARD, Sender
 from windlass.worker.lag import Lag
 from windlass.worker.maintenance import MaintenanceLoop
 
@@ -45,6 +46,7 @@ class HubSettings(Struct, frozen=True):
     open: bool = False  # on loopback, and before there is any token, every caller may do everything
     allow: tuple[str, ...] = ()  # internal addresses and hosts that webhooks may go to
     plain_http: bool = False  # webhooks may be sent without encryption
+    notify: tuple[str, ...] = ()  # hosts that the runs of tokens without admin may notify; *: all
 
 
 class _Component(Protocol):
@@ -63,7 +65,9 @@ class Hub:
         )
         self.maintenance = MaintenanceLoop(engine, clock)
         self.rollups, self.lag = RollUps(engine, clock), Lag()
-        self.sender = Sender(engine, clock, Egress(allow=self.settings.allow, plain_http=self.settings.plain_http))
+        egress = Egress(allow=self.settings.allow, plain_http=self.settings.plain_http)
+        self.sender = Sender(engine, clock, egress, formats=(STANDARD, *formats()), notify=self.settings.notify)
+        engine.deliver_by(self.sender)
         self.joining = Batcher(engine)
         self.waits = OpenShares("requests wait", self.settings.waits, self.settings.share)
         self.requests = Requests()

@@ -32,8 +32,9 @@ SCHEDULE_WRITTEN = (
 )  # fmt: skip
 """Columns of a schedule that a definition or an edit sets."""
 
-WEBHOOK_ADDED = ("id", "name", "url", "jobs", "queues", "states", "delays", "secrets", "enabled")
-WEBHOOK_EDITED = (*WEBHOOK_ADDED[1:], "reason", "failures", "paused_until", "begins")
+_WEBHOOK = ("name", "url", "jobs", "queues", "states", "delays", "secrets", "enabled")
+WEBHOOK_ADDED = ("id", *_WEBHOOK, "format", "origin")
+WEBHOOK_EDITED = (*_WEBHOOK, "reason", "failures", "paused_until", "begins")
 
 _RUN, _NEW, _ATTEMPT = Run.__struct_fields__, NewRow.__struct_fields__, Attempt.__struct_fields__
 

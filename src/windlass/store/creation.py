@@ -74,6 +74,15 @@ class KeyRow(NamedTuple):
     compare: int
 
 
+class NewNotify(NamedTuple):
+    """An address that a run names."""
+
+    run: str
+    url: str
+    format: str
+    events: str | None
+
+
 class Creation(NamedTuple):
     """Everything that one call of create sends."""
 
@@ -85,6 +94,7 @@ class Creation(NamedTuple):
     waits: Sequence[tuple[str, int, str]] = ()  # id, predecessor, rule
     controls: int | None = None  # the revision it was computed under; None: it does not depend on any
     later: bool = False  # a sweep checks whether its waits are over already, so that no predecessor is locked
+    notices: Sequence[NewNotify] = ()
     keys_at: int | None = None  # the time by which keys are judged, if not `now`
 
     @property

@@ -10,9 +10,8 @@ from windlass.api.gives import DONE, Gives, listed, one, page_of
 from windlass.api.requests import AddWebhook, PatchWebhook, RotateWebhook
 from windlass.api.rows import COUNT, CURSOR, DELETE, GET, PATCH, POST, ByRow, Param, verb
 from windlass.api.views import DELIVERY, WEBHOOK, made_webhook
-from windlass.defaults import DELIVERY_DELAYS, SECRET_OVERLAP
-from windlass.machine import ENDED
-from windlass.model import Delivery, DeliveryStatus, State, Webhook
+from windlass.defaults import SECRET_OVERLAP
+from windlass.model import STANDARD, Delivery, DeliveryStatus, State, Webhook
 
 _WEBHOOKS = listed("Webhooks", "Every endpoint.", webhooks=WEBHOOK)
 _MADE = Gives(
@@ -21,6 +20,7 @@ _MADE = Gives(
     lambda answer, _: made_webhook(answer),
 )
 _DELIVERIES = page_of(Deliveries, "DeliveryPage", "Some deliveries, and the cursor of the next page.", deliveries=DELIVERY)
+_OF_RUN = listed("DeliveriesOfRun", "The deliveries of a run's changes, oldest first.", deliveries=DELIVERY)
 _STATUS = Param("status", DeliveryStatus | None)
 
 
@@ -43,10 +43,11 @@ class WebhookVerbs(Protocol):
         name: str | None = None,
         jobs: tuple[str, ...] | None = None,
         queues: tuple[str, ...] | None = None,
-        states: tuple[State | str, ...] = ENDED,
-        delays: tuple[int, ...] = DELIVERY_DELAYS,
+        states: tuple[State | str, ...] | None = None,
+        delays: tuple[int, ...] | None = None,
         secret: str | None = None,
         enabled: bool = True,
+        format: str = STANDARD,
     ) -> Webhook:
         """Send changes to an endpoint: of these jobs and queues, or of all, when a run enters one of these states."""
         raise ByRow
@@ -86,6 +87,11 @@ class WebhookVerbs(Protocol):
     )  # fmt: skip
     async def deliveries(self, webhook_id: str, *, status: str | None = None, cursor: str | None = None, count: int = 100) -> Deliveries:
         """The deliveries of an endpoint, latest first."""
+        raise ByRow
+
+    @verb(GET, "/runs/{run_id}/deliveries", "The deliveries of its changes, oldest first", _OF_RUN, scope="read")
+    async def deliveries_of(self, run_id: str) -> list[Delivery]:
+        """The deliveries of a run's changes, to endpoints and to the address that it names, oldest first."""
         raise ByRow
 
     @verb(GET, "/deliveries/{delivery_id}", "One delivery", one(DELIVERY), scope="admin")

@@ -759,6 +759,9 @@ delete from job_waits where run {in: ids}
 -- name: prune_dependents
 delete from job_waits where predecessor {in: ids}
 
+-- name: prune_notify
+delete from job_notify where run {in: ids}
+
 -- The shortest retention of its own with which a run was removed: an older offset in the journal may have gaps behind it.
 -- name: note_shortest
 insert into store_settings (name, value, at)

@@ -6,15 +6,17 @@ select {webhook} from webhooks order by id
 -- name: webhook
 select {webhook} from webhooks where id = :id
 
--- The journal was not consumed while there was no endpoint.
+-- The journal was not consumed while there was no endpoint of the format.
 -- name: restart_tail
-update job_consumers set cursor = :cursor, rev = rev + 1, at = :at where name = :name and not exists (select 1 from webhooks)
+update job_consumers set cursor = :cursor, rev = rev + 1, at = :at
+where name = :name and not exists (select 1 from webhooks where format = :format)
 
 -- name: add_webhook
 insert into webhooks ({webhook_added}, failures, paused_until, begins, rev, created_at, updated_at)
 select {webhook_added: r}, 0, 0, :cursor, 1, :now, :now
 from {rows: r: *webhook_added}
-where (select count(*) from webhooks) < :limit
+where r.origin is not null or (select count(*) from webhooks where origin is null) < :limit
+on conflict (id) do nothing
 returning id
 
 -- name: edit_webhook
@@ -30,6 +32,21 @@ delete from webhooks
 where id = :id and (select d.id from job_deliveries d where d.webhook = :id order by d.webhook, d.seq + 0 limit 1) is null
 returning id
 
+-- Addresses that runs name -----------------------------------------------------------------------------------------
+
+-- name: add_notify
+insert into job_notify (run, url, format, events)
+select n.seq, r.url, r.format, r.events from {rows: r: id text, url text, format text, events text} join job_runs n on n.id {probe: r.id}
+
+-- name: notify_of
+select n.id, a.url, a.format, a.events from job_runs n join job_notify a on a.run {probe: n.seq} where n.id {in_texts: names}
+
+-- Origins that have nothing left to send. Under the lock of the offset, as above.
+-- name: drop_origins
+delete from webhooks
+where id {in_texts: names} and created_at <= :before
+  and (select d.id from job_deliveries d where d.webhook = webhooks.id and d.next_at is not null order by d.next_at limit 1) is null
+
 -- Deliveries ------------------------------------------------------------------------------------------------------
 
 -- What a body contains of a run beside the change itself; large outputs stay in the store.
@@ -38,9 +55,9 @@ select {run_within: limit}
 from job_runs where id {in_texts: names}
 
 -- name: add_deliveries
-insert into job_deliveries (id, webhook, run, rev, type, body, status, tries, next_at, created_at, until)
-select r.id, r.webhook, r.run, r.rev, r.type, r.body, 'pending', 0, :now, :now, :until
-from {rows: r: n int, id text, webhook text, run text, rev int, type text, body text} join webhooks w on w.id {probe: r.webhook}
+insert into job_deliveries (id, webhook, run, rev, type, body, url, status, tries, next_at, created_at, until)
+select r.id, r.webhook, r.run, r.rev, r.type, r.body, r.url, 'pending', 0, :now, :now, :until
+from {rows: r: n int, id text, webhook text, run text, rev int, type text, body text, url text} join webhooks w on w.id {probe: r.webhook}
 where w.enabled = 1 order by r.n
 on conflict (webhook, run, rev) do nothing
 
@@ -114,6 +131,9 @@ select {delivery} from job_deliveries where webhook = :id and seq + 0 < :seq ord
 
 -- name: list_deliveries_status
 select {delivery} from job_deliveries where webhook = :id and status = :status and seq + 0 < :seq order by seq + 0 desc limit :count
+
+-- name: deliveries_of_run
+select {delivery} from job_deliveries where run = :run order by seq + 0 limit :count
 
 -- name: deliveries_over
 select seq, status from job_deliveries where until <= :now order by until limit :count

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.model import Delivery, DeliveryStatus, Run, Secret, State, Webhook
+from windlass.model import STANDARD, Delivery, DeliveryStatus, Notify, Run, Secret, State, Webhook
 from windlass.store.base import Row, Statement, Value
 from windlass.store.columns import WEBHOOK_ADDED, WEBHOOK_EDITED
 from windlass.store.records.batches import Rows
@@ -15,27 +15,44 @@ from windlass.store.records.journal import ADVANCE
 from windlass.store.rows import pack
 
 CONSUMER = "webhooks"
-"""The name of the journal consumer that creates deliveries."""
+"""The name of the journal consumer that creates deliveries of the standard format. Each format has one of its own."""
 
 BROKEN = 10
 """After this number of failures in a row an endpoint is not called for a while, and then probed by one delivery at a time."""
 
 BATCHES: Mapping[str, tuple[str, ...]] = {
     "add_webhook": ("begin_tail", "lock_tail", "restart_tail", "add_webhook"),
+    "drop_origins": ("lock_tail", "drop_origins"),
     "edit_webhook": ("edit_webhook",),
     "drop_webhook": ("lock_tail", "drop_webhook"),
-    "make_deliveries": (*ADVANCE, "add_deliveries"),
+    "make_deliveries": (*ADVANCE, "add_webhook", "add_deliveries"),
     "claim_deliveries": ("probe_webhooks", "claim_deliveries"),
     "settle_delivery": ("reset_webhook", "record_webhook_failure", "disable_webhook", "settle_delivery"),
-    "resend_delivery": ("resend_delivery",),
+    "resend_delivery": ("lock_tail", "add_webhook", "resend_delivery"),
     "prune_deliveries": ("give_up_deliveries", "prune_deliveries"),
     "drop_deliveries": ("drop_deliveries",),
 }
 
-_LISTS: Mapping[str, type] = {"jobs": tuple[str, ...], "queues": tuple[str, ...], "states": tuple[State, ...]} | {
-    "delays": tuple[int, ...],
+_LISTS: Mapping[str, Any] = {
+    "jobs": tuple[str, ...] | None,
+    "queues": tuple[str, ...] | None,
+    "states": tuple[State, ...] | None,
+    "delays": tuple[int, ...] | None,
     "secrets": tuple[Secret, ...],
 }
+_MAY_BE_NULL = ("jobs", "queues")
+"""Columns that are null where there is no list; the others have the text null then."""
+
+
+def consumer_of(format: str) -> str:
+    """The journal consumer of a format: one that no sender knows waits, and holds up no other."""
+    return CONSUMER if format == STANDARD else f"{CONSUMER}:{format}"
+
+
+def format_of(consumer: str) -> str | None:
+    """The format of a journal consumer; None for one of another kind."""
+    kind, _, format = consumer.partition(":")
+    return (format or STANDARD) if kind == CONSUMER else None
 
 
 class End(NamedTuple):
@@ -55,6 +72,7 @@ class NewDelivery(NamedTuple):
     rev: int
     type: str
     body: str
+    url: str | None
 
 
 class Due(NamedTuple):
@@ -85,14 +103,15 @@ def _webhook_of(row: Row) -> Webhook:
 
 def _row_of(webhook: Webhook, names: Sequence[str]) -> list[Any]:
     values = {name: getattr(webhook, name) for name in names}
-    texts = {name: None if values[name] is None else pack(values[name]) for name in _LISTS}
+    texts = {name: None if values[name] is None and name in _MAY_BE_NULL else pack(values[name]) for name in _LISTS}
     return list((values | texts | {"enabled": int(webhook.enabled)}).values())
 
 
 class WebhookRecords(Rows):
-    """Endpoints."""
+    """Endpoints, and the origins of addresses that runs name."""
 
     async def all(self) -> list[Webhook]:
+        """All of both."""
         return [_webhook_of(row) for row in await self._read("webhooks")]
 
     async def find(self, identity: str) -> Webhook | None:
@@ -100,27 +119,54 @@ class WebhookRecords(Rows):
         return _webhook_of(rows[0]) if rows else None
 
     async def add(self, webhook: Webhook, limit: int) -> bool:
-        """Whether there was room for one more. The first webhook of all starts the consumer at the beginning of the journal."""
-        place: dict[str, Value] = {"name": CONSUMER, "cursor": webhook.begins, "at": webhook.created_at}
-        added: dict[str, Value] = {"r": pack([_row_of(webhook, WEBHOOK_ADDED)]), "limit": limit, "now": webhook.created_at}
+        """Whether there was room for one more. The first of its format starts the format's consumer where the endpoint begins."""
+        name = consumer_of(webhook.format)
+        place: dict[str, Value] = {"name": name, "cursor": webhook.begins, "at": webhook.created_at}
         answers = await self._batch(
             "add_webhook",
             Statement("begin_tail", place),
-            Statement("lock_tail", {"name": CONSUMER}),
-            Statement("restart_tail", place),
-            Statement("add_webhook", added | {"cursor": webhook.begins}),
+            Statement("lock_tail", {"name": name}),
+            Statement("restart_tail", place | {"format": webhook.format}),
+            _added([webhook], webhook.begins, webhook.created_at, limit),
         )
         return bool(answers[-1])
+
+    async def notify_of(self, runs: Collection[str]) -> dict[str, Notify]:
+        """The addresses that runs name, for those that name one."""
+        rows = await self._read("notify_of", names=pack(sorted(runs))) if runs else ()
+        return {run: Notify(url, format, _events(events)) for run, url, format, events in rows}
+
+    def added(self, origins: Sequence[Webhook], now: int) -> list[Statement]:
+        """The statements that store those of these origins that are not there."""
+        return [_added(origins, "", now, 0)] if origins else []
+
+    def stored_again(self, origin: Webhook) -> list[Statement]:
+        """The statements that store an origin if it was removed, and keep it until they are committed."""
+        return [Statement("lock_tail", {"name": consumer_of(origin.format)}), *self.added([origin], origin.created_at)]
+
+    async def drop_origins(self, format: str, origins: Sequence[str], before: int) -> None:
+        """Remove those of these origins that were created before a time and have nothing left to send."""
+        dropped = Statement("drop_origins", {"names": pack(origins), "before": before})
+        await self._batch("drop_origins", Statement("lock_tail", {"name": consumer_of(format)}), dropped)
 
     async def edit(self, webhook: Webhook, now: int) -> bool:
         """Write an endpoint if it was not changed since it was read."""
         edited = Statement("edit_webhook", {"r": pack([_row_of(webhook, ("id", *WEBHOOK_EDITED, "rev"))]), "now": now})
         return bool((await self._batch("edit_webhook", edited))[0])
 
-    async def drop(self, identity: str) -> bool:
+    async def drop(self, webhook: Webhook) -> bool:
         """Whether the endpoint was removed: it stays while it still has deliveries."""
-        answers = await self._batch("drop_webhook", Statement("lock_tail", {"name": CONSUMER}), Statement("drop_webhook", {"id": identity}))
-        return bool(answers[-1])
+        lock = Statement("lock_tail", {"name": consumer_of(webhook.format)})
+        return bool((await self._batch("drop_webhook", lock, Statement("drop_webhook", {"id": webhook.id})))[-1])
+
+
+def _events(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else msgspec.json.decode(text, type=tuple[str, ...])
+
+
+def _added(webhooks: Sequence[Webhook], cursor: str, now: int, limit: int) -> Statement:
+    rows = pack([_row_of(webhook, WEBHOOK_ADDED) for webhook in webhooks])
+    return Statement("add_webhook", {"r": rows, "limit": limit, "now": now, "cursor": cursor})
 
 
 class DeliveryRecords(Rows):
@@ -164,13 +210,18 @@ class DeliveryRecords(Rows):
         answers = await self._batch("settle_delivery", *statements, Statement("settle_delivery", held | settled | {"now": now}))
         return bool(answers[-1])
 
-    async def resend(self, identity: str, now: int, until: int) -> bool:
+    async def resend(self, identity: str, now: int, until: int, before: Sequence[Statement] = ()) -> bool:
         """Whether no sender holds it at the moment."""
-        return bool((await self._batch("resend_delivery", Statement("resend_delivery", {"id": identity, "now": now, "until": until})))[0])
+        resent = Statement("resend_delivery", {"id": identity, "now": now, "until": until})
+        return bool((await self._batch("resend_delivery", *before, resent))[-1])
 
     async def find(self, identity: str) -> Delivery | None:
         rows = await self._read("delivery", id=identity)
         return Delivery(*rows[0]) if rows else None
+
+    async def of_run(self, run: str, count: int) -> list[Delivery]:
+        """Oldest first."""
+        return [Delivery(*row) for row in await self._read("deliveries_of_run", run=run, count=count)]
 
     async def page(self, webhook: str, status: str | None, before: int, count: int) -> list[Delivery]:
         """Latest first."""

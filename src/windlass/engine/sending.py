@@ -1,0 +1,25 @@
+"""What this process knows of the deliveries that it sends."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from windlass.model import Notify
+
+
+class DeliveryRules(Protocol):
+    """What the process that sends deliveries knows: the formats, and the addresses to which nothing would be sent."""
+
+    def check_format(self, format: str, secret: str | None) -> None:
+        """Refuse an endpoint of a format that is not known, or with a secret that the format cannot sign with."""
+
+    def check_notify(self, notify: Notify, *, trusted: bool) -> None:
+        """Refuse an address that a run names, its format, or its events."""
+
+
+class Sending:
+    """The rules of this process. Without any, it sends nothing, and only the form of an address is checked."""
+
+    def __init__(self) -> None:
+        self.rules: DeliveryRules | None = None
+        self.followed: frozenset[str] = frozenset()  # formats of which runs may name addresses; replaced, since threads share it
