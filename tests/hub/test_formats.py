@@ -4,40 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import logging
 import os
 import sys
 import tempfile
+import time
 import types
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from msgspec.structs import replace
 
 from tests import kill_child
 from tests.conformance import SHARED
-from tests.engine.test_webhooks import DAY, LEASE, MINUTE, add, end, memory, no_faults, told
+from tests.engine.test_webhooks import DAY, LEASE, MINUTE, URL, add, end, make, memory, no_faults, told
 from tests.forkserver import ForkServer
 from tests.formats import ATTEMPTS
 from tests.grounds import set_ground
 from tests.harness import Harness
 from tests.hub.receivers import Receiver, hang, status
-from tests.hub.test_webhook_sender import by_openssl, play, sent
-from windlass import dialects, webhooks
-from windlass.clock import ManualClock
+from tests.hub.test_webhook_sender import HubDesk, by_openssl, eventually, play, sent, w
+from windlass import App, dialects, webhooks
+from windlass.clock import ManualClock, SystemClock
 from windlass.egress import Egress
 from windlass.engine import Engine, notices
 from windlass.errors import BadInput, DuplicateKey, EgressRefused, Forbidden, NotFound, WindlassError, WrongState
+from windlass.hub import Hub, HubApp, HubSettings
 from windlass.machine import ENDED
 from windlass.model import STANDARD as STANDARD_NAME
 from windlass.model import Delivery, Entry, Key, Limits, Member, NewGroup, NewRun, Notify, Principal
 from windlass.store.base import run_sync
+from windlass.store.sqlite import AsyncSqlite
 from windlass.webhooks import STANDARD, Format, Sender
 
-__all__ = ["memory", "no_faults"]  # fixtures
+__all__ = ["memory", "no_faults", "w"]  # fixtures
 
 SECRET = "a text of the user's own"
 
@@ -566,6 +572,87 @@ def test_the_number_of_endpoints_is_not_used_up_by_addresses(memory: Harness) ->
         notified(h, f"https://{host}.example/")
     h(h.engine.make_deliveries(STANDARD.content(h.engine)))
     add(h)
+
+
+# Through a hub, on the command line
+
+
+def test_through_a_hub_an_address_is_checked_kept_and_shown_without_its_path(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = SystemClock()
+        store = AsyncSqlite(tmp_path / "hub.db", clock)
+        engine = Engine(store, clock)
+        hub = Hub(engine, clock, HubSettings(allow=("127.0.0.0/8",), plain_http=True, notify=("127.0.0.1",)))
+        app: Any = HubApp(hub)
+        await engine.define("mail")
+        admin = (await engine.create_token("ops", ("admin",)))[1]
+        small = (await engine.create_token("shop", ("submit", "read")))[1]
+        async with (
+            Receiver() as receiver,
+            httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1/api/v1") as http,
+        ):
+
+            async def post(path: str, body: Any, secret: str) -> httpx.Response:
+                return await http.post(path, json=body, headers={"authorization": f"Bearer {secret}"})
+
+            own, other = {"url": receiver.url}, {"url": "https://example.com/"}
+            for secret, notify, answer in (
+                (small, other, (403, "forbidden")),
+                (admin, {"url": "https://10.0.0.1/"}, (400, "egress_refused")),
+                (admin, own | {"format": "other"}, (400, "bad_input")),
+                (admin, own | {"events": ["run.done"]}, (400, "bad_input")),
+                (admin, own | {"secret": "x"}, (400, "bad_input")),
+            ):
+                for path, body in (
+                    ("/runs", {"job": "mail", "notify": notify}),
+                    ("/runs/batch", {"runs": [{"job": "mail", "notify": notify}]}),
+                    ("/groups", {"members": [{"job": "mail", "notify": notify}]}),
+                    ("/groups", {"members": [{"job": "mail"}], "callback": {"job": "mail", "notify": notify}}),
+                ):
+                    refused = await post(path, body, secret)
+                    assert (refused.status_code, refused.json()["code"]) == answer, (path, refused.text)
+            assert (await engine.runs()).runs == []
+            assert (await post("/runs", {"job": "mail", "notify": other}, admin)).status_code == 202
+            run = (await post("/runs", {"job": "mail", "notify": own}, small)).json()["id"]
+            assert (await post(f"/runs/{run}/cancel", None, small)).status_code == 200
+            await eventually(lambda: receiver.posts)
+            assert receiver.posts[0].change == (run, "cancelled")
+            text = ""
+            while '"delivered"' not in text:
+                text = (await http.get(f"/runs/{run}/deliveries", headers={"authorization": f"Bearer {small}"})).text
+            (delivery,) = json.loads(text)["deliveries"]
+            assert delivery["origin"] == receiver.url.removesuffix("/hook")
+            assert "/hook" not in text
+            assert (await http.get("/webhooks", headers={"authorization": f"Bearer {admin}"})).json() == {"webhooks": []}
+        await hub.stop()
+        await store.close()
+
+    play(scenario())
+
+
+def test_the_command_line_adds_formats_that_there_are_and_shows_the_deliveries_of_a_run(w: HubDesk) -> None:
+    assert w.json("webhooks", "add", URL, "--format", "standard")["webhook"]["format"] == "standard"
+    w("webhooks", "add", URL, "--format", "standart", exits=2)
+    assert len(run_sync(w.engine.webhooks())) == 1
+    h = Harness(w.store, ManualClock(int(time.time() * 1000)))
+    h.define()
+    run = w.json("enqueue", "mail", "--notify", "https://example.org/secret")["id"]
+    h(h.engine.cancel(run))
+    make(h)
+    shown = w.json("webhooks", "deliveries", "--run", run)["deliveries"]
+    assert sorted(delivery.get("origin", "") for delivery in shown) == ["", "https://example.org"]
+    assert w.json("webhooks", "deliveries", "--run", run, "--status", "failed")["deliveries"] == []
+    assert "run.cancelled" in w("webhooks", "deliveries", "--run", run)
+    w("webhooks", "deliveries", exits=2)
+
+
+def test_an_app_takes_an_address_or_a_record(tmp_path: Path) -> None:
+    with App(str(tmp_path / "windlass.db")) as app:
+        run_sync(app.engine.define("mail"))
+        records = app.engine.records.webhooks
+        plain, whole = (app.enqueue("mail", notify=notify) for notify in (URL, Notify(URL, events=("run.failed",))))
+        kept = run_sync(records.notify_of([plain.id, whole.id]))
+        assert kept == {plain.id: Notify(URL), whole.id: Notify(URL, events=("run.failed",))}
 
 
 # Kills

@@ -341,6 +341,16 @@ def test_steps_are_shown_with_their_results_as_text(app: App, hub: ServedHub, pa
     expect(page.locator(".step img")).to_have_count(0)
 
 
+def test_a_run_shows_whom_it_has_notified(app: App, hub: ServedHub, page: Page) -> None:
+    run_sync(app.engine.define("mail"))
+    run = app.enqueue("mail", notify="https://b.example/secret")
+    run.cancel()
+    page.goto(f"{hub.url}#/runs/{run.id}")
+    section = page.locator("section", has=page.locator("h2", has_text="Webhooks"))
+    expect(section).to_contain_text("run.cancelled · to https://b.example")
+    expect(section).not_to_contain_text("secret")
+
+
 def test_numbers_are_shown_as_they_were_written(app: App, hub: ServedHub, page: Page) -> None:
     run_sync(app.verbs.define("sum"))
     run = app.enqueue("sum", {"large": 2**63 - 1, "small": 0.1, "__proto__": {"x": 1}})

@@ -33,13 +33,18 @@ MOVES_ON = {"used_at", "next_at", "last_at", "last_run", "fired", "skipped", "oc
 """What of it changes by itself, and by what others may do."""
 
 _PROGRAM = {"options": {"solver": {"url": "https://example.com/solve", "checksum": "a" * 64}}}
+_NOTIFY = {"notify": {"url": "https://example.com/evil"}}
 _EVERY = {"job": "mail", "every": "1h", "by_code": True}
 VALID: dict[tuple[str, str], list[Any]] = {
     ("put", "/api/v1/jobs/{name}"): [{"handler": "evil"}, {"payload": {"evil": 1}}, _PROGRAM],
     ("put", "/api/v1/schedules/{key}"): [_EVERY, _EVERY | {"enabled": False}, _EVERY | _PROGRAM],
     ("put", "/api/v1/resources/{name}"): [{"capacity": 100}, {"capacity": 100, "rates": []}],
-    ("post", "/api/v1/runs"): [{"job": "mail"} | _PROGRAM, {"job": "mail", "key": {"name": "1@0", "scope": "schedule"}}],
-    ("post", "/api/v1/groups"): [{"members": [{"job": "mail"} | _PROGRAM]}],
+    ("post", "/api/v1/runs"): [
+        {"job": "mail"} | _PROGRAM,
+        {"job": "mail"} | _NOTIFY,
+        {"job": "mail", "key": {"name": "1@0", "scope": "schedule"}},
+    ],
+    ("post", "/api/v1/groups"): [{"members": [{"job": "mail"} | _PROGRAM]}, {"members": [{"job": "mail"} | _NOTIFY]}],
 }
 """Bodies that would do something, which chance hardly ever finds."""
 

@@ -13,17 +13,17 @@ const WAITING = new Set(["waiting", "scheduled", "queued"]);
 
 export async function run(page) {
   const route = path("runs", page.rest);
-  const seen = { run: null, attempts: [], steps: [], events: [], reasons: [] };
+  const seen = { run: null, attempts: [], steps: [], events: [], reasons: [], deliveries: [] };
   const lines = log();
 
   const load = async () => {
     const ask = (part, query = {}) => get(`${route}/${part}`, query, page.signal);
-    const parts = [get(route, {}, page.signal), ask("attempts"), ask("steps", { count: STEPS }), ask("history")];
-    const [found, { attempts }, { steps }, { events }] = await Promise.all(parts);
+    const parts = [get(route, {}, page.signal), ask("attempts"), ask("steps", { count: STEPS }), ask("history"), ask("deliveries")];
+    const [found, { attempts }, { steps }, { events }, { deliveries }] = await Promise.all(parts);
     const { reasons } = WAITING.has(found.state) ? await ask("why") : { reasons: [] };
-    Object.assign(seen, { run: found, attempts, steps, events, reasons });
+    Object.assign(seen, { run: found, attempts, steps, events, reasons, deliveries });
     draw();
-    return ENDED.has(found.state) ? Infinity : 3_000;
+    return ENDED.has(found.state) && sent(found, deliveries) ? Infinity : 3_000;
   };
   const draw = () => {
     page.title(`${seen.run.state} · ${seen.run.job}`);
@@ -44,7 +44,12 @@ export async function run(page) {
   await Promise.all([view.ended, live(page, `${route}/events`, { from: "0-0", heard, opened: view.soon, over: "ended" })]);
 }
 
-function everything(page, { run, attempts, steps, events, reasons }, lines, again) {
+/** Whether no more deliveries are to be expected: those of an end are created a moment after it. */
+function sent(run, deliveries) {
+  return now() - Date.parse(run.finished_at) > 10_000 && deliveries.every(({ status }) => status !== "pending");
+}
+
+function everything(page, { run, attempts, steps, events, reasons, deliveries }, lines, again) {
   return [
     h("div", { class: "head", key: run.id },
       h("h1", {}, pill(run.state), " ", run.job),
@@ -63,6 +68,7 @@ function everything(page, { run, attempts, steps, events, reasons }, lines, agai
     steps.length > 0 && h("section", { key: "steps" },
       h("h2", {}, steps.length < STEPS ? "Steps" : `The first ${STEPS} steps`), steps.map(step)),
     attempts.length > 1 && h("section", { key: "attempts" }, h("h2", {}, "Attempts"), attempts.map(attempt)),
+    deliveries.length > 0 && h("section", { key: "deliveries" }, h("h2", {}, "Webhooks"), deliveries.map(delivery)),
     lines.node,
   ];
 }
@@ -191,6 +197,13 @@ function timeline(events) {
 
 function step({ n, key, output, at: ended }) {
   return h("details", { key: n, class: "step" }, h("summary", {}, h("code", {}, key), " ", h("span", { class: "faint" }, at(ended))), value(output));
+}
+
+function delivery({ id, type, origin, webhook, status, tries, finished_at: finished, error }) {
+  const text = [type, `to ${origin ?? `webhook ${webhook}`}`, `${tries} ${tries === 1 ? "attempt" : "attempts"}`];
+  return h("p", { key: id }, h("b", {}, status), " ",
+    h("span", { class: "faint" }, text.join(" · "), finished && [" · ", at(finished)]),
+    error && h("span", { class: "short" }, ` ${error}`));
 }
 
 function attempt({ n, outcome, worker, claimed_at: claimed, started_at: started, finished_at: finished, error, payload }) {

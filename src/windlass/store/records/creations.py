@@ -74,8 +74,9 @@ class CreationRecords(Rows):
             name = "create" if short is None else "create_plain"
             statements.append(Statement(name, kind._asdict() | {"r": pack(short or rows), "now": now}))
             statements.append(Statement("journal_created", {"ids": pack([row.id for row in rows]), "now": now}))
-        for some in slices(creation.notices, [len(notice.url) for notice in creation.notices], self._limit):
-            statements.append(Statement("add_notify", {"r": pack(some)}))
+        if creation.notices:
+            sets = slices(creation.notices, [len(notice.url) for notice in creation.notices], self._limit)
+            statements += (Statement("add_notify", {"r": pack(some)}) for some in sets)
         if predecessors:
             statements.append(Statement("add_waits", {"r": pack(creation.waits)}))
             if creation.later:
