@@ -322,6 +322,14 @@ def test_reruns_and_retries_keep_the_address(h: Harness) -> None:
     play(scenario())
 
 
+def test_an_audited_rerun_leaves_one_entry(memory: Harness) -> None:
+    h = memory
+    (run,) = notified(h, "https://example.com/")
+    h(h.engine.records.webhooks.drop(h(h.engine.records.webhooks.all())[0]))  # as if no process had followed the format yet
+    h(h.another().engine.by("ann", "rerun", f"run {run}").rerun(run))
+    assert [entry.what for entry in h(h.engine.audit()).entries] == ["rerun"]
+
+
 def test_a_key_stands_for_the_address_too(memory: Harness) -> None:
     h = memory
     key = Key("k", on_duplicate="compare", ttl=DAY)
@@ -510,21 +518,23 @@ def test_an_origin_is_forgotten_when_it_has_nothing_left_to_send_and_comes_back(
     async def scenario() -> None:
         async with Receiver(status(500), status(500), status(500), status(200)) as receiver:
             (run,) = notified(h, receiver.url)
-            (pending,) = notified(h, "https://192.0.2.1/")
+            notified(h, "https://192.0.2.1/")
             for _ in range(3):
                 await sent(sender(h))
                 h.clock.advance(10 * MINUTE)
             assert statuses(h, run) == ["failed"]
             h.clock.advance(notices.UNUSED_AFTER)
+            notified(h, "https://192.0.2.1/")
+            make(h)
             h(h.engine.prune())
             origins = {hook.origin for hook in h(h.engine.records.webhooks.all())}
+            assert "https://192.0.2.1" in origins, "a delivery is pending"
             assert receiver.url.removesuffix("/hook") not in origins
             assert "" in origins, "the journal is read on"
             (delivery,) = of_run(h, run)
             h(h.engine.resend(delivery.id))
             await sent(sender(h))
             assert statuses(h, run) == ["delivered"]
-            assert pending
 
     play(scenario())
 

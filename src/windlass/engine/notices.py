@@ -85,7 +85,7 @@ class Notices(Part):
             self.ground.sending.followed |= {format}
 
     async def _follow(self, format: str) -> None:
-        home = self.ground.home.webhooks  # a caller's transaction must not lock the offset
+        home = self.ground.home.unaudited.webhooks  # a caller's transaction must not lock the offset
         row = origin_row(format, "", self.clock.now())
         if await home.find(row.id) is None:
             try:
