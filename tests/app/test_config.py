@@ -93,7 +93,7 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
     lines = {
         "store": '"/shop.db"', "app": '"shop:app"', "name": '"w"', "queues": '["a"]', "jobs": '["a"]', "tags": '["a"]', "slots": "2",
         "lease": "60", "grace": '"1m"', "cores": "3", "memory": '"2GiB"', "log_level": '"debug"', "log_format": '"json"',
-        "host": '"::1"', "port": "81", "connections": "9", "allow": '["10.0.0.0/8"]', "plain_http": "true",
+        "host": '"::1"', "port": "81", "connections": "9", "allow": '["10.0.0.0/8"]', "plain_http": "true", "notify": '["a"]',
         "hub": '"https://hub"', "hub_token": '"wl_x"', "hub_ca": '"/ca.pem"', "spool": '"/spool"',
         "solvers": "true", "solver_hosts": '["a"]', "solver_allow": '["10.0.0.0/8"]', "solver_plain_http": "true", "solver_cache": '"/c"',
         "solver_unchecked": "true",
@@ -104,7 +104,7 @@ def test_every_setting_can_be_said_in_every_place(tmp_path: Path) -> None:
     texts = {
         "store": "/shop.db", "app": "shop:app", "name": "w", "queues": "a", "jobs": "a,", "tags": " a ", "slots": "2",
         "lease": "60", "grace": "1m", "cores": "3", "memory": "2048", "log_level": "debug", "log_format": "json",
-        "host": "::1", "port": "81", "connections": "9", "allow": "10.0.0.0/8", "plain_http": "1",
+        "host": "::1", "port": "81", "connections": "9", "allow": "10.0.0.0/8", "plain_http": "1", "notify": "a",
         "hub": "https://hub", "hub_token": "wl_x", "hub_ca": "/ca.pem", "spool": "/spool",
         "solvers": "1", "solver_hosts": "a", "solver_allow": "10.0.0.0/8", "solver_plain_http": "true", "solver_cache": "/c",
         "solver_unchecked": "true",

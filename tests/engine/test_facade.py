@@ -49,7 +49,7 @@ def test_a_verb_has_the_signature_of_its_method(memory: Harness) -> None:
 
 def test_helpers_are_not_among_the_verbs() -> None:
     others = {name for name in vars(Engine) if not name.startswith("_")} - set(VERBS)
-    assert others == {"on", "by", "on_behalf_of", "records", "hints", "commits_together", "wait", "wake", "close"}
+    assert others == {"on", "by", "on_behalf_of", "records", "hints", "commits_together", "wait", "wake", "deliver_by", "close"}
 
 
 def test_the_engine_has_all_that_people_ask_for() -> None:

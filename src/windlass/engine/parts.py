@@ -17,8 +17,8 @@ from windlass.engine.jobs import Jobs
 from windlass.engine.journal import Journal
 from windlass.engine.lives import Lives
 from windlass.engine.moves import Moves
-from windlass.engine.origins import Origins
 from windlass.engine.notices import Notices
+from windlass.engine.origins import Origins
 from windlass.engine.outbox import Outbox
 from windlass.engine.parking import Parking
 from windlass.engine.pauses import Pauses

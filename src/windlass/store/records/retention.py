@@ -21,7 +21,10 @@ PRUNE = (
     "refuse_prune",
     "lock_pruned_keys",
     "prune_keys",
-    *(f"prune_{table}" for table in ("journal", "attempts", "logs", "steps", "waits", "dependents", "holds", "announcements", "groups", "notify")),
+    *(
+        f"prune_{table}"
+        for table in ("journal", "attempts", "logs", "steps", "waits", "dependents", "holds", "announcements", "groups", "notify")
+    ),
     "note_shortest",
     "prune_runs",
 )
