@@ -33,7 +33,7 @@ SETTINGS = (
     "select name, setting from pg_settings where name like 'enable%' or name like '%timeout%' or name like 'default_transaction%'"
     " or name in ('jit', 'plan_cache_mode', 'synchronous_commit') order by name"
 )
-_WHOSE: dict[str, Value] = {"owner": None, "trusted": 1, "takes": 0, "schema": None}
+_WHOSE: dict[str, Value] = {"owner": None, "trusted": 1, "takes": 0, "schema": None, "description": None}
 DEFINE = Statement("define", {"name": "job", "handler": "job", "payload": "{}", "options": "{}", "now": 1, **_WHOSE})
 
 

@@ -270,10 +270,10 @@ def test_a_handler_that_has_lost_its_lease_gets_leaselost_begins_no_further_step
         seen.append(ctx.why or "")
 
     async def pays_async(ctx: Context) -> None:
-        for key in ("charge", "ship"):
-            with pytest.raises(LeaseLost):
-                await ctx.step(key, end, ctx, key)
-        try:
+        try:  # the worker may stop it before the second step, too
+            for key in ("charge", "ship"):
+                with pytest.raises(LeaseLost):
+                    await ctx.step(key, end, ctx, key)
             await asyncio.Event().wait()
         finally:
             seen.append(ctx.why or "")

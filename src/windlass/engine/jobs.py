@@ -75,7 +75,7 @@ class Jobs(Part):
         """Forbidden for the handler of a job of another owner, whose limits, pauses and checks a job with another name would avoid."""
         jobs = {job.name: job for job in await self.ground.home.jobs.named(sorted({name, handler}))}
         own, theirs, owner = jobs.get(name), jobs.get(handler), self.ground.owner
-        if own is not None and own.handler == handler and own.owner != owner:
+        if own is not None and own.handler is not None and own.owner != owner:
             return  # nothing is changed: `define` refuses another definition
         if theirs is None or theirs.handler is None or theirs.owner != owner:
             raise Forbidden(
