@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from windlass.model import Needs, Rate, Resource, Use, WorkerInfo
+from windlass.payload import reader
 
 _BETWEEN = "\x1f"  # no name contains it, so the part before the first one is the resource
 _OF = "\x1e"  # nor this one: the part after it is the worker whose cores or memory are counted
@@ -17,7 +18,7 @@ _LONGEST_VALUE = 200
 SKEW = 60_000_000
 """Microseconds by which the clocks of two processes may differ."""
 _canonical = msgspec.json.Encoder(order="deterministic").encode
-_texts = msgspec.json.Decoder(tuple[str, ...]).decode
+_texts = reader(tuple[str, ...])
 
 
 def limiter_key(resource: str, value: str | None = None) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
-from typing import Any, NoReturn, TypeVar
+from threading import RLock
+from typing import Any, NoReturn, TypeVar, overload
 
 import msgspec
 
@@ -18,6 +19,33 @@ LARGEST = 2**63 - 1
 
 _dump = msgspec.json.Encoder().encode
 _load = msgspec.json.Decoder().decode
+
+PREPARING = RLock()
+"""Held while msgspec prepares a type for reading, at its first use: it crashes the process when two threads prepare the same type."""
+_readers: dict[Any, Callable[[bytes | str], Any]] = {}
+
+
+@overload
+def reader(kind: type[T]) -> Callable[[bytes | str], T]: ...
+
+
+@overload
+def reader(kind: Any) -> Callable[[bytes | str], Any]: ...
+
+
+def reader(kind: Any) -> Callable[[bytes | str], Any]:
+    """The function that reads JSON as a type; every type is read through it, or prepared by it."""
+    read = _readers.get(kind)
+    if read is None:
+        with PREPARING:
+            read = _readers[kind] = msgspec.json.Decoder(kind).decode
+    return read
+
+
+def convert(value: Any, kind: type[T], *, strict: bool = True) -> T:
+    """Plain values as a type; ValidationError if they do not fit."""
+    reader(kind)
+    return msgspec.convert(value, kind, strict=strict)
 
 
 SHOWN, NAME_SHOWN = 300, 80

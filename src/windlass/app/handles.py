@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-import msgspec
-
 from windlass import payload as json
 from windlass.answers import Reason
 from windlass.clock import Clock
@@ -73,7 +71,7 @@ class BaseHandle(Generic[R]):
     def progress(self) -> Progress | None:
         """Its progress when it was last read."""
         text = self.record.progress
-        return None if text is None else msgspec.json.decode(text, type=Progress)
+        return None if text is None else json.reader(Progress)(text)
 
     @property
     def result(self) -> R:

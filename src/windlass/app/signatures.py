@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from windlass.engine import checks, fits
 from windlass.errors import BadInput
 from windlass.model import Limits
+from windlass.payload import PREPARING
 from windlass.worker import Context, Fail, Skip, Snooze
 from windlass.worker.handlers import BadPayload
 
@@ -39,7 +40,13 @@ def _encode(value: Any) -> Any:
 
 def typed(value: Any, kind: Any) -> Any:
     """A plain value as a type; ValidationError if it does not fit."""
+    _decoder(kind)
     return msgspec.convert(value, kind, str_keys=True, dec_hook=_decode)
+
+
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    with PREPARING:
+        return msgspec.json.Decoder(kind, dec_hook=_decode)
 
 
 def _decode(kind: type, value: Any) -> Any:
@@ -145,7 +152,7 @@ class Signature:
             fields.append((parameter.name, kind) if parameter.default is parameter.empty else (parameter.name, kind | UnsetType, UNSET))
         try:
             record = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
-            msgspec.json.Decoder(record, dec_hook=_decode)
+            _decoder(record)
         except TypeError as error:
             raise BadInput(
                 f"The arguments of the job {self._name!r} cannot be kept as JSON: {error}",
@@ -155,7 +162,7 @@ class Signature:
 
     @cached_property
     def _read(self) -> Callable[[str], Any]:
-        return msgspec.json.Decoder(self._record, dec_hook=_decode).decode
+        return _decoder(self._record).decode
 
     @cached_property
     def _document(self) -> Any:
@@ -188,7 +195,7 @@ class Signature:
         """Raise an error if the signature is invalid, before it is used."""
         _ = self._record
         try:
-            msgspec.json.Decoder(self.result_type, dec_hook=_decode)
+            _decoder(self.result_type)
         except TypeError as error:
             raise BadInput(
                 f"The result of the job {self._name!r} cannot be kept as JSON: {error}",

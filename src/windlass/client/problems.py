@@ -9,12 +9,13 @@ import msgspec
 from windlass.api.problems import Problem, error_of
 from windlass.client.transport import HubResponse
 from windlass.errors import HubFailed, OutcomeUnknown, TooLarge, TooSlow, WindlassError
+from windlass.payload import reader
 
 
 def refusal(answer: HubResponse) -> WindlassError:
     """The error of an answer."""
     try:
-        return error_of(msgspec.json.decode(answer.body, type=Problem))
+        return error_of(reader(Problem)(answer.body))
     except msgspec.DecodeError:
         pass
     if answer.status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT):

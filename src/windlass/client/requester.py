@@ -18,6 +18,7 @@ from windlass.clock import Clock
 from windlass.engine import checks
 from windlass.errors import TRANSIENT, BadInput, HubFailed, OutcomeUnknown
 from windlass.model import Limits
+from windlass.payload import reader
 
 T = TypeVar("T")
 
@@ -106,7 +107,7 @@ def _read(answer: HubResponse, kind: type[T]) -> T:
     if not 200 <= answer.status < 300:
         raise refusal(answer)
     try:
-        return msgspec.json.decode(answer.body or b"null", type=kind)
+        return reader(kind)(answer.body or b"null")
     except msgspec.DecodeError as error:
         raise HubFailed(f"The hub's answer cannot be read: {error}.", hint="Use a hub and a client of the same version.") from None
 

@@ -21,6 +21,7 @@ from windlass.api.port import ReportView, report_of, report_view
 from windlass.errors import Conflict, StoreBusy, StoreError, WindlassError
 from windlass.machine import Report
 from windlass.model import Limits, Receipt
+from windlass.payload import reader
 
 _LOG = logging.getLogger("windlass.worker")
 
@@ -166,7 +167,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, Outcome | Exception]]:
     file.seek(0)
     for number, line in enumerate(file, 1):
         try:
-            yield number, report_of(msgspec.json.decode(line, type=ReportView))
+            yield number, report_of(reader(ReportView)(line))
         except (msgspec.DecodeError, WindlassError) as error:
             yield number, error
 

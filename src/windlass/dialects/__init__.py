@@ -15,6 +15,7 @@ from windlass.config.opening import needing
 from windlass.dialects.base import Dialect
 from windlass.errors import BadInput, nearest
 from windlass.model import Run
+from windlass.payload import convert
 from windlass.webhooks import Format
 
 NAMES: tuple[str, ...] = ("forge", "so1")
@@ -63,7 +64,7 @@ def settings_of(name: str, table: Mapping[str, Any], environment: Mapping[str, s
     package = package_of(name)
     variables = {field: environment[variable] for variable, field in package.VARIABLES.items() if environment.get(variable)}
     try:
-        return msgspec.convert(variables | dict(table), package.Settings)
+        return convert(variables | dict(table), package.Settings)
     except msgspec.ValidationError as error:
         raise BadInput(f"[dialects.{name}] cannot be read: {error}.", hint=f"docs/dialects/{name}.md lists its settings.") from None
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from windlass.errors import BadInput
+from windlass.payload import reader
 
 LAST = 2**63 - 1
 _LONGEST_CURSOR = 200_000
@@ -33,7 +34,7 @@ def _decoded(cursor: Any) -> list[Any]:
         raise _forged()
     try:
         raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        return msgspec.json.decode(raw, type=list[Any])
+        return reader(list[Any])(raw)
     except (binascii.Error, UnicodeEncodeError, msgspec.DecodeError, RecursionError):
         raise _forged() from None
 

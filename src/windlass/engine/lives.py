@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from windlass.engine import checks
 from windlass.engine.ground import Part
 from windlass.errors import BadInput
 from windlass.machine import Lapse, step
 from windlass.model import LIFE_TAG, Life
+from windlass.payload import reader
 from windlass.store.records import Change
 
 LIVES = 16
@@ -60,7 +59,7 @@ class Lives(Part):
 
 
 def _incarnation(about: str) -> Any:
-    return msgspec.json.decode(about or "{}", type=dict[str, Any]).get("incarnation", 0)
+    return reader(dict[str, Any])(about or "{}").get("incarnation", 0)
 
 
 def _check(worker: str, tags: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from windlass.hub import form, problems
 from windlass.hub.auth import Authenticator
 from windlass.hub.requests import HubRequest
 from windlass.hub.routing import Match, Routes, path_below_mount
+from windlass.payload import convert
 
 MOUNTED = "/dialects/"
 _encode = msgspec.json.Encoder().encode
@@ -116,7 +117,7 @@ def _read(text: str, kind: Any, name: str) -> Any:
     if kind is str:
         return text
     try:
-        return msgspec.convert(text, kind, strict=False)
+        return convert(text, kind, strict=False)
     except msgspec.ValidationError as error:
         raise BadInput(f"The request cannot be read: {name}: {error}", hint="Correct the request.") from None
 

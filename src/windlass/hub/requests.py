@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -44,12 +43,7 @@ MEMBERS = 500_000
 def _read(body: bytes, kind: Any) -> Any:
     if body.count(b",") + body.count(b"[") + body.count(b"{") > MEMBERS:
         raise TooLarge(f"The body has more than {MEMBERS:,} members.", hint="Send less at once.")
-    return msgspec.convert(payload.parse(body, limit=len(body), what="The body"), kind)
-
-
-@lru_cache(maxsize=1024)
-def _decoder(kind: Any) -> Any:
-    return msgspec.json.Decoder(kind).decode
+    return payload.convert(payload.parse(body, limit=len(body), what="The body"), kind)
 
 
 class HubRequest(Request):
@@ -143,7 +137,7 @@ class HubRequest(Request):
             if (from_json := getattr(verb.takes, "from_json", None)) is not None:
                 return await self.read(from_json, body)
             if verb.lean:
-                return await self.read(_decoder(verb.takes), body)
+                return await self.read(payload.reader(verb.takes), body)
             return await self.read(_read, body, verb.takes)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadInput(f"The body cannot be read: {error}.", hint="Correct it; /api/v1/openapi.json describes it.") from None

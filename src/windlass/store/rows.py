@@ -10,13 +10,15 @@ from typing import Any
 import msgspec
 
 from windlass.model import Failure, Listed, Options, Policy, Run, State
+from windlass.payload import reader
 from windlass.store.base import Row
 from windlass.store.columns import LARGE
 
 _encode = msgspec.json.Encoder().encode
-_failure = msgspec.json.Decoder(Failure).decode
+_failure = reader(Failure)
+_policy = reader(Policy)
 
-options_of = msgspec.json.Decoder(Options).decode
+options_of = reader(Options)
 """The options of a job or a schedule, which are stored as JSON."""
 
 _FIELDS = Run.__struct_fields__
@@ -34,7 +36,7 @@ def pack(rows: Any) -> str:
 @lru_cache(maxsize=1024)
 def policy_of(text: str) -> Policy:
     """The policy of a run from its JSON text."""
-    return msgspec.json.decode(text, type=Policy)
+    return _policy(text)
 
 
 def policy_text(policy: Policy) -> str | None:

@@ -23,6 +23,7 @@ import msgspec
 from windlass.api.problems import error_of
 from windlass.machine import Fail, Report
 from windlass.model import Result, Step
+from windlass.payload import reader
 from windlass.worker.context import LOGGERS, Context, capture_logs
 from windlass.worker.executors import attempt
 from windlass.worker.handlers import Handler, Place
@@ -135,10 +136,10 @@ class HandlerProcess:
             os.killpg(0, signal.SIGKILL)  # without its worker it must not go on, nor may what it has started
 
     def _receive(self) -> None:
-        lines, decoder = Lines(), msgspec.json.Decoder(ToProcess)
+        lines, read = Lines(), reader(ToProcess)
         while data := self._parent.recv(CHUNK):
             for line in lines.feed(data):
-                match decoder.decode(line):
+                match read(line):
                     case BeginRequest() as request:
                         self._context = Context(request.call, self)
                         if request.stop is not None:

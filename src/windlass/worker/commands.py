@@ -21,6 +21,7 @@ import msgspec
 
 from windlass.machine import Fail, Report
 from windlass.model import Failure, Limits
+from windlass.payload import reader
 from windlass.worker.context import Call, Context, Sink, progress_text
 from windlass.worker.handlers import Handler
 from windlass.worker.outcomes import Stopped, failure_of, returned
@@ -43,7 +44,7 @@ class ProgressLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     message: str | None = None
 
 
-_progress_line = msgspec.json.Decoder(ProgressLine)
+_progress_line = reader(ProgressLine)
 
 
 class Watchdog:
@@ -207,7 +208,7 @@ class CommandExecutor:
         if not line.lstrip().startswith(b'{"progress"'):
             return False
         try:
-            progress = _progress_line.decode(line)
+            progress = _progress_line(line)
         except msgspec.MsgspecError:
             return False
         self.sink.progress(progress_text(progress.progress, progress.message))

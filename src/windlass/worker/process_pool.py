@@ -13,11 +13,10 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
-import msgspec
-
 from windlass.api.problems import problem_of
 from windlass.errors import LeaseLost, StoreUnreachable, WindlassError
 from windlass.machine import Fail, Report
+from windlass.payload import reader
 from windlass.worker.context import Call, Context, Sink
 from windlass.worker.handlers import Handler
 from windlass.worker.messages import (
@@ -54,7 +53,7 @@ class ChildProcess:
 
     def __init__(self, memory: int) -> None:
         self.memory, self.runs = memory, 0
-        self._decoder, self._lines = msgspec.json.Decoder(FromProcess), Lines()
+        self._read_message, self._lines = reader(FromProcess), Lines()
         self._messages: deque[ToProcess] = deque()
         self._sending = threading.Lock()
         with needed("process"):
@@ -110,7 +109,7 @@ class ChildProcess:
                 case BeatRequest():
                     sink.beat()
                 case EndedEvent(name, report):
-                    return msgspec.json.decode(report, type=REPORTS[name])
+                    return reader(REPORTS[name])(report)
         self.end()
         if not begun and self.process.returncode == STATUS:
             raise Shortage("process", "a new one could not begin")
@@ -138,7 +137,7 @@ class ChildProcess:
                     continue
                 data = b"" if gone else _read(self._socket)
                 for line in self._lines.feed(data):
-                    message = self._decoder.decode(line)
+                    message = self._read_message(line)
                     if isinstance(message, EndedEvent):
                         _pass_on([*lines.feed(rest_of(output)), *lines.end()], sink)
                     yield message

@@ -28,6 +28,7 @@ from windlass.dialects.forge.port import BEAT_EVERY, BEAT_TIMEOUT, LEASE, ForgeP
 from windlass.dialects.forge.snapshots import Snapshots
 from windlass.errors import BadInput
 from windlass.model import WorkerInfo
+from windlass.payload import reader
 from windlass.worker import Context, Handler, host
 from windlass.worker.loop import GRACE, Worker
 from windlass.worker.solvers import Solvers
@@ -88,7 +89,7 @@ def _header(text: str) -> str:
 
 def _texts(text: str) -> tuple[str, ...]:
     try:
-        return msgspec.json.decode(text, type=tuple[str, ...])
+        return reader(tuple[str, ...])(text)
     except msgspec.DecodeError:
         raise ValueError('a JSON array of texts, such as ["gpu"]') from None
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from windlass.errors import BadInput
+from windlass.payload import convert
 
 
 class JobToCreate(Struct, frozen=True):
@@ -51,7 +52,7 @@ class _Lenient(WorkerName, frozen=True):
     def from_json(cls, body: bytes) -> Self:
         """The body of these bytes."""
         try:
-            return msgspec.convert(json.loads(body), cls)
+            return convert(json.loads(body), cls)
         except msgspec.ValidationError as error:
             raise BadInput(f"The body cannot be read: {error}.", hint="Correct it.") from None
         except (ValueError, RecursionError) as error:

@@ -19,6 +19,7 @@ from windlass.clock import Clock
 from windlass.errors import BadInput, LeaseLost, StoreUnreachable, TooLarge, WindlassError
 from windlass.machine import Fail, Refuse, Report, Requeue, Skip, Snooze, Succeed
 from windlass.model import BeatAnswer, Failure, Life, Policy, Receipt, Result, Run, Solver, State, Step, WorkerInfo
+from windlass.payload import reader
 from windlass.store.records import Held
 
 _LOG = logging.getLogger("windlass.forge")
@@ -234,7 +235,8 @@ def _error_text(answer: HubResponse) -> str:
 def _job_of(answer: HubResponse) -> ClaimedJob | None:
     """The job of a claim; None if there is none."""
     try:
-        return msgspec.json.decode(answer.body or b"null", type=ClaimedJob | None)
+        job: ClaimedJob | None = reader(ClaimedJob | None)(answer.body or b"null")
+        return job
     except (msgspec.DecodeError, RecursionError) as error:
         raise StoreUnreachable(f"The hub's answer to a claim is no job: {error}.", hint="Check HUB_URL, and the hub's version.") from None
 

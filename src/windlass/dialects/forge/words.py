@@ -12,6 +12,7 @@ from msgspec import Struct
 from windlass.dialects.base import Words
 from windlass.machine import TOO_MANY_REQUEUES
 from windlass.model import Attempt, Failure, Options, Run, Solver, State
+from windlass.payload import reader
 
 QUEUE = "forge"
 MAX_ATTEMPTS, MAX_RUNTIME, LEASE = 3, 300_000, 60_000
@@ -169,7 +170,7 @@ def _solver(run: Run) -> tuple[str | None, str | None]:
 
 def _text(output: str | None) -> str | None:
     """A result as a text: the characters of a string, the JSON text of anything else."""
-    return msgspec.json.decode(output, type=str) if output is not None and output.startswith('"') else output
+    return reader(str)(output) if output is not None and output.startswith('"') else output
 
 
 def _heartbeat_at(run: Run) -> int | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
 from msgspec.structs import asdict
 
 from windlass.model import Audited, Scope, Token
+from windlass.payload import reader
 from windlass.store.base import Row, Statement, Value
 from windlass.store.records.batches import Rows
 from windlass.store.rows import pack
@@ -25,7 +25,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
 NEWEST = 2**63 - 1
 """Greater than the number of every entry of the audit log."""
 
-_scopes = msgspec.json.Decoder(tuple[Scope, ...]).decode
+_scopes = reader(tuple[Scope, ...])
 
 
 class AccessRecords(Rows):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-import msgspec
-
 from windlass.model import Lane, Pause, Queue, Rate, Resource
+from windlass.payload import reader
 from windlass.store.base import Row, Statement, Value
 from windlass.store.records.batches import Rows
 from windlass.store.rows import pack
 
-_rates = msgspec.json.Decoder(tuple[Rate, ...]).decode
+_rates = reader(tuple[Rate, ...])
 
 BATCHES: Mapping[str, tuple[str, ...]] = {
     "pause": ("add_pause", "raise_controls"),

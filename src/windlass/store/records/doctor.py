@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from windlass.model import Policy
+from windlass.payload import reader
 from windlass.store.records.batches import Rows
 from windlass.store.rows import pack
 
 NEWEST = 2**63 - 1
 
-_policy = msgspec.json.Decoder(Policy).decode
+_policy = reader(Policy)
 
 
 class Waiting(NamedTuple):

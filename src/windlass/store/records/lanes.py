@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-import msgspec
-
 from windlass.model import Lane, Needs
+from windlass.payload import reader
 from windlass.store.base import Statement, Value
 from windlass.store.records.batches import Rows
 from windlass.store.records.changes import seqs_of
@@ -90,9 +89,12 @@ class LaneRecords(Rows):
         return seqs_of((await self._batch("drop_lanes", Statement("lock_lanes"), drop, Statement("raise_removed")))[1])
 
 
+_needs = reader(Needs)
+
+
 def needs_from(text: str) -> Needs:
     """The needs of a lane from their text."""
-    return msgspec.json.decode(text, type=Needs) if text else Needs()
+    return _needs(text) if text else Needs()
 
 
 def needs_text(needs: Needs) -> str:

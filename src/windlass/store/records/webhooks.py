@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from windlass.model import STANDARD, Delivery, DeliveryStatus, Notify, Run, Secret, State, Webhook
+from windlass.payload import reader
 from windlass.store.base import Row, Statement, Value
 from windlass.store.columns import WEBHOOK_ADDED, WEBHOOK_EDITED
 from windlass.store.records.batches import Rows
@@ -97,7 +96,7 @@ class Verdict(NamedTuple):
 
 def _webhook_of(row: Row) -> Webhook:
     values = dict(zip(Webhook.__struct_fields__, row, strict=True))
-    opened = {name: values[name] and msgspec.json.decode(values[name], type=kind) for name, kind in _LISTS.items()}
+    opened = {name: values[name] and reader(kind)(values[name]) for name, kind in _LISTS.items()}
     return Webhook(**values | opened | {"enabled": bool(values["enabled"])})
 
 
@@ -161,7 +160,7 @@ class WebhookRecords(Rows):
 
 
 def _events(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else msgspec.json.decode(text, type=tuple[str, ...])
+    return None if text is None else reader(tuple[str, ...])(text)
 
 
 def _added(webhooks: Sequence[Webhook], cursor: str, now: int, limit: int) -> Statement:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from windlass.model import Leases, Life, Run, WorkerInfo
+from windlass.payload import reader
 from windlass.store.base import Row, Statement, Value
 from windlass.store.records.batches import Rows
 from windlass.store.rows import pack, run_of
@@ -21,10 +20,10 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "stop_worker": ("stop_worker",),
 }
 
-_numbers = msgspec.json.Decoder(dict[str, int | float]).decode
-_named = msgspec.json.Decoder(dict[str, Any]).decode
-_names = msgspec.json.Decoder(tuple[str, ...] | None).decode
-_told = msgspec.json.Decoder(dict[str, str]).decode
+_numbers = reader(dict[str, int | float])
+_named = reader(dict[str, Any])
+_names = reader(tuple[str, ...] | None)
+_told = reader(dict[str, str])
 
 
 class Seen(NamedTuple):

@@ -19,6 +19,7 @@ from functools import partial
 import msgspec
 
 from windlass.clock import SystemClock
+from windlass.payload import reader
 from windlass.store.base import JOURNAL, LOOK_EVERY
 from windlass.store.hints import ANYTHING, Paced, Waiter, Waiters
 from windlass.store.sqlite.files import MEMORY
@@ -43,7 +44,7 @@ _READS = "j"  # the suffix of sockets for hints about the journal
 _LOG = logging.getLogger(__name__)
 _CLOCK = SystemClock()  # a timeout is real time, whatever clock the store has
 _NUMBERS = itertools.count(1)
-_topics: Callable[[bytes], Collection[str]] = msgspec.json.Decoder(set[str] | dict[str, list[str | int]]).decode
+_topics: Callable[[bytes], Collection[str]] = reader(set[str] | dict[str, list[str | int]])
 
 
 class HintSocket:
