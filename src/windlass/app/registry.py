@@ -156,6 +156,12 @@ class Registry(Opening):
                     _LOG.warning("Job %r keeps another definition than the code's: %s %s", name, refused, refused.hint)
                 self._defined.add(name)
 
+    async def store_definitions(self, *, keep: Iterable[str] = ()) -> None:
+        """Store the definitions of all jobs now, as a worker does at its start; those of the jobs named by `keep` stay as they are."""
+        verbs = self.verbs
+        self._defined |= set(keep)
+        await self._define(verbs, self.jobs)
+
     def _options(self, own: Options) -> Options:
         """The options of a job, with the uses of every job of this app."""
         keywords = {use.resource for use in own.uses or ()}

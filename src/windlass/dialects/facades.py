@@ -13,12 +13,13 @@ from windlass.store.base import run_sync
 P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
 F = TypeVar("F", bound="Facade[Any]")
 
 Location = App | str | os.PathLike[str]
 
 
-class Facade(Generic[V]):
+class Facade(Generic[V_co]):
     """The verbs over the store at an address, or over that of an app. A context manager, which closes a store that it has opened."""
 
     def __init__(self, store: Location | None = None) -> None:
@@ -26,7 +27,7 @@ class Facade(Generic[V]):
         self._owns = not isinstance(store, App)
 
     @property
-    def verbs(self) -> V:
+    def verbs(self) -> V_co:
         """The same verbs as coroutines."""
         raise NotImplementedError
 

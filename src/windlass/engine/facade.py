@@ -200,6 +200,7 @@ class Engine:
     seen = verb(Parts.workers, Workers.seen)
     counts_by_worker = verb(Parts.workers, Workers.counts)
     begin_life = verb(Parts.lives, Lives.begin_life)
+    lives = verb(Parts.lives, Lives.lives)
     end_lives = verb(Parts.lives, Lives.end_lives)
     leave = verb(Parts.lives, Lives.leave)
     claim = verb(Parts.claims, Claims.claim)

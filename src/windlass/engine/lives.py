@@ -33,6 +33,10 @@ class Lives(Part):
             await self.records.workers.end_lives(worker, [old.tag for old in lives[:-LIVES]])
         return lives[-LIVES:]
 
+    async def lives(self, worker: str) -> list[Life]:
+        """The recorded processes of a worker's name without a clean end, eldest first."""
+        return await self.records.workers.lives(checks.name(worker, "A worker's name"))
+
     async def end_lives(self, worker: str, tags: Sequence[str]) -> int:
         """Lapse the runs that these processes of a worker hold, and forget them; how many runs. Requires proof that they have ended."""
         _check(checks.name(worker, "A worker's name"), tags)

@@ -562,6 +562,7 @@ async def a_process_that_has_ended_loses_what_it_holds_and_no_other_of_its_name_
     await ports.port.register(MANY)
     assert await ports.port.begin_life(MANY.name, gone) == [gone]
     assert await ports.another().begin_life(MANY.name, alive) == [gone, alive]
+    assert (await ports.engine.lives(MANY.name), await ports.engine.lives("other")) == ([gone, alive], [])
     ids = await ports.create(4)
     for worker, life in ((MANY, gone), (MANY, alive), (MANY, None), (WorkerInfo("other", slots=9), gone)):
         await ports.port.claim(worker, count=1, lease=LEASE, token=(life.tag if life else "") + NONCES())

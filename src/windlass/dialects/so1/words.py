@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from windlass import payload as json
 from windlass.api.values import to_rfc3339
+from windlass.dialects.attempts import created_at
 from windlass.dialects.base import Words
 from windlass.model import Attempt, Failure, LogLine, Run, State
 
@@ -146,11 +147,8 @@ class JobView(NamedTuple):
 
 
 def views_of(run: Run, attempts: Sequence[Attempt]) -> Iterator[JobView]:
-    """All attempts of a run, oldest first, as jobs. A further one is created when the one before it has ended."""
-    created_at = run.created_at
-    for attempt in attempts:
-        yield JobView(run, attempt, created_at)
-        created_at = max(created_at, attempt.finished_at or 0)
+    """All attempts of a run, oldest first, as jobs."""
+    return (JobView(run, attempt, at) for attempt, at in created_at(run, attempts))
 
 
 def job_of(view: JobView, lines: Sequence[LogLine] = ()) -> Job:

@@ -119,6 +119,10 @@ class WorkerRecords(Rows):
         answers = await self._batch("begin_life", Statement("begin_life", values), Statement("lives", {"worker": worker}))
         return [Life(*row) for row in answers[1]]
 
+    async def lives(self, worker: str) -> list[Life]:
+        """The recorded processes of a worker, eldest first."""
+        return [Life(*row) for row in await self._read("lives", worker=worker)]
+
     async def held_by_lives(self, worker: str, tags: Sequence[str], count: int) -> list[Run]:
         return [run_of(row) for row in await self._read("held_by_lives", worker=worker, tags=pack(tags), count=count)]
 
