@@ -1,7 +1,7 @@
 """G39: every invariant and decision of the scheduler's design guards has a unit test, an integration test and an error case.
 
 The unit tests ask the rule alone (the machine, the gates, the calendar); the integration tests let real workers or whole engines do
-what people do; the error cases break the rule and see it refused, with nothing changed. `docs/guards.md` states each.
+what people do; the error cases break the rule and see it refused, with nothing changed. `docs/dialects/guards.md` states each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from windlass.model import Member, NewGroup, NewRun, Options, Policy, Resource, 
 from windlass.store.base import run_sync
 from windlass.webhooks import STANDARD
 
-PAGE = Path(__file__).parents[2] / "docs" / "guards.md"
+PAGE = Path(__file__).parents[2] / "docs" / "dialects" / "guards.md"
 NOW = 1_800_000_000_000
 
 
