@@ -77,7 +77,7 @@ JOBS = st.lists(st.tuples(st.integers(0, 3), st.none() | st.integers(0, 900)), m
 EDITS = st.lists(st.tuples(st.integers(0, 6), st.sampled_from(["priority", "position", "cancel", "fail"]), st.integers(0, 100)), max_size=5)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(jobs=JOBS, edits=EDITS)
 def test_G5_a_claim_takes_what_the_documents_sql_selects(
     h: Harness, postgres_home: psycopg.Connection[TupleRow], jobs: list[tuple[int, int | None]], edits: list[tuple[int, str, int]]

@@ -135,7 +135,7 @@ def test_groups_of_other_queues_are_not_in_the_list(s: Library) -> None:
     assert [one.group_id for one in s.list_groups()] == [own.group_id]
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from(["fail", "COMPLETED", "SKIPPED", "cancel", "wait"]), max_size=12), sequential=st.booleans())
 def test_G7_the_documents_own_function_agrees_on_random_groups(h: Harness, steps: list[str], sequential: bool) -> None:
     s = Library(h)

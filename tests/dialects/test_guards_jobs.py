@@ -290,7 +290,7 @@ def test_G34_positions_are_hundreds_and_a_job_can_be_put_anywhere(s: Library) ->
     assert s.load_job(urgent.job_id).position is None
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 700)), max_size=6))
 def test_G34_position_N_is_before_the_first_of_N_or_more(h: Harness, moves: list[tuple[int, int]]) -> None:
     s = Library(h)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.workers import Gate, until
 from windlass import App, Context
 from windlass.dialects import guards
 from windlass.dialects.guards import InvalidOperationError, InvalidValueError, JobRunStatus, JobStatus, ReservationConflictError, Scheduler
+from windlass.dialects.guards.background import Background
 from windlass.errors import BadInput, Timeout
 from windlass.model import Life, WorkerInfo
 from windlass.worker.lives import own_process
@@ -27,6 +29,12 @@ from windlass.worker.lives import own_process
 
 @pytest.fixture(params=corners(["file", "postgres"]))
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(request.getfixturevalue("emptied_postgres") if request.param == "postgres" else tmp_path / "jobs.db")
+
+
+@pytest.fixture(params=["file", pytest.param("postgres", marks=long)])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store for several processes, whose start takes long."""
     return str(request.getfixturevalue("emptied_postgres") if request.param == "postgres" else tmp_path / "jobs.db")
 
 
@@ -110,6 +118,71 @@ def test_what_keeps_a_worker_from_starting_is_raised(s: Scheduler) -> None:
 
     with pytest.raises(BadInput, match="annotation that cannot be found"):
         s.start()
+
+
+def test_params_that_the_handler_does_not_take_are_refused_at_the_creation(s: Scheduler) -> None:
+    @s.handler("story")
+    def story(topic: str) -> None:
+        pass
+
+    with pytest.raises(InvalidValueError, match="does not fit") as refused:
+        s.create_job("story", params={"topic": 5})
+    assert (refused.value.member, s.list_jobs()) == ("params", [])
+    with pytest.raises(InvalidValueError, match="There is no resource 'ollama'"):
+        s.handler("research", resources=["ollama"])
+
+
+class FakeWorker:
+    """A worker that ends at once, or when it is stopped."""
+
+    def __init__(self, *, needs_restart: bool = False) -> None:
+        self.needs_restart, self.ran, self._stopped = needs_restart, False, asyncio.Event()
+
+    async def run(self) -> None:
+        self.ran = True
+        if not self.needs_restart:
+            await self._stopped.wait()
+
+    async def stop(self, *, grace: int) -> None:
+        self._stopped.set()
+
+
+def in_background(workers: list[FakeWorker], opening: Callable[[int], None]) -> Background:
+    """A background with these workers, one after the other."""
+    opened = iter(range(len(workers)))
+
+    @asynccontextmanager
+    async def new_worker() -> AsyncIterator[Any]:
+        n = next(opened)
+        await asyncio.to_thread(opening, n)
+        yield workers[n]
+
+    return Background(new_worker, nullcontext)
+
+
+def test_a_worker_with_an_abandoned_handler_is_replaced() -> None:
+    workers = [FakeWorker(needs_restart=True), FakeWorker()]
+    background = in_background(workers, lambda n: None)
+    background.start()
+    until(lambda: workers[1].ran)
+    background.stop(5)
+    assert not background.running
+
+
+def test_a_stop_between_two_workers_begins_no_further_one() -> None:
+    workers, opening, go_on = [FakeWorker(needs_restart=True), FakeWorker()], threading.Event(), threading.Event()
+
+    def open_worker(n: int) -> None:
+        if n == 1:
+            opening.set()
+            go_on.wait(60)
+
+    background = in_background(workers, open_worker)
+    background.start()
+    opening.wait(60)
+    threading.Timer(0.2, go_on.set).start()
+    background.stop(5)
+    assert (background.running, workers[1].ran) == (False, False)
 
 
 def test_G4_a_worker_with_a_running_job_gets_no_second(library: Library) -> None:
@@ -345,15 +418,15 @@ def test_G15_a_running_job_without_a_run_cannot_exist_because_both_are_one_row(l
     assert library.load_job(job).finished_at == library.load_jobrun(job).finished_at
 
 
-def test_G13_a_scheduler_that_is_killed_with_a_job_running_is_recovered_by_the_next(address: str, tmp_path: Path) -> None:
-    with Scheduler(address) as s, processes(tmp_path, address) as (process,):
+def test_G13_a_scheduler_that_is_killed_with_a_job_running_is_recovered_by_the_next(shared: str, tmp_path: Path) -> None:
+    with Scheduler(shared) as s, processes(tmp_path, shared) as (process,):
         process.start()
         lost = s.create_job("story", params={"name": "lost", "gate": "never"}).job_id
         queued = s.create_job("story", params={"name": "queued"}).job_id
         until(lambda: log(tmp_path) == [["start", "lost"]])
         process.kill()
         assert s.load_job(lost).finished_at is None
-        with processes(tmp_path, address, 2) as (first, second):
+        with processes(tmp_path, shared, 2) as (first, second):
             assert first.start()["running_jobs_recovered"] == 1
             assert second.start()["running_jobs_recovered"] == 0
             run = s.load_jobrun(lost)
@@ -363,12 +436,12 @@ def test_G13_a_scheduler_that_is_killed_with_a_job_running_is_recovered_by_the_n
         assert [one.retry_of for one in s.list_jobs()].count(lost) == 1
 
 
-def test_G13_so_is_a_job_that_was_dispatched_by_a_process_that_is_killed(address: str, tmp_path: Path) -> None:
-    with Scheduler(address) as s, processes(tmp_path, address) as (process,):
+def test_G13_so_is_a_job_that_was_dispatched_by_a_process_that_is_killed(shared: str, tmp_path: Path) -> None:
+    with Scheduler(shared) as s, processes(tmp_path, shared) as (process,):
         process.tell("dispatch")
         job = process.answer()
         assert s.load_job(job).status is JobStatus.RUNNING
-        with Scheduler(address) as other:
+        with Scheduler(shared) as other:
             other.start()
             assert s.load_job(job).finished_at is None
             other.stop()
@@ -381,9 +454,9 @@ def test_G13_so_is_a_job_that_was_dispatched_by_a_process_that_is_killed(address
 
 
 @pytest.mark.parametrize("rounds", [6, pytest.param(60, marks=long)])
-def test_G25_four_processes_execute_one_at_a_time_and_direct_calls_next(address: str, tmp_path: Path, rounds: int) -> None:
+def test_G25_four_processes_execute_one_at_a_time_and_direct_calls_next(shared: str, tmp_path: Path, rounds: int) -> None:
     expected = []
-    with Scheduler(address) as s, processes(tmp_path, address, 4) as children:
+    with Scheduler(shared) as s, processes(tmp_path, shared, 4) as children:
         for child in children:
             child.start()
         for n in range(rounds):
@@ -399,8 +472,8 @@ def test_G25_four_processes_execute_one_at_a_time_and_direct_calls_next(address:
 
 
 @long
-def test_G25_never_two_at_once_with_direct_calls_from_four_processes(address: str, tmp_path: Path) -> None:
-    with Scheduler(address) as s, processes(tmp_path, address, 4) as children:
+def test_G25_never_two_at_once_with_direct_calls_from_four_processes(shared: str, tmp_path: Path) -> None:
+    with Scheduler(shared) as s, processes(tmp_path, shared, 4) as children:
         for child in children:
             child.start()
         for n in range(100):
@@ -410,8 +483,8 @@ def test_G25_never_two_at_once_with_direct_calls_from_four_processes(address: st
     assert len(set(executed(tmp_path))) == 200
 
 
-def test_G29_at_sigterm_the_running_job_ends_and_no_other_begins(address: str, tmp_path: Path) -> None:
-    with Scheduler(address) as s, processes(tmp_path, address) as (process,):
+def test_G29_at_sigterm_the_running_job_ends_and_no_other_begins(shared: str, tmp_path: Path) -> None:
+    with Scheduler(shared) as s, processes(tmp_path, shared) as (process,):
         process.tell("run")
         assert process.answer() == "running"
         until(s.list_templates)
@@ -440,8 +513,8 @@ def test_G29_a_job_that_does_not_end_in_time_is_given_back(s: Scheduler) -> None
     assert [(one.status, one.retry_of) for one in s.list_jobs("QUEUED")] == [(JobStatus.QUEUED, job)]
 
 
-def test_G36_what_was_created_is_there_after_a_kill(address: str, tmp_path: Path) -> None:
-    with Scheduler(address) as s, processes(tmp_path, address) as (process,):
+def test_G36_what_was_created_is_there_after_a_kill(shared: str, tmp_path: Path) -> None:
+    with Scheduler(shared) as s, processes(tmp_path, shared) as (process,):
         process.tell("create 1000")
         created = [process.answer() for _ in range(20)]
         process.kill()

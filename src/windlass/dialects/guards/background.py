@@ -65,5 +65,6 @@ class Background:
                 async with self._new_worker() as worker:
                     self._worker = worker
                     self._ready.set()
-                    await worker.run()
+                    if not self._stopping:  # otherwise `stop` may have met the worker before this one
+                        await worker.run()
                     needed = worker.needs_restart

@@ -10,7 +10,16 @@ from msgspec.structs import replace
 from windlass import cron as crontab
 from windlass.dialects.guards.errors import InvalidValueError, TemplateNotFoundError
 from windlass.dialects.guards.records import JobTemplate, Schedule
-from windlass.dialects.guards.rules import added, backoff, check_max_attempts, check_params, options_of, refuse_others, valid
+from windlass.dialects.guards.rules import (
+    added,
+    backoff,
+    check_max_attempts,
+    check_params,
+    check_resources,
+    options_of,
+    refuse_others,
+    valid,
+)
 from windlass.dialects.guards.settings import RESOURCE, Settings
 from windlass.dialects.guards.views import schedule_of, template_of
 from windlass.engine import Engine, checks
@@ -61,10 +70,7 @@ class Plans:
         """
         key = _key(template_id, name, "template_id")
         executions = check_max_attempts(retry_policy, self.settings)
-        if unknown := sorted(set(resources) - self.settings.resources.keys()):
-            raise InvalidValueError(
-                "resources", f"There is no resource {unknown[0]!r:.80}.", hint="Name it in the settings: resources = {...}."
-            )
+        check_resources(resources, self.settings)
         await self.provide()
         options = options_of(Options(max_attempts=executions), self.settings, resources)
         return await self._define(key, job_type, check_params(default_params, "default_params"), options, description, "create")

@@ -103,6 +103,13 @@ def check_position(value: Any) -> int:
     return check_integer(value, "position", 0, 2**53)
 
 
+def check_resources(names: Sequence[str], settings: Settings) -> None:
+    """Resources that the settings have."""
+    if unknown := sorted({str(name) for name in names} - settings.resources.keys()):
+        hint = "Name it in the settings, with its capacity: resources = {...}."
+        raise InvalidValueError("resources", f"There is no resource {unknown[0]!r:.80}.", hint=hint)
+
+
 def check_max_attempts(policy: Any, settings: Settings) -> int:
     """The number of executions of a retry policy, which is an object or its number."""
     number = policy.get("max_attempts", settings.max_attempts) if isinstance(policy, Mapping) else policy

@@ -19,7 +19,7 @@ from windlass.dialects.facades import Facade, Location, method
 from windlass.dialects.guards.background import Background
 from windlass.dialects.guards.errors import InvalidOperationError, InvalidValueError, ReservationConflictError
 from windlass.dialects.guards.records import RecoveryStats, SchedulerStatus
-from windlass.dialects.guards.rules import check_params, options_of, valid
+from windlass.dialects.guards.rules import check_params, check_resources, options_of, valid
 from windlass.dialects.guards.sending import sender_of, sending
 from windlass.dialects.guards.settings import RESOURCE, Settings
 from windlass.dialects.guards.verbs import SchedulerVerbs
@@ -83,6 +83,7 @@ class Scheduler(Facade[SchedulerVerbs]):
 
         The params of a job are its arguments. Its first parameter may be a `windlass.Context`.
         """
+        check_resources(resources, self.settings)
         rules = options_of(Options(), self.settings, resources)
         treatment: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
 

@@ -105,11 +105,6 @@ def standing(outcome: str, *, executed: bool) -> Standing:
     return _NEVER_EXECUTED if outcome == State.SKIPPED and not executed else _BY_OUTCOME[outcome]
 
 
-def states_of(status: JobStatus) -> tuple[State, ...]:
-    """The states of runs whose last attempt has this word. DISPATCHED: those that are claimed and have not begun."""
-    return (State.CLAIMED,) if status is JobStatus.DISPATCHED else WORDS.states(status)
-
-
 GROUP_WORDS: Mapping[EngineGroupStatus, GroupStatus] = {
     "running": GroupStatus.RUNNING,
     "completed": GroupStatus.COMPLETED,
