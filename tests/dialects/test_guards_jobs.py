@@ -354,6 +354,8 @@ def test_G35_a_definition_of_windlass_is_a_template_and_its_jobs_follow_the_same
     s.claimed()
     s.job()
     assert s.idle()  # it uses the resource, too
+    s.h.define("slow", backoff=(1_000,))
+    assert s.h.get(s.job("slow")).policy.backoff == (1_000,)
 
 
 def test_G40_an_edit_for_the_retry_leaves_the_params_of_the_ended_job(s: Library) -> None:
@@ -470,6 +472,19 @@ def test_lists_have_all_of_large_jobs_and_filter_by_words(s: Library) -> None:
     assert s.list_jobruns(status="FAILED") == []
 
 
+def test_any_run_is_shown_as_its_newest_job_and_the_run_of_that(s: Library) -> None:
+    first, other = s.job(params={"topic": "sea"}), s.h.create("mail")
+    s.fail()
+    retry = s.newest()
+    shown, native = s.h(guards.show(s.h.engine, [s.h.get(first), s.h.get(other)]))
+    assert shown == retry.to_json() | {"run": None}
+    assert (native["template_id"], native["status"], native["position"]) == ("mail", "QUEUED", 100)
+    s.advance(seconds=10)
+    s.end(status="COMPLETED")
+    (shown,) = s.h(guards.show(s.h.engine, [s.h.get(first)]))
+    assert shown == s.load_job(retry.job_id).to_json() | {"run": s.load_jobrun(retry.job_id).to_json()}
+
+
 def test_records_are_sent_in_the_documents_spelling(s: Library) -> None:
     job = s.create_job("story", params={"topic": "sea"})
     sent = job.to_json()
@@ -480,5 +495,4 @@ def test_records_are_sent_in_the_documents_spelling(s: Library) -> None:
     assert (type(sent["status"]), sent["status"]) == (str, "QUEUED")
     assert sent["created_at"] == job.created_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     assert s.get_template("story").to_json()["retry_policy"] == {"max_attempts": 3}
-    s.h.engine  # noqa: B018
     assert s.h.get(job.job_id).policy.backoff == Options(backoff=(10_000, 20_000, 40_000)).backoff
