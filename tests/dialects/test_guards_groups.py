@@ -135,6 +135,12 @@ def test_groups_of_other_queues_are_not_in_the_list(s: Library) -> None:
     assert [one.group_id for one in s.list_groups()] == [own.group_id]
 
 
+def test_a_list_of_groups_reads_so_many_jobs_and_no_more(s: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.dialects.guards.verbs.MAX_MEMBERS", 5)
+    groups = [group(s, 2).group_id for _ in range(4)]
+    assert [one.group_id for one in s.list_groups()] == groups[:1:-1]
+
+
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from(["fail", "COMPLETED", "SKIPPED", "cancel", "wait"]), max_size=12), sequential=st.booleans())
 def test_G7_the_documents_own_function_agrees_on_random_groups(h: Harness, steps: list[str], sequential: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -129,6 +130,56 @@ def test_a_run_is_updated_with_the_status_that_ends_it(s: Library) -> None:
     for word, member in (("COMPLETED", "error"), ("SKIPPED", "exit_code"), ("SKIPPED", "artifacts")):
         with s.refused(f"A {word} run has no {member}"):
             s.update_jobrun(job, **{"status": word, member: {"error": "x", "exit_code": 1, "artifacts": []}[member]})
+
+
+@pytest.mark.parametrize("status", ["COMPLETED", "FAILED"])
+@pytest.mark.parametrize("artifacts", [["x" * 2**20], [float("nan")], [object()], "one", {"a": 1}])
+def test_artifacts_that_cannot_be_stored_are_refused(s: Library, status: str, artifacts: Any) -> None:
+    job = s.dispatch_job(s.job()).job_id
+    with s.refused("artifacts", InvalidValueError) as refusal:
+        s.update_jobrun(job, status=status, artifacts=artifacts)
+    assert refusal.value.member == "artifacts"
+    for exit_code in ("1", 2**40, True):
+        with s.refused("exit_code", InvalidValueError):
+            s.update_jobrun(job, status=status, exit_code=exit_code)
+    with s.refused("error", InvalidOperationError):
+        s.update_jobrun(job, status=status, error=5)
+    s.update_jobrun(job, status=status, artifacts=["x" * 8_000])
+    assert s.load_jobrun(job).artifacts == ["x" * 8_000]
+
+
+def test_a_long_error_is_cut(s: Library) -> None:
+    job = s.dispatch_job(s.job()).job_id
+    assert str(s.update_jobrun(job, status="FAILED", error="x" * 100_000).error).strip("x") == ""
+
+
+@pytest.mark.parametrize(
+    ("output", "exit_code", "artifacts"),
+    [
+        (None, 0, []),
+        ([1, 2], 0, [1, 2]),
+        ("text", 0, ["text"]),
+        ({"artifacts": [1]}, 0, [1]),
+        ({"artifacts": [1], "exit_code": 3}, 3, [1]),
+        ({"artifacts": [1], "exit_code": "3"}, 0, [{"artifacts": [1], "exit_code": "3"}]),
+        ({"artifacts": "x"}, 0, [{"artifacts": "x"}]),
+        ({"artifacts": [1], "more": 2}, 0, [{"artifacts": [1], "more": 2}]),
+    ],
+)
+def test_what_a_handler_returns_are_its_artifacts(s: Library, output: Any, exit_code: int, artifacts: list[Any]) -> None:
+    s.job()
+    s.h.succeed(run := s.claimed(), None if output is None else json.dumps(output))
+    done = s.load_jobrun(run.id)
+    assert (done.exit_code, done.artifacts) == (exit_code, artifacts)
+
+
+def test_a_list_of_very_large_jobs_is_refused_with_the_way_out(s: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.dialects.guards.jobs.LARGEST_LIST", 15_000)
+    for _ in range(2):
+        s.job(params={"text": "x" * 9_000})
+    with pytest.raises(InvalidValueError, match="smaller limit"):
+        s.list_jobs()
+    assert len(s.list_jobs(limit=1)[0].params["text"]) == 9_000
 
 
 def test_a_run_that_its_worker_ends_meanwhile_is_not_ended_twice(s: Library, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,6 +477,10 @@ BAD: dict[str, tuple[type[Exception], Callable[[Library, str], object]]] = {
     "template_id must be": (InvalidValueError, lambda s, job: s.create_template()),
     "Cannot modify name of a template": (InvalidOperationError, lambda s, job: s.update_template("story", name="x")),
     "default_params must be an object": (InvalidValueError, lambda s, job: s.update_template("story", default_params=3)),
+    "webhook_events must be a list": (InvalidValueError, lambda s, job: s.create_job("story", webhook_url="x", webhook_events="y")),
+    "resources must be a list": (InvalidValueError, lambda s, job: s.create_template("x", resources="ollama")),
+    "description must be": (InvalidValueError, lambda s, job: s.create_template("x", description=5)),  # type: ignore[arg-type]
+    "There is no group": (NotFound, lambda s, job: s.compute_group_status("no id!")),
     "without a webhook_url": (InvalidValueError, lambda s, job: s.create_job("story", webhook_events=["job.run.failed"])),
     "There is no handler for 'story'": (InvalidOperationError, lambda s, job: s.execute_direct("story")),
     "No scheduler is in use": (InvalidOperationError, lambda s, job: _of_no_scheduler(job)),

@@ -25,11 +25,13 @@ from windlass.dialects.guards.rules import added, check_integer, check_params, c
 from windlass.dialects.guards.views import AttemptView, job_of, jobrun_of, views_of
 from windlass.dialects.guards.words import WORDS, JobRunStatus, JobStatus
 from windlass.errors import BadInput, Cancelled, LeaseLost, NotClaimable, NotFound, Pruned, UnknownJob, WrongState
-from windlass.model import JobRecord, Listed, NewRun, Run, State, WorkerInfo
+from windlass.model import JobRecord, Listed, NewRun, State, WorkerInfo
 
 PAGE, LARGEST_PAGE = 50, 200
 READS = 10
 """Pages that are read for one list, of which few may have its status."""
+LARGEST_LIST = 16 * 1024 * 1024
+"""Bytes of params and results that a list may have, beside those that are small."""
 EDITABLE = ("params", "priority", "position")
 """The members of a job that can be set while it is QUEUED."""
 DISPATCH_LEASE = 600_000
@@ -144,19 +146,24 @@ class JobsAndRuns(Plans):
         cursor = None
         for _ in range(READS):
             page = await self.engine.runs(queue=self.settings.queue, states=states, cursor=cursor, count=LARGEST_PAGE)
-            views += [view for view in await self._views(page.runs) if matches(view)]
+            attempts = await self.engine.attempts_of(page.runs)
+            views += [view for run in page.runs for view in views_of(run, attempts[run.id]) if matches(view)]
             cursor = page.cursor
             if cursor is None or len(views) >= limit:
                 break
-        return sorted(views, key=lambda view: (view.created_at, view.run.seq, view.attempt.n), reverse=True)[:limit]
+        return await self._whole(sorted(views, key=lambda view: (view.created_at, view.run.seq, view.attempt.n), reverse=True)[:limit])
 
-    async def _views(self, runs: Sequence[Run]) -> list[AttemptView]:
-        """All attempts of listed runs, with what the list has left out."""
-        cut = [run.id for run in runs if isinstance(run, Listed)]
-        whole = {run.id: run for run in await self.engine.get_many(cut)} if cut else {}
-        runs = [whole.get(run.id, run) for run in runs]
-        attempts = await self.engine.attempts_of(runs)
-        return [view for run in runs for view in views_of(run, attempts[run.id])]
+    async def _whole(self, views: Sequence[AttemptView]) -> list[AttemptView]:
+        """Views of listed runs with what the list has left out."""
+        cut = {view.run.id: sum(view.run.sizes.values()) for view in views if isinstance(view.run, Listed)}
+        if sum(cut.values()) > LARGEST_LIST:
+            text = f"These {len(views)} jobs have {sum(cut.values()):,} bytes."
+            raise InvalidValueError("limit", text, hint="Ask for fewer with a smaller limit, or read them one by one.")
+        whole = {run.id: run for run in await self.engine.get_many(list(cut))} if cut else {}
+        runs = {view.run.id: view.run for view in views} | whole
+        attempts = await self.engine.attempts_of(list(runs.values()))
+        now = {(run.id, view.attempt.n): view for run in whole.values() for view in views_of(run, attempts[run.id])}
+        return [now.get((view.run.id, view.attempt.n), view) for view in views]
 
     async def update_job(self, job_id: str, /, **updates: Any) -> Job:
         """Edit a job that is QUEUED: params (all of them), priority, position. Anything else is an InvalidOperationError.

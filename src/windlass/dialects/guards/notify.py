@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from windlass.dialects.guards.errors import InvalidValueError
+from windlass.dialects.guards.rules import check_names
 from windlass.dialects.guards.words import JobRunStatus
 from windlass.model import Notify
 
@@ -21,6 +22,4 @@ def notify_of(url: str | None, events: Sequence[str] | None) -> Notify | None:
         if events is not None:
             raise InvalidValueError("webhook_events", "There are webhook_events without a webhook_url.", hint="Give both, or none.")
         return None
-    if events is not None and (unknown := sorted({str(event) for event in events} - {*EVENTS})):
-        raise InvalidValueError("webhook_events", f"There is no event {unknown[0]!r:.80}.", hint=f"Use some of {', '.join(EVENTS)}.")
-    return Notify(url, NAME, None if events is None else tuple(events))
+    return Notify(url, NAME, None if events is None else check_names(events, "webhook_events", "event", EVENTS))

@@ -80,6 +80,8 @@ class Plans:
     ) -> JobTemplate:
         with valid("job_type"):
             checks.name(job_type or name, "A job type")
+        with valid("description"):
+            checks.description(description, self.engine.limits)
         with valid("default_params"):
             engine = self._act(what, f"template {name}")
             record = await engine.define(name, handler=job_type, payload=params, options=options, description=description)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from windlass.dialects.guards.errors import InvalidOperationError, InvalidValueError
-from windlass.dialects.guards.rules import check_integer
+from windlass.dialects.guards.rules import check_integer, valid
 from windlass.dialects.guards.views import REPORTED, RunResult
 from windlass.dialects.guards.words import JobRunStatus
 from windlass.machine import Fail, Report, Skip, Succeed
-from windlass.model import Failure, Run
+from windlass.model import Failure, Limits, Run
 
 JOBRUN_MUTABLE_FIELDS = {"finished_at", "status", "exit_code", "error", "artifacts"}
 """The members of a run that `update_jobrun` accepts. `finished_at` is the time at which the end is stored, whatever is sent."""
@@ -29,17 +29,21 @@ def report_of(updates: Mapping[str, Any], run: Run) -> tuple[JobRunStatus, Repor
     members = {name: value for name, value in updates.items() if value is not None and name not in ("status", "finished_at")}
     if others := sorted(members.keys() - _WITH[status]):
         raise InvalidOperationError(f"A {status} run has no {', '.join(others)}.", hint="Leave it out.")
-    result = RunResult(_exit_code(members.get("exit_code")), _artifacts(members.get("artifacts")))
-    text = _text(members.get("error"))
+    exit_code = check_integer(members.get("exit_code", int(status is JobRunStatus.FAILED)), "exit_code", -(2**31), 2**31 - 1)
+    result, text = RunResult(exit_code, _artifacts(members.get("artifacts"))), _text(members.get("error"))
     match status:
         case JobRunStatus.COMPLETED:
-            return status, Succeed(token=run.token, output=result._replace(exit_code=result.exit_code or 0).to_text())
+            return status, Succeed(token=run.token, output=_stored(result, Limits().output))
         case JobRunStatus.FAILED:
-            code = 1 if result.exit_code is None else result.exit_code
-            failure = Failure(REPORTED, text or "The run was reported as failed.", result._replace(exit_code=code).to_text())
+            failure = Failure(REPORTED, text or "The run was reported as failed.", _stored(result, Limits().error // 2))
             return status, Fail(token=run.token, error=failure)
         case JobRunStatus.SKIPPED:
             return status, Skip(token=run.token, reason=text or "skipped")
+
+
+def _stored(result: RunResult, limit: int) -> str:
+    with valid("artifacts"):
+        return result.to_text(limit)
 
 
 def _status(value: Any) -> JobRunStatus:
@@ -51,10 +55,6 @@ def _status(value: Any) -> JobRunStatus:
         return JobRunStatus(value)
     except ValueError:
         raise InvalidValueError("status", f"There is no status {value!r:.40}.", hint=f"Use one of {', '.join(JobRunStatus)}.") from None
-
-
-def _exit_code(value: Any) -> int | None:
-    return None if value is None else check_integer(value, "exit_code", -(2**31), 2**31 - 1)
 
 
 def _artifacts(value: Any) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -103,11 +103,18 @@ def check_position(value: Any) -> int:
     return check_integer(value, "position", 0, 2**53)
 
 
-def check_resources(names: Sequence[str], settings: Settings) -> None:
+def check_names(values: Any, member: str, what: str, known: Collection[str]) -> tuple[str, ...]:
+    """A list of names that there are."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise InvalidValueError(member, f"{member} must be a list, not {values!r:.80}.")
+    if unknown := [value for value in values if value not in known]:
+        raise InvalidValueError(member, f"There is no {what} {unknown[0]!r:.80}.", hint=f"There are: {', '.join(known) or 'none'}.")
+    return tuple(values)
+
+
+def check_resources(names: Any, settings: Settings) -> None:
     """Resources that the settings have."""
-    if unknown := sorted({str(name) for name in names} - settings.resources.keys()):
-        hint = "Name it in the settings, with its capacity: resources = {...}."
-        raise InvalidValueError("resources", f"There is no resource {unknown[0]!r:.80}.", hint=hint)
+    check_names(names, "resources", "resource", tuple(settings.resources))
 
 
 def check_max_attempts(policy: Any, settings: Settings) -> int:

@@ -18,11 +18,13 @@ from windlass.dialects.guards.words import GROUP_WORDS, WORDS, GroupStatus, JobS
 from windlass.errors import BadInput, NotFound, WindlassError, WrongState
 from windlass.limiters import parts_of
 from windlass.machine import LIVE
-from windlass.model import Attempt, Member, NewGroup, NewRun, Run, State
+from windlass.model import Attempt, Group, Member, NewGroup, NewRun, Run, State
 from windlass.worker.lives import is_gone
 
 MEMBER_FIELDS = ("template_id", "params", "priority", "webhook_url", "webhook_events")
 """The members by which a job of a group is given."""
+MAX_MEMBERS = 20_000
+"""Jobs that are read for one list of groups."""
 _PAGE = 1_000
 
 
@@ -54,11 +56,14 @@ class SchedulerVerbs(JobsAndRuns):
 
     async def load_group(self, group_id: str) -> JobGroup:
         """A group; NotFound where there is none."""
+        group = await self._group(group_id)
+        return group_of(group, await self._members(group.id))
+
+    async def _group(self, group_id: Any) -> Group:
         try:
-            group = await self.engine.get_group(group_id)
+            return await self.engine.get_group(group_id)
         except BadInput as error:
             raise NotFound(f"There is no group {group_id!r:.80}.", hint="Check the id.") from error
-        return group_of(group, await self._members(group.id))
 
     async def _members(self, group_id: str) -> list[tuple[Run, Sequence[Attempt]]]:
         runs: list[Run] = []
@@ -71,15 +76,17 @@ class SchedulerVerbs(JobsAndRuns):
         return members
 
     async def list_groups(self, status: str | None = None, limit: int = PAGE) -> list[JobGroup]:
-        """The newest groups, with a status or all; at most 200."""
+        """The newest groups, with a status or all; at most 200, and fewer where they have many thousand jobs."""
         word = word_of(status, tuple(GroupStatus))
         check_integer(limit, "limit", 1, LARGEST_PAGE)
         engine_word = None if word is None else engine_group_status(word)
         groups: list[JobGroup] = []
-        after = None
+        after, read = None, 0
         for _ in range(READS):
             page = await self.engine.groups(status=engine_word, after=after, count=limit)
             for group in page:
+                if (read := read + group.total) > MAX_MEMBERS and groups:
+                    return groups
                 members = await self._members(group.id)
                 if members and members[0][0].queue == self.settings.queue:
                     groups.append(group_of(group, members))
@@ -100,7 +107,7 @@ class SchedulerVerbs(JobsAndRuns):
     async def compute_group_status(self, group: JobGroup | str) -> GroupStatus:
         """The present status of a group: RUNNING until all of its jobs have ended."""
         group_id = group.group_id if isinstance(group, JobGroup) else group
-        return GROUP_WORDS[(await self.engine.get_group(group_id)).status]
+        return GROUP_WORDS[(await self._group(group_id)).status]
 
     # The scheduler
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from windlass import payload as json
@@ -11,12 +12,11 @@ from windlass.dialects.attempts import created_at
 from windlass.dialects.guards.records import Job, JobGroup, JobRun, JobTemplate, RetryPolicy, Schedule, to_datetime, to_datetime_or_none
 from windlass.dialects.guards.settings import Settings
 from windlass.dialects.guards.words import GROUP_WORDS, JobRunStatus, Standing, standing
-from windlass.model import Attempt, Failure, Group, JobRecord, Limits, Run, State
+from windlass.model import Attempt, Failure, Group, JobRecord, Run, State
 from windlass.model import Schedule as EngineSchedule
 
 REPORTED = "reported"
 """The code of a failure that `update_jobrun` has reported; its detail is a `RunResult`."""
-LIMIT = Limits().output
 STEP = 100
 """Between the positions of two jobs that follow each other."""
 
@@ -27,9 +27,9 @@ class RunResult(NamedTuple):
     exit_code: int | None = None
     artifacts: Sequence[Any] = ()
 
-    def to_text(self) -> str:
+    def to_text(self, limit: int) -> str:
         """It as JSON text, to be stored."""
-        return json.encode({"exit_code": self.exit_code, "artifacts": list(self.artifacts)}, limit=LIMIT, what="The result")
+        return json.encode({"exit_code": self.exit_code, "artifacts": list(self.artifacts)}, limit=limit, what="artifacts")
 
 
 class AttemptView(NamedTuple):
@@ -134,22 +134,30 @@ def _result_of(view: AttemptView) -> RunResult:
         case JobRunStatus.COMPLETED:
             return result_of_output(None if view.run.output is None else json.decode(view.run.output))
         case JobRunStatus.FAILED:
-            error = view.attempt.error
-            reported = error is not None and error.code == REPORTED and error.detail is not None
-            return RunResult(**json.decode(error.detail)) if error and reported and error.detail else RunResult(1)
+            return _reported(view.attempt.error)
         case _:
             return RunResult()
 
 
+def _reported(error: Failure | None) -> RunResult:
+    """What was reported with a failure; of any other failure, and of a detail that a smaller limit has cut, nothing is known."""
+    if error is not None and error.code == REPORTED and error.detail is not None:
+        with suppress(ValueError):
+            return RunResult(**json.decode(error.detail))
+    return RunResult(1)
+
+
 def result_of_output(output: Any) -> RunResult:
-    """What a handler returned as artifacts: a list is their list; an object can name both; any other value is the only one."""
+    """What a handler returned as artifacts: a list as it is, an object by its `artifacts` and `exit_code`, any other value alone."""
     match output:
         case None:
             return RunResult(0)
         case list():
             return RunResult(0, output)
-        case dict() if output.keys() <= {"exit_code", "artifacts"} and isinstance(output.get("artifacts", []), list):
-            return RunResult(output.get("exit_code", 0), output.get("artifacts", []))
+        case {"exit_code": int(code), "artifacts": list(artifacts)} if len(output) == 2:
+            return RunResult(code, artifacts)
+        case {"artifacts": list(artifacts)} if len(output) == 1:
+            return RunResult(0, artifacts)
         case _:
             return RunResult(0, [output])
 
