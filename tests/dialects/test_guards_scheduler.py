@@ -24,6 +24,7 @@ from windlass.dialects.guards import InvalidOperationError, InvalidValueError, J
 from windlass.dialects.guards.background import Background
 from windlass.errors import BadInput, Timeout
 from windlass.model import Life, WorkerInfo
+from windlass.store.base import run_sync
 from windlass.worker.lives import own_process
 
 
@@ -259,6 +260,10 @@ def test_G33_start_stop_and_status_can_be_repeated(s: Scheduler) -> None:
         "cumulative_stats": {"total_executed": 0, "succeeded": 0, "failed": 0, "cancelled": 0, "skipped": 0},
         "has_active_reservation": False,
     }
+    run_sync(s.verbs.engine.pause("queue", "guards"))
+    assert not s.status().scheduler_running
+    run_sync(s.verbs.engine.resume("queue", "guards"))
+    assert s.status().scheduler_running
     s.stop()
     s.stop()
     assert not s.status().scheduler_running

@@ -142,15 +142,13 @@ class SchedulerVerbs(JobsAndRuns):
         """How many direct calls have the next slot or wait for it."""
         return sum(parts_of(slot.key)[0] == RESOURCE for slot in await self.engine.slots(count=_PAGE))
 
-    async def status(self, *, running: bool | None = None) -> SchedulerStatus:
-        """What the scheduler does. `running`: whether it runs; None: whether the queue is not paused."""
-        current = await self._running(1)
-        if running is None:
-            pauses = await self.engine.pauses()
-            running = not any(pause.scope == "system" or (pause.scope, pause.name) == ("queue", self.settings.queue) for pause in pauses)
+    async def status(self, *, running: bool = True) -> SchedulerStatus:
+        """What the scheduler does: it is running where it was started and its queue is not paused."""
+        current, pauses = await self._running(1), await self.engine.pauses()
+        paused = any(pause.scope == "system" or (pause.scope, pause.name) == ("queue", self.settings.queue) for pause in pauses)
         states, counts = await self._totals()
         return SchedulerStatus(
-            scheduler_running=running,
+            scheduler_running=running and not paused,
             current_job_id=current[0].current_attempt if current else None,
             queue_length=sum(states[state] for state in WORDS.states(JobStatus.QUEUED)),
             cumulative_stats=CumulativeStats(
