@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -76,6 +76,3 @@ class Library(Scheduler):
         with pytest.raises(kind, match=match) as refusal:
             yield refusal
         assert self.everything() == before
-
-
-Edit = Callable[[Library, str], object]
