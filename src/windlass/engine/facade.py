@@ -232,6 +232,8 @@ class Engine:
     skips = verb(Parts.schedules, Schedules.skips)
     preview = verb(Parts.schedules, Schedules.preview)
     outage = verb(Parts.schedules, Schedules.outage)
+    due_schedules = verb(Parts.fires, Fires.due_schedules)
+    fire_schedule = verb(Parts.fires, Fires.fire_schedule)
 
     # Limits
 

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from windlass import payload as json
+from windlass.engine import checks
 from windlass.engine.creations import Creations
 from windlass.engine.edits import Edits
 from windlass.engine.ground import Ground, Part
@@ -76,6 +77,29 @@ class Fires(Part):
         while look.end is not None and not look.moved:
             look = await self._fire(count, look.end)
         return look.number
+
+    async def due_schedules(self, *, queue: str | None = None, count: int = 100) -> list[Schedule]:
+        """Due schedules, by their next instant and then by their creation; with a queue, those whose own options name it."""
+        checks.integer(count, "count", 1, self.limits.page)
+        due: list[Schedule] = []
+        place: _Place | None = _FIRST
+        while place is not None and len(due) < count:
+            page = await self.records.schedules.due(self.clock.now(), place, FIRED_AT_ONCE)
+            due += (schedule for schedule in page if queue in (None, schedule.options.queue))
+            place = (page[-1].next_at or 0, page[-1].created_at, page[-1].id) if len(page) == FIRED_AT_ONCE else None
+        return due[:count]
+
+    async def fire_schedule(self, key: str, instant: int) -> bool:
+        """Fire one schedule, if this instant is its next one and due; whether this call has created a run.
+
+        Of several concurrent calls one creates it. Further instants that are due are left to further calls.
+        """
+        schedule = await self.records.schedules.find(checks.name(key, "A schedule's key"))
+        now = self.clock.now()
+        if schedule is None or schedule.next_at != instant or instant > now:
+            return False
+        plans = self._plans([schedule], now)
+        return any([await self.fire_one(*one) for one in plans])
 
     async def _fire(self, count: int, after: _Place, but: Set[int] = frozenset(), first: list[Schedule] | None = None) -> _Look:
         now, count = self.clock.now(), min(count, FIRED_AT_ONCE)
