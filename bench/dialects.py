@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench import forge, so1
+from bench import forge, kumofire, so1
 from bench.figures import Figures
 
-MEASURES = (forge.measure, so1.measure)
+MEASURES = (forge.measure, kumofire.measure, so1.measure)
 
 
 def measure(figures: Figures, *, quick: bool) -> None:

@@ -142,6 +142,8 @@ NEED_NO_ENTRY = {
     "enqueue": "a run has a journal, and over a hub leaves no entry either",
     "dialects forge import": "runs have a journal, as those that are enqueued",
     "slot": "a direct call ends with its command, and is in the list of slots until then",
+    "dispatch": "it is a program, and what it does any sweep does",
+    "consume": "it is a program, as a worker is",
     "work": "it is a program, and what it defines has an owner",
     "hub": "it is a program, and those who ask it have entries of their own",
     "up": "the link that it prints has an entry, by the command's own hub",

@@ -44,6 +44,7 @@ COMMANDS = (
     "migrate", "backup", "restore", "work", "up", "hub", "enqueue", "runs", "show", "logs", "why", "cancel", "move", "rerun", "jobs",
     "groups", "pause", "resume", "pauses", "queues", "resources", "lanes", "retention", "slots", "slot", "workers", "stats", "doctor",
     "schedules", "webhooks", "tokens", "audit", "config", "faults", "completion", "dialects",
+    "dispatch", "consume",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from tests.served import ServedHub
 from tests.workers import until
 from windlass import cli
 from windlass.api.views import FAILURE, REASON
-from windlass.cli import about, completion, hub, slots, stores, work
+from windlass.cli import about, completion, hub, parts, slots, stores, work
 from windlass.cli import dialects as cli_dialects
 from windlass.cli.context import CommandContext, actor
 from windlass.cli.parser import make_parser
@@ -116,6 +116,8 @@ WITHOUT_VERB: dict[Callable[[CommandContext], int], str] = {
     stores.backup: "the store's own",
     stores.restore: "the store's own",
     work.work: "serves",
+    parts.dispatch: "serves",
+    parts.consume: "serves",
     hub.up: "serves",
     hub.hub: "serves",
     slots.slot: "prints what its command prints",

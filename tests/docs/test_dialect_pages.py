@@ -17,7 +17,10 @@ Reaper (stale job reclaimer)|3. Worker Agent Design (Bun, v1)|New env vars|Worke
 Modified files|7. Implementation Order|Phase A — Database + Core API|Phase B — Worker Agent|Phase C — Dashboard|Phase D — Hardening|
 8. What This Spec Does NOT Include (deliberate)"""
 SO1 = """ELI5|States|Transitions|Timestamp Invariants|Terminal States|Why Cancellation Has Two Sources|Key Terms|Q&A|Examples"""
-PAGES = [("forge", "F", 33, FORGE), ("so1", "L", 24, SO1)]
+KUMOFIRE = """Scope|Runtime Model|Protocol|Entities|Job|Job Schedule|Job Run|Job Lock|Queue Message|Run Status Model|State Transitions|
+Create Protocol|Schedule Dispatch Protocol|1. Dispatch due runs|2. Materialize due schedules|Consume Protocol|Ownership Boundaries|
+Adapters|Storage Adapter|Queue Adapter|Design Intent"""
+PAGES = [("forge", "F", 33, FORGE), ("so1", "L", 24, SO1), ("kumofire", "K", 40, KUMOFIRE)]
 
 
 def _page(name: str) -> str:
@@ -39,7 +42,7 @@ def test_a_page_has_every_heading_and_every_line_and_each_has_a_test(name: str, 
     assert named <= _tested(letter)
 
 
-@pytest.mark.parametrize("name", ["forge", "so1"])
+@pytest.mark.parametrize("name", ["forge", "so1", "kumofire"])
 def test_a_page_has_the_word_for_every_state(name: str) -> None:
     section = _page(name).partition("## States\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+) \| (\w+) \|$", section, re.M)[1:]

@@ -68,7 +68,9 @@ def _masked(name: str, value: Any) -> Any:
 @COMMANDS.add("faults", option("what", choices=("list",), help="list the names for WINDLASS_FAULTS"), examples="windlass faults list")
 def list_faults(context: CommandContext) -> int:
     """List the places where a test can make a process fail."""
-    points = sorted({*fault_points("sqlite"), *fault_points("postgres"), *POINTS_ELSEWHERE})
+    from windlass.dialects.kumofire.points import POINTS  # here, because few commands need a dialect
+
+    points = sorted({*fault_points("sqlite"), *fault_points("postgres"), *POINTS_ELSEWHERE, *POINTS})
     if context.output.json:
         context.output.document({"points": points})
     for point in () if context.output.json else points:

@@ -37,4 +37,6 @@ INDEX = (
     ("faults", "about", "List the places where a test can make a process fail"),
     ("completion", "completion", "Print the script that completes commands, options and their values in a shell"),
     ("dialects", "dialects", "List the protocols that a hub can serve, and their words for the states of a run"),
+    ("dispatch", "parts", "Send what is due to the consumers of a protocol, until Ctrl-C or SIGTERM"),
+    ("consume", "parts", "Execute the runs that a protocol's dispatcher has sent, until Ctrl-C or SIGTERM; a second one aborts"),
 )

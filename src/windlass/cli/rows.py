@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 AREAS = (
     "stores", "work", "hub", "runs", "jobs", "groups", "controls", "slots", "stats", "doctor", "schedules", "webhooks", "tokens", "about",
-    "completion", "dialects",
+    "completion", "dialects", "parts",
 )  # fmt: skip
 """The modules with commands, in the order of the help. `docs/generate.py` writes index.py from them."""
 

@@ -33,7 +33,9 @@ SLOTS = max(4, os.cpu_count() or 1)
 
 EVERY = ("",)
 """Every command."""
-WORK, UP, HUB = "work", "up", "hub"
+WORK, UP, HUB, DISPATCH, CONSUME = "work", "up", "hub", "dispatch", "consume"
+LASTING = (WORK, UP, HUB, DISPATCH, CONSUME)
+"""Commands that run until a signal."""
 
 
 class Setting(NamedTuple):
@@ -88,13 +90,13 @@ class Settings(Struct, frozen=True):
     )] = None
     slots: Annotated[int | None, Setting(
         count(1, 2**20), "the number of runs that the worker executes at once",
-        "--slots", (WORK, UP), default=SLOTS, otherwise="one for each core, 4 at least",
+        "--slots", (WORK, UP, CONSUME), default=SLOTS, otherwise="one for each core, 4 at least",
     )] = None
     lease: Annotated[int | None, Setting(
         span(1, Limits().lease), "how long a run stays with a worker without a heartbeat, such as 30s", "--lease", (WORK,), default=30_000,
     )] = None
     grace: Annotated[int | None, Setting(
-        span(0, Limits().duration), "how long a worker that stops waits for its runs", "--grace", (WORK,), default=30_000,
+        span(0, Limits().duration), "how long a worker that stops waits for its runs", "--grace", (WORK, CONSUME), default=30_000,
     )] = None
     cores: Annotated[int | None, Setting(
         count(0, 2**20), "cores of the worker, for jobs that require them", "--cores", (WORK,), otherwise="those of the machine",
@@ -103,11 +105,11 @@ class Settings(Struct, frozen=True):
         SIZE, "memory of the worker, for jobs that require it: in MiB, or as 2GiB", "--memory", (WORK,), otherwise="that of the machine",
     )] = None
     log_level: Annotated[str | None, Setting(
-        choice("debug", "info", "warning", "error"), "the lowest level that is logged", "--log-level", (WORK, UP, HUB), default="info",
+        choice("debug", "info", "warning", "error"), "the lowest level that is logged", "--log-level", LASTING, default="info",
     )] = None
     log_format: Annotated[str | None, Setting(
         choice("text", "json"), "log as text, or as one JSON object a line",
-        "--log-format", (WORK, UP, HUB), default="text", page="logging-and-progress.md",
+        "--log-format", LASTING, default="text", page="logging-and-progress.md",
     )] = None
     keep_succeeded: Annotated[int | None, Setting(
         KEEP, "how long succeeded runs are kept, or forever; in effect while the store has no value of its own",

@@ -18,10 +18,14 @@ from windlass.model import Run
 from windlass.payload import convert
 from windlass.webhooks import Format
 
-NAMES: tuple[str, ...] = ("forge", "so1")
-"""Every dialect, by the name of its package. A package has `Settings`, `mount`, `show` and `VARIABLES`, and may have a webhook format:
+NAMES: tuple[str, ...] = ("forge", "kumofire", "so1")
+"""Every dialect, by the name of its package. A package has `Settings`, `show`, `WORDS` and `VARIABLES`, and may have a webhook format:
 `FORMAT` in its module `webhooks`."""
 
+WITH_ROUTES = ("forge", "so1")
+"""Those that a hub serves. Their packages have `mount`; the others are libraries, or parts that run as processes."""
+WITH_PARTS = ("kumofire",)
+"""Those whose document describes a dispatcher and consumers. Their packages have a module `parts`, with `dispatch` and `consume`."""
 WITH_AGENTS = ("forge",)
 """Those whose document describes a worker. Their packages have a module `agent`, with `work` and `WITHOUT_MEANING`."""
 WITH_HUBS = ("forge",)
@@ -38,6 +42,11 @@ def agent_of(name: str) -> Any:
     module = f"windlass.dialects.{_known(name, WITH_AGENTS, 'with an agent')}.agent"
     with needing("A hub is reached through httpx", "remote"):
         return import_module(module)
+
+
+def parts_of(name: str) -> Any:
+    """The module with the parts of a dialect."""
+    return import_module(f"windlass.dialects.{_known(name, WITH_PARTS, 'with a dispatcher and consumers')}.parts")
 
 
 def hosting_of(name: str) -> Any:
@@ -71,8 +80,11 @@ def settings_of(name: str, table: Mapping[str, Any], environment: Mapping[str, s
 
 def mount_all(tables: Mapping[str, Any], root: str | None, environment: Mapping[str, str], clock: Clock) -> list[Dialect]:
     """The dialects that have a table, or are to be mounted at the root."""
+    if root is not None:
+        _known(_known(root, NAMES), WITH_ROUTES, "with routes")
     names = dict.fromkeys((*tables, *([] if root is None else [root])))
-    return [package_of(name).mount(settings_of(name, tables.get(name, {}), environment), clock) for name in names]
+    settings = {name: settings_of(name, tables.get(name, {}), environment) for name in names}
+    return [package_of(name).mount(settings[name], clock) for name in names if name in WITH_ROUTES]
 
 
 async def show(name: str, verbs: Verbs, runs: Sequence[Run]) -> list[dict[str, Any]]:
