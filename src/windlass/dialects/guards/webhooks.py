@@ -12,10 +12,10 @@ from windlass.dialects.guards.words import JobRunStatus, standing
 from windlass.engine import Engine
 from windlass.machine import ENDED, LIVE, Refuse, Requeue, Snooze
 from windlass.model import Attempt, Delivery, Entry, Run, State
+from windlass.payload import reader
 from windlass.webhooks import Format, standard_headers
 
 _RETURNED = (Snooze.name, Requeue.name, Refuse.name)
-_READ = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def event_of(entry: Entry) -> str | None:
@@ -48,7 +48,7 @@ def _body(entry: Entry, run: Run | None, attempts: Sequence[Attempt]) -> str:
 
 def headers(delivery: Delivery, body: bytes, secrets: tuple[str, ...], now: int) -> Mapping[str, str]:
     """The job and the event beside the headers of Standard Webhooks, which sign where there is a secret."""
-    job_id = msgspec.json.decode(_READ(body)["job_id"], type=str)
+    job_id = reader(str)(bytes(reader(dict[str, msgspec.Raw])(body)["job_id"]))
     return {**standard_headers(delivery, body, secrets, now), "X-Job-ID": job_id, "X-Job-Event": delivery.type}
 
 

@@ -15,7 +15,7 @@ from windlass.dialects.kumofire.words import JobRunStatus, to_ms
 ScheduleType = Literal["once", "interval", "cron"]
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class KumofireRecord(Struct, frozen=True, kw_only=True):
     """A record with a form in JSON."""
 
     def to_json(self) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def _plain(value: Any) -> Any:
     return to_rfc3339(to_ms(value)) if isinstance(value, datetime) else msgspec.to_builtins(value)
 
 
-class JobDefinition(Record, frozen=True, kw_only=True):
+class JobDefinition(KumofireRecord, frozen=True, kw_only=True):
     """What a job is: its id is its name. Without a handler of its own, the handler is called like the job."""
 
     name: str
@@ -49,7 +49,7 @@ class JobDefinition(Record, frozen=True, kw_only=True):
         return {"id": self.id} | super().to_json()
 
 
-class NewSchedule(Record, frozen=True, kw_only=True):
+class NewSchedule(KumofireRecord, frozen=True, kw_only=True):
     """A requested schedule. The expression is an instant, seconds or a text such as 5m, or five fields of cron."""
 
     job_id: str
@@ -62,7 +62,7 @@ class NewSchedule(Record, frozen=True, kw_only=True):
     enabled: bool = True
 
 
-class JobSchedule(Record, frozen=True, kw_only=True):
+class JobSchedule(KumofireRecord, frozen=True, kw_only=True):
     """A rule that creates runs of a job."""
 
     id: str
@@ -80,7 +80,7 @@ class JobSchedule(Record, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-class NewJobRun(Record, frozen=True, kw_only=True):
+class NewJobRun(KumofireRecord, frozen=True, kw_only=True):
     """A requested run. Without a payload it gets the template of its job."""
 
     job_id: str
@@ -90,7 +90,7 @@ class NewJobRun(Record, frozen=True, kw_only=True):
     dedupe_key: str | None = None
 
 
-class JobRun(Record, frozen=True, kw_only=True):
+class JobRun(KumofireRecord, frozen=True, kw_only=True):
     """One execution of a job, with its retries. `attempt` is how often it has failed."""
 
     id: str
@@ -120,7 +120,7 @@ class JobLock(Struct, frozen=True, kw_only=True):
     handle: Any = None  # what the storage needs besides
 
 
-class JobAttempt(Record, frozen=True, kw_only=True):
+class JobAttempt(KumofireRecord, frozen=True, kw_only=True):
     """One execution of a run's handler."""
 
     number: int
@@ -130,13 +130,13 @@ class JobAttempt(Record, frozen=True, kw_only=True):
     error_message: str | None
 
 
-class CreatedJobRun(Record, frozen=True, kw_only=True):
+class CreatedJobRun(KumofireRecord, frozen=True, kw_only=True):
     """The answer to a creation: the id that an application keeps."""
 
     kumofire_job_run_id: str
 
 
-class RunStatus(Record, frozen=True, kw_only=True):
+class RunStatus(KumofireRecord, frozen=True, kw_only=True):
     """What an application learns of a run: no job id, no schedule, no payload, no lock."""
 
     id: str

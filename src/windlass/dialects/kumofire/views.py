@@ -12,6 +12,7 @@ from windlass.dialects.kumofire.records import JobAttempt, JobDefinition, JobRun
 from windlass.dialects.kumofire.words import OUTCOMES, latest, maybe_time, status_of, to_time
 from windlass.errors import BadInput
 from windlass.model import Attempt, JobRecord, Options, Run, Schedule, State
+from windlass.payload import convert
 
 WITHOUT_MEANING = ("queue", "timeout", "solver", "attempt_per_claim", "max_requeues", "backoff", "backoff_base", "on_exhausted")
 """Options of jobs that a consumer does not look at, or that this protocol decides itself."""
@@ -25,7 +26,7 @@ def options_from(defaults: Mapping[str, Any]) -> Options:
     if others := sorted(set(defaults) - set(USABLE)):
         raise BadInput(f"default_options has {others[0]!r:.80}, which has no meaning here.", hint=f"There are: {', '.join(USABLE)}.")
     try:
-        return msgspec.convert(dict(defaults), Options)
+        return convert(dict(defaults), Options)
     except msgspec.ValidationError as error:
         raise BadInput(f"default_options cannot be read: {error}.", hint="max_attempts, for example, is a number.") from error
 
