@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -26,14 +25,13 @@ from windlass.app.options import (
     milliseconds,
     refuse_unknown,
 )
+from windlass.app.ports import StorePorts, about, shared_ports, store_ports
 from windlass.config import load
 from windlass.config.addresses import located
-from windlass.config.opening import open_hub, open_store, solvers_of
+from windlass.config.opening import open_hub, solvers_of
 from windlass.config.settings import SLOTS, Settings
-from windlass.engine import Engine
 from windlass.errors import BadInput, Forbidden
 from windlass.model import WorkerInfo
-from windlass.store.base import Store
 from windlass.worker import host
 from windlass.worker.lives import own_process
 
@@ -124,33 +122,12 @@ class Working(Enqueueing):
         return f"{socket.gethostname()[:64]}.{os.getpid()}.{self.clock.nonce()[:4]}"
 
     @contextlib.asynccontextmanager
-    async def _ports(self, set_: Settings, lease: int) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
-        """The engine of a worker's loop, and others for the heartbeat and sweep threads."""
+    async def _ports(self, set_: Settings, lease: int) -> AsyncIterator[StorePorts]:
         if self._in_memory():
-            engine = self.engine
-            yield engine, {"heartbeat": engine, "maintenance": engine, "sweeper": engine}
-            return
-        stores: list[Store] = []
-        try:
-            stores.append(open_store(self.address, self.clock, blocking=False, settings=set_))
-            blocking = partial(open_store, self.address, self.clock, blocking=True, patience=lease / 6000, settings=set_)
-            stores.append(await asyncio.to_thread(blocking))
-            stores.append(await asyncio.to_thread(blocking))
-            port, heartbeat, sweeper = (Engine(store, self.clock, self.limits) for store in stores)
-            yield (
-                port,
-                {
-                    "heartbeat": heartbeat,
-                    "maintenance": port,
-                    "sweeper": sweeper,
-                    "about": _about(),
-                    "process": own_process(),
-                    "measure": dict,
-                },
-            )
-        finally:
-            for store in stores:
-                await store.close()
+            yield shared_ports(self.engine)
+        else:
+            async with store_ports(self.address, self.clock, self.limits, set_, lease) as ports:
+                yield ports
 
     @contextlib.asynccontextmanager
     async def _hub_ports(
@@ -163,7 +140,7 @@ class Working(Enqueueing):
 
         spool = Spool(Path(folder or default_folder()), self.address, name, self.clock.nonce())
         try:
-            yield port, {"heartbeat": heartbeat, "spool": spool, "about": _about(), "process": own_process(), "measure": host.metrics}
+            yield port, {"heartbeat": heartbeat, "spool": spool, "about": about(), "process": own_process(), "measure": host.metrics}
         finally:
             spool.close()
             await heartbeat.close()
@@ -205,12 +182,6 @@ class AsyncWorking(Working):
     """The same on a store for event loops."""
 
     _blocking = False
-
-
-def _about() -> dict[str, Any]:
-    from windlass import __version__  # which is available only when the package is fully imported
-
-    return host.about(__version__)
 
 
 def memory_of_machine() -> int:
