@@ -34,6 +34,11 @@ class Bell:
         """There is work now."""
         self._rung.set()
 
+    @property
+    def ringing(self) -> bool:
+        """Whether there is work that came after the last `clear`."""
+        return self._rung.is_set()
+
     def clear(self) -> None:
         """The pending work is about to be done."""
         self._rung.clear()

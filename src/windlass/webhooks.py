@@ -185,6 +185,7 @@ class Sender(Loop):
         self._unknown: frozenset[str] = frozenset()
         self._bell, self._needed = Bell(clock, partial(engine.wait, journal_topics("webhooks")), deaf=RARELY), False
         self._sending: dict[asyncio.Task[None], str] = {}
+        self._settled = asyncio.Event()
 
     @property
     def sending(self) -> int:
@@ -194,7 +195,13 @@ class Sender(Loop):
     def wake(self) -> None:
         """Check at once: something has changed, or an endpoint is new."""
         self._needed = True
+        self._settled.clear()
         self._bell.ring()
+
+    async def settled(self) -> None:
+        """Wait until what has changed by now was sent, and nothing is due for a while. `run` must be running."""
+        self.wake()
+        await self._settled.wait()
 
     def check(self, url: str) -> Target:
         """EgressRefused for an address to which nothing would be sent, as far as that is known without resolving its name."""
@@ -230,7 +237,10 @@ class Sender(Loop):
         """Send due deliveries; those in flight when this is cancelled are sent again by the next sender."""
         try:
             while True:
-                await self.pause(await self.tick())
+                seconds = await self.tick()
+                if seconds >= LOOK_ANYWAY and not self._sending and not self._bell.ringing:
+                    self._settled.set()
+                await self.pause(seconds)
         finally:
             for task in self._sending:
                 task.cancel()
