@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench import forge, kumofire, so1
+from bench import forge, kumofire, so1, zerog
 from bench.figures import Figures
 
-MEASURES = (forge.measure, kumofire.measure, so1.measure)
+MEASURES = (forge.measure, kumofire.measure, so1.measure, zerog.measure)
 
 
 def measure(figures: Figures, *, quick: bool) -> None:

@@ -191,7 +191,7 @@ def configuration() -> str:
     return _SETTINGS.sub(lambda marks: f"{marks[1]}\n{setting_list()}\n\n{marks[2]}", page)
 
 
-LINES = (("forge", "F", 33), ("guards", "G", 40), ("kumofire", "K", 40), ("so1", "L", 24))
+LINES = (("forge", "F", 33), ("guards", "G", 40), ("kumofire", "K", 40), ("so1", "L", 24), ("zerog", "Z", 22))
 """The dialects, the letter of their contracts' lines, and how many lines there are."""
 
 

@@ -1,9 +1,10 @@
-"""Several doors, one run: whatever Forge, SO1 and the API do to the runs of a store, each tells of them in its own words."""
+"""Several doors, one run: whatever Forge, SO1, 0gkit and the API do to the runs of a store, each tells of them in its own words."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -13,8 +14,9 @@ from tests.dialects.doors import Answer, Door
 from tests.harness import LEASE, Harness
 from tests.tiers import MANY
 from windlass.api.values import to_rfc3339
-from windlass.dialects import forge, so1
+from windlass.dialects import forge, so1, zerog
 from windlass.dialects.so1.words import OUTCOMES
+from windlass.errors import Cancelled, LeaseLost, WrongState
 from windlass.machine import ENDED
 from windlass.model import Run, State
 
@@ -31,6 +33,7 @@ class Doors(Door):
         self.headers = {"authorization": f"Bearer {secret}"}
         self.runs: list[str] = []
         h.define(JOB)
+        self.zerog = ZeroG(h)
 
     def ask(self, door: str, method: str, path: str, data: Any = None) -> Answer:
         answer = self(method, {"forge": "/dialects/forge/api", "so1": "/dialects/so1/api", "native": "/api/v1"}[door] + path, data)
@@ -38,12 +41,13 @@ class Doors(Door):
         return answer
 
     def create(self, door: str) -> None:
-        answer = {
+        creations: dict[str, Callable[[], str]] = {
             "forge": lambda: self.ask("forge", "POST", "/jobs", {"type": JOB, "params": {"n": 1}}).json["id"],
             "so1": lambda: self.ask("so1", "POST", "/jobs", {"action": JOB, "inputs": {"n": 1}}).json["job"]["id"],
             "native": lambda: self.ask("native", "POST", "/runs", {"job": JOB, "payload": {"n": 1}}).json["id"],
-        }[door]()
-        self.runs.append(self.h.get(dashed(answer)).id)
+            "zerog": lambda: self.h(self.zerog.enqueue(JOB, {"n": 1})),
+        }
+        self.runs.append(self.h.get(dashed(creations[door]())).id)
 
     def report(self, run: Run, kind: str, **fields: Any) -> None:
         self.ask("native", "POST", "/worker/report", {"outcomes": [{"run": run.id, "token": run.token or "none", "kind": kind, **fields}]})
@@ -64,6 +68,9 @@ class Doors(Door):
         attempts = self.ask("native", "GET", f"/runs/{run.id}/attempts").json["attempts"]
         jobs = [self.ask("so1", "GET", f"/jobs/{attempt['id']}").json["job"] for attempt in attempts]
         state = State(native["state"])
+        record = self.h(self.zerog.status(run.id))
+        assert record is not None
+        self._recorded_alike(record.to_json(), native, attempts)
         assert (row["status"], jobs[-1]["state"]) == (forge.WORDS.label(state), so1.WORDS.label(state))
         assert [job["state"] for job in jobs] == [OUTCOMES[attempt["outcome"]] for attempt in attempts]
         assert [job["id"] for job in jobs] == [attempt["id"] for attempt in attempts]
@@ -74,6 +81,27 @@ class Doors(Door):
             assert jobs[-1]["completedAt"] == to_rfc3339(row["completed_at"]) == native["finished_at"]
         if state in (State.FAILED, State.QUARANTINED):
             assert jobs[-1]["error"] == {name: native["error"][name] for name in ("code", "message")}
+
+    def _recorded_alike(self, record: dict[str, Any], native: dict[str, Any], attempts: list[dict[str, Any]]) -> None:
+        """The record of 0gkit is as the API shows the run."""
+        state, metadata = State(native["state"]), record["metadata"]
+        assert (record["id"], record["name"], record["input"]) == (native["id"], native["job"], native["payload"])
+        assert record["state"] == zerog.WORDS.label(state)
+        assert record.get("result") == (native["output"] if state is State.SUCCEEDED else None)
+        errors = [attempt["error"]["message"] for attempt in attempts if attempt.get("error")]
+        assert metadata.get("lastError") == (errors[-1] if errors else None)
+        assert record.get("error") == (errors[-1] if state in (State.FAILED, State.QUARANTINED) else None)
+        assert metadata["attempts"] == len(attempts) - (attempts[-1]["claimed_at"] is None)
+        assert to_rfc3339(metadata["createdAt"]) == native["created_at"]
+        assert ("finishedAt" in metadata) == (state in ENDED or state is State.CANCELLING)
+
+
+class ZeroG(zerog.JobBackend):
+    """0gkit's backend on the store of a test."""
+
+    def __init__(self, h: Harness) -> None:
+        super().__init__("memory", clock=h.clock)
+        self._opened = h.engine
 
 
 def dashed(text: str) -> str:
@@ -98,7 +126,15 @@ def _report(kind: str, **fields: Any) -> Callable[[Doors, Run], object]:
     return lambda doors, run: doors.report(run, kind, **fields)
 
 
-CREATIONS = ("forge", "so1", "native")
+def _zerog(verb: Callable[[ZeroG, Run], Coroutine[Any, Any, object]]) -> Callable[[Doors, Run], object]:
+    def move(doors: Doors, run: Run) -> None:
+        with suppress(zerog.JobNotFound, WrongState, LeaseLost, Cancelled):
+            doors.h(verb(doors.zerog, run))
+
+    return move
+
+
+CREATIONS = ("forge", "so1", "native", "zerog")
 MOVES: dict[str, Callable[[Doors, Run], object]] = {
     "forge claims": _forge("POST", "/jobs/claim", worker_id="w1"),
     "forge beats": _forge("POST", "/jobs/{}/heartbeat", worker_id="w1"),
@@ -117,6 +153,11 @@ MOVES: dict[str, Callable[[Doors, Run], object]] = {
     "native cancels": _native("/runs/{}/cancel"),
     "native skips": lambda doors, run: run.state in ENDED or run.worker or doors.h(doors.h.engine.skip(run.id, reason="duplicate")),
     "native reruns": lambda doors, run: _rerun(doors, run),
+    "zerog claims": _zerog(lambda jobs, run: jobs.claim("w3")),
+    "zerog completes": _zerog(lambda jobs, run: jobs.complete(run.id, {"n": 2})),
+    "zerog fails": _zerog(lambda jobs, run: jobs.fail(run.id, "it broke")),
+    "zerog gives up": _zerog(lambda jobs, run: jobs.fail(run.id, "it broke", False)),
+    "zerog cancels": _zerog(lambda jobs, run: jobs.cancel(run.id)),
     "a minute": lambda doors, run: doors.h.sweep(after=MINUTE),
 }
 
@@ -149,9 +190,12 @@ def test_a_run_is_told_alike_at_every_door_whoever_moves_it(h: Harness) -> None:
         _end(doors)
 
     converse()
-    for conversation in ([("native claims", 0)] * 3 + [("native ends", 0), ("native fails", 1), ("native cancels", 2)],):
+    native = [("native claims", 0)] * 3 + [("native ends", 0), ("native fails", 1), ("native cancels", 2)]
+    fails = [("zerog claims", 0), ("zerog fails", 3)] * 2 + [("zerog claims", 0), ("zerog gives up", 3)]
+    for conversation in (native, fails, [("zerog claims", 0), ("zerog completes", 3)], [("zerog claims", 0), ("zerog cancels", 3)]):
         converse.hypothesis.inner_test(conversation)  # type: ignore[attr-defined]
     assert {state for _, state in seen} >= {State.QUEUED, State.CLAIMED, State.SUCCEEDED, State.CANCELLING}
+    assert {state for queue, state in seen if queue == "zerog"} >= {State.CLAIMED, State.SUCCEEDED, State.FAILED, State.CANCELLING}
     doors.close()
 
 

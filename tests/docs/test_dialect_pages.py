@@ -20,7 +20,8 @@ SO1 = """ELI5|States|Transitions|Timestamp Invariants|Terminal States|Why Cancel
 KUMOFIRE = """Scope|Runtime Model|Protocol|Entities|Job|Job Schedule|Job Run|Job Lock|Queue Message|Run Status Model|State Transitions|
 Create Protocol|Schedule Dispatch Protocol|1. Dispatch due runs|2. Materialize due schedules|Consume Protocol|Ownership Boundaries|
 Adapters|Storage Adapter|Queue Adapter|Design Intent"""
-PAGES = [("forge", "F", 33, FORGE), ("so1", "L", 24, SO1), ("kumofire", "K", 40, KUMOFIRE)]
+ZEROG = """Durable jobs|Delivery model|Lifecycle|Backoff|Graceful shutdown|When NOT to use a job runner"""
+PAGES = [("forge", "F", 33, FORGE), ("so1", "L", 24, SO1), ("kumofire", "K", 40, KUMOFIRE), ("zerog", "Z", 22, ZEROG)]
 
 
 def _page(name: str) -> str:
@@ -42,7 +43,7 @@ def test_a_page_has_every_heading_and_every_line_and_each_has_a_test(name: str, 
     assert named <= _tested(letter)
 
 
-@pytest.mark.parametrize("name", ["forge", "so1", "kumofire"])
+@pytest.mark.parametrize("name", ["forge", "so1", "kumofire", "zerog"])
 def test_a_page_has_the_word_for_every_state(name: str) -> None:
     section = _page(name).partition("## States\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+) \| (\w+) \|$", section, re.M)[1:]

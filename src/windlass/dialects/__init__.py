@@ -18,7 +18,7 @@ from windlass.model import Run
 from windlass.payload import convert
 from windlass.webhooks import Format
 
-NAMES: tuple[str, ...] = ("forge", "kumofire", "so1")
+NAMES: tuple[str, ...] = ("forge", "kumofire", "so1", "zerog")
 """Every dialect, by the name of its package. A package has `Settings`, `show`, `WORDS` and `VARIABLES`, and may have a webhook format:
 `FORMAT` in its module `webhooks`."""
 

@@ -92,6 +92,7 @@ class Execution:
         if self.executor is not None:
             self.executor.ask_to_stop(self.why or "lost")
         elif self.task is not None:
+            self.context.saw_stop = True  # the exception is raised in it
             self.task.add_done_callback(lambda _: self.runner.never_ran(self))  # a task that has not begun ends without a report
             self.task.cancel(f"windlass: {self.why}")
 

@@ -97,7 +97,7 @@ class Runner:
         enter(context)
         try:
             value = await handler.call(context)
-            if execution.why is not None:  # it was cancelled and returned nevertheless: its work may be incomplete
+            if execution.why is not None and context.saw_stop:  # it was cancelled and returned nevertheless: its work may be incomplete
                 raise Stopped(execution.why)
             report = returned(value, handler.encode)
         except BaseException as error:  # a cancelled task ends the attempt, not the worker

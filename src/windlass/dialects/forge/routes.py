@@ -17,9 +17,9 @@ from windlass.dialects.base import ANYWHERE, Cors, Dialect, Identity, NoRoute, R
 from windlass.dialects.forge.bodies import FailureToStore, JobToCreate, ResultToStore, TypesToClaim, WorkerName, WorkerToRegister
 from windlass.dialects.forge.fleet import SNAPSHOTS, Fleet, NodeView, Snapshot, metrics_of
 from windlass.dialects.forge.frames import JobEvents
-from windlass.dialects.forge.leases import KnownLeases
 from windlass.dialects.forge.verbs import CreatedJob, JobQueue, Missing, NotAssigned, NotCancellable, ReportedFailure, SubmittedResult
 from windlass.dialects.forge.words import PAGE, QUEUE, Job, run_id_of
+from windlass.dialects.leases import KnownLeases
 from windlass.errors import LimitReached, NotFound, Pruned, StoreError, Unauthorized, WindlassError
 
 REQUIRED = "Set secret in [dialects.forge], or the variable FORGE_INGEST_SECRET."

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from windlass import payload
 from windlass.answers import Outcome
 from windlass.dialects.base import Work
-from windlass.dialects.forge.leases import KnownLeases, Lease, lease_of
 from windlass.dialects.forge.words import (
     LARGEST_PAGE,
     LEASE,
@@ -31,6 +30,7 @@ from windlass.dialects.forge.words import (
     shown_id,
     status_of,
 )
+from windlass.dialects.leases import KnownLeases, Lease, lease_of
 from windlass.engine import ClaimRequest, Engine
 from windlass.errors import BadInput, Cancelled, LeaseLost, NotFound, StoreBusy, TooLarge, WindlassError, WrongState
 from windlass.machine import Fail, Succeed

@@ -30,6 +30,10 @@ class KnownLeases:
             del self._leases[next(iter(self._leases))]
         self._leases[run.id] = lease_of(run)
 
+    def find(self, run_id: str) -> Lease | None:
+        """The latest lease of a run, whichever worker has it."""
+        return self._leases.get(run_id)
+
     def pop(self, run_id: str | None, worker: str) -> Lease | None:
         """The lease of a worker, which is used once: what it is worth is decided by the engine."""
         lease = self._leases.get(run_id or "")
