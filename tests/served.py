@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from tests.workers import DEADLINE, until
+from windlass.app import App
 from windlass.clock import SystemClock
 from windlass.config.opening import open_store
 from windlass.dialects.base import Dialect
@@ -55,9 +56,10 @@ class ServedHub:
         patience: float = 30.0,
         dialects: Sequence[Dialect] = (),
         root: str | None = None,
+        app: App | None = None,
     ) -> None:
         self._store, self.clock, self._mounted = str(store), clock or SystemClock(), mounted
-        self._patience, self._dialects, self._root = patience, dialects, root
+        self._patience, self._dialects, self._root, self._app = patience, dialects, root, app
         self._settings = replace(settings or HubSettings(), open=open)
         self.port = 0
         self.start()
@@ -99,7 +101,7 @@ class ServedHub:
         self.loop = asyncio.get_running_loop()
         store = open_store(self._store, self.clock, blocking=False, patience=self._patience)
         try:
-            self.hub = Hub(Engine(store, self.clock), self.clock, self._settings)
+            self.hub = Hub(Engine(store, self.clock), self.clock, self._settings, app=self._app)
             app: Any = HubApp(self.hub, self._dialects, self._root)
             served = Starlette(routes=[Mount(self._mounted, app)]) if self._mounted else app
             self._server = server(served, connections=self.hub.settings.connections)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from tests.harness import Harness
+from windlass.app import App
 from windlass.dialects.base import Dialect
 from windlass.hub import Hub, HubApp, HubSettings
 
@@ -30,9 +31,11 @@ class Answer(NamedTuple):
 class Door:
     """A hub whose loops do not run: nothing is written but by requests, and time stands still."""
 
-    def __init__(self, h: Harness, *dialects: Dialect, prefix: str, root: str | None = None, **settings: Any) -> None:
+    def __init__(
+        self, h: Harness, *dialects: Dialect, prefix: str, root: str | None = None, app: App | None = None, **settings: Any
+    ) -> None:
         self.h, self.prefix, self.headers = h, prefix, dict[str, str]()
-        self.hub = Hub(h.engine, h.clock, HubSettings(**({"open": True} | settings)))
+        self.hub = Hub(h.engine, h.clock, HubSettings(**({"open": True} | settings)), app=app)
         self.hub.start = lambda: None  # type: ignore[method-assign]
         self.app, self._runner = HubApp(self.hub, dialects, root), asyncio.Runner()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,18 @@ def refuse(request: Request, error: Exception) -> Reply:
     return Reply({"wrong": "the wall"}, status=500)
 
 
-def wall(secret: str | None = SECRET, frames: Bricks | None = None, cors: Cors | None = None, name: str = "wall") -> Dialect:
+async def wait_for_mortar(request: Request) -> Any:
+    await request.wait(asyncio.sleep, 0.01)
+    return {"dry": await request.wait(asyncio.sleep, 0.01, True), "app": request.app is not None}
+
+
+def wall(
+    secret: str | None = SECRET,
+    frames: Bricks | None = None,
+    cors: Cors | None = None,
+    name: str = "wall",
+    begin: Callable[[Engine], Awaitable[object]] | None = None,
+) -> Dialect:
     told = frames or Bricks()
 
     async def follow(request: Request, last_event_id: str | None) -> Any:
@@ -138,12 +150,13 @@ def wall(secret: str | None = SECRET, frames: Bricks | None = None, cors: Cors |
         Verb("drop_brick", DELETE, "/bricks/{brick}", "Drop a brick", ANY_JSON, scope="admin"),
         Verb("break_wall", GET, "/bricks/break", "Break it", ANY_JSON, scope="read"),
         Verb("count_bricks", GET, "/count", "Count to three", ANY_JSON, scope="read"),
+        Verb("wait_for_mortar", GET, "/mortar", "Wait until it is dry", ANY_JSON, scope="read"),
         Verb("follow", GET, "/events", "All changes", ANY_JSON, scope=None, query=(Param("Last-Event-ID", header=True),)),
     )
-    handlers = {
-        function.__name__: function for function in (add_brick, add_stones, get_brick, drop_brick, break_wall, count_bricks, follow)
-    }
-    return Dialect("", rows, handlers, refuse, name=name, credentials=Secret(secret), strict=False, cors=cors, required="Set the secret.")
+    functions = (add_brick, add_stones, get_brick, drop_brick, break_wall, count_bricks, wait_for_mortar, follow)
+    handlers: dict[str, Any] = {function.__name__: function for function in functions}
+    how: dict[str, Any] = {"strict": False, "cors": cors, "required": "Set the secret.", "begin": begin}
+    return Dialect("", rows, handlers, refuse, name=name, credentials=Secret(secret), **how)
 
 
 Serve = Callable[..., ServedHub]
@@ -400,3 +413,26 @@ def test_a_stream_of_one_attempt_ends_with_it_and_goes_on_where_it_was_left(serv
         assert told(second) == [("dry", "succeeded")]
     assert httpx.get(f"{hub.url}{path[1:]}/1", headers={"last-event-id": "1-99999999999"}).json() == {"wrong": "bad_input"}
     run_sync(engine.close())
+
+
+@pytest.mark.parametrize("mounted_at", ["", "/ops"])
+def test_what_a_dialect_begins_with_is_done_once_before_its_first_request(serve: Serve, mounted_at: str) -> None:
+    begun = list[Engine]()
+
+    async def begin(engine: Engine) -> None:
+        await asyncio.sleep(0.05)
+        begun.append(engine)
+
+    hub = serve(wall(begin=begin), mounted=mounted_at)
+    with client(hub, f"{mounted_at[1:]}/dialects/wall".lstrip("/"), **{"x-secret": SECRET}) as http:
+        assert [http.get("/count").status_code for _ in range(2)] == [200, 200]
+    assert begun == [hub.hub.engine]
+
+
+def test_a_request_that_takes_long_counts_among_those_that_wait(serve: Serve) -> None:
+    hub = serve(wall())
+    with client(hub, **{"x-secret": SECRET}) as http:
+        assert http.get("/mortar").json() == {"dry": True, "app": False}
+        assert hub.hub.waits.taken == 0
+    with client(serve(wall(), settings=HubSettings(waits=0)), **{"x-secret": SECRET}) as http:
+        assert http.get("/mortar").json() == {"wrong": "limit_reached"}

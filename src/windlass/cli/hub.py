@@ -17,7 +17,7 @@ from windlass.cli.codes import FAILED, OK
 from windlass.cli.context import CommandContext, actor
 from windlass.cli.logs import start_logging
 from windlass.cli.rows import Commands, option, settings_of
-from windlass.cli.work import again
+from windlass.cli.work import again, find_app
 from windlass.config.addresses import shown
 from windlass.config.opening import keeps_of, open_store
 from windlass.dialects import mount_all
@@ -28,6 +28,7 @@ from windlass.errors import BadInput
 from windlass.extras import install
 
 if TYPE_CHECKING:
+    from windlass.app import App, AsyncApp
     from windlass.hub import HubSettings
 
 LINK_FOR = "the page"
@@ -95,9 +96,10 @@ def _run(context: CommandContext, *, link: bool) -> int:
         open=not link,
     )
     sys.setswitchinterval(SWITCH_INTERVAL)
+    app = _app(context) if any(dialect.calls for dialect in dialects) else None
     sock = listening(settings.host, settings.port)
     with sock, _worker(context) as worker:
-        return asyncio.run(_serve(context, settings, sock, worker, HubDialects(dialects, root), link=link))
+        return asyncio.run(_serve(context, settings, sock, worker, HubDialects(dialects, root, app), link=link))
 
 
 class HubDialects(NamedTuple):
@@ -105,6 +107,7 @@ class HubDialects(NamedTuple):
 
     mounted: Sequence[Dialect]
     root: str | None
+    app: App | AsyncApp | None  # whose handlers they call
 
 
 def _root(context: CommandContext) -> str | None:
@@ -132,10 +135,21 @@ def _connections(setting: int | None) -> int:
     return room
 
 
+def _target(context: CommandContext) -> str | None:
+    """The app that is named."""
+    return context.settings.app if context.arguments.command == "up" else None
+
+
+def _app(context: CommandContext) -> App | AsyncApp | None:
+    """The app that is named, in this process too."""
+    target = _target(context)
+    return None if target is None else find_app(target, context.store)
+
+
 @contextmanager
 def _worker(context: CommandContext) -> Iterator[subprocess.Popen[bytes] | None]:
     """A worker for the app that is named, in a process of its own, drained at the end."""
-    target = context.settings.app if context.arguments.command == "up" else None
+    target = _target(context)
     if target is None:
         yield None
         return
@@ -171,7 +185,7 @@ async def _serve(
         any_token = await engine.any_token()
         if not link:
             auth.refuse_open(settings.host, any_token, guarded=any(dialect.guarded for dialect in dialects.mounted))
-        hub = Hub(engine, context.clock, settings)
+        hub = Hub(engine, context.clock, settings, app=dialects.app)
         for dialect in dialects.mounted:
             auth.refuse_dialect(dialect, settings, any_token)
         serving = server(HubApp(hub, dialects.mounted, dialects.root), connections=settings.connections)

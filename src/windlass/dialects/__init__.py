@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -71,8 +71,10 @@ def _known(name: str, names: Sequence[str], which: str = "") -> str:
 def settings_of(name: str, table: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
     """The settings of a dialect: from its table [dialects.NAME], else from the variables that its document names."""
     package = package_of(name)
-    variables = {field: environment[variable] for variable, field in package.VARIABLES.items() if environment.get(variable)}
+    kinds = get_type_hints(package.Settings)
+    texts = {field: environment[variable] for variable, field in package.VARIABLES.items() if environment.get(variable)}
     try:
+        variables = {field: convert(text, kinds[field], strict=False) for field, text in texts.items()}
         return convert(variables | dict(table), package.Settings)
     except msgspec.ValidationError as error:
         raise BadInput(f"[dialects.{name}] cannot be read: {error}.", hint=f"docs/dialects/{name}.md lists its settings.") from None

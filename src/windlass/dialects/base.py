@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -15,6 +15,11 @@ from windlass.api.verbs import Verbs
 from windlass.engine import ClaimRequest, Engine
 from windlass.errors import WindlassError
 from windlass.model import Entry, LogLine, Receipt, Run, Scope, State
+
+if TYPE_CHECKING:
+    from windlass.app import App, AsyncApp
+
+T = TypeVar("T")
 
 JSON = "application/json"
 ANYWHERE = "*"
@@ -163,8 +168,15 @@ class Request(Protocol):
     def work(self) -> Work:
         """The claims and reports of all requests."""
 
+    @property
+    def app(self) -> App | AsyncApp | None:
+        """The app whose handlers can be called here, if the hub was started with one."""
+
     def act(self, what: str, subject: str) -> Engine:
         """The engine for one action of the caller, which is audited."""
+
+    async def wait(self, call: Callable[..., Awaitable[T]], *arguments: Any) -> T | None:
+        """The result of a call that takes long; None as soon as the client has gone. A hub bounds the requests that wait."""
 
     def follow(self, queue: str, frames: JournalFrames, last_event_id: str | None) -> Any:
         """A stream of the changes in a queue, from the event with this id on, or from now on."""
@@ -196,6 +208,8 @@ class Dialect(Struct, frozen=True, dict=True):
     cors: Cors | None = None
     required: str = ""  # how to set its credentials, if it may be served without only where the hub itself is open
     private: str = ""  # why it may be served on loopback only
+    calls: frozenset[str] = frozenset()  # the jobs whose handlers it calls, if the hub has an app
+    begin: Callable[[Engine], Awaitable[object]] | None = None  # what is done before its first request
 
     @property
     def guarded(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
@@ -22,6 +22,9 @@ from windlass.hub.shares import OpenShares
 from windlass.webhooks import STANDARD, Sender
 from windlass.worker.lag import Lag
 from windlass.worker.maintenance import MaintenanceLoop
+
+if TYPE_CHECKING:
+    from windlass.app import App, AsyncApp
 
 _LOG = logging.getLogger("windlass.hub")
 
@@ -57,8 +60,9 @@ class _Component(Protocol):
 class Hub:
     """State shared by all requests. Its loops run from `start` to `stop`."""
 
-    def __init__(self, engine: Engine, clock: Clock, settings: HubSettings | None = None) -> None:
-        self.engine, self.clock, self.settings = engine, clock, settings or HubSettings()
+    def __init__(self, engine: Engine, clock: Clock, settings: HubSettings | None = None, *, app: App | AsyncApp | None = None) -> None:
+        """With an app, direct calls of a dialect run its handlers in this process."""
+        self.engine, self.clock, self.settings, self.app = engine, clock, settings or HubSettings(), app
         self.authenticator = Authenticator(engine, clock, self.settings)
         self.events = Events(
             engine, clock, OpenShares("streams are open", self.settings.streams, self.settings.share), self.authenticator.still

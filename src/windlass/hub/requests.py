@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +26,9 @@ from windlass.hub.events.pipes import AT_SHUTDOWN, IS_WHOLE, AtShutdown
 from windlass.hub.events.streams import AttemptStream, JournalStream, WrittenStream
 from windlass.hub.routing import path_below_mount
 from windlass.model import Key, Run
+
+if TYPE_CHECKING:
+    from windlass.app import App, AsyncApp
 
 T = TypeVar("T")
 
@@ -73,6 +76,11 @@ class HubRequest(Request):
     def work(self) -> Batcher:
         """The claims and reports of all requests."""
         return self.hub.joining
+
+    @property
+    def app(self) -> App | AsyncApp | None:
+        """The app whose handlers can be called here, if the hub was started with one."""
+        return self.hub.app
 
     def act(self, what: str, subject: str) -> Engine:
         """The engine for one action of this caller, which is audited."""
@@ -187,6 +195,15 @@ class HubRequest(Request):
     async def admit(self) -> None:
         """Refuse a caller that may not call the verb. Asked again for a slow request, whose token may have ended meanwhile."""
         await self.hub.authenticator.admit(self.scope, self.verb, self.dialect.credentials)
+
+    async def wait(self, call: Callable[..., Awaitable[T]], *arguments: Any) -> T | None:
+        """The result of a call that takes long; None as soon as the client has gone. It counts among the requests that wait."""
+
+        async def waiting() -> T:
+            return await call(*arguments)
+
+        with self.hub.waits.for_one(self.caller):
+            return await self.unless_gone(waiting())
 
     async def unless_gone(self, waiting: Coroutine[Any, Any, T]) -> T | None:
         """The awaited result; None as soon as the client has gone, or the server stops.

@@ -31,22 +31,29 @@ class HubApp:
     def __init__(self, hub: Hub, dialects: Sequence[Dialect] = (), root: str | None = None) -> None:
         """Serve the API and the page, these dialects below /dialects, and the one named `root` at the root as well."""
         self.hub, self._app = hub, Dispatcher(hub.authenticator, (*tables(), *mounted(dialects, root)))
+        self._beginnings = [dialect.begin for dialect in dialects if dialect.begin is not None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
             if not self.hub.over:
-                self.hub.start()
+                await self._begin()
             await Answering(self.hub, scope, send).by(self._app, receive)
         else:
             raise ValueError(f"A hub does not speak {scope['type']}.")
+
+    async def _begin(self) -> None:
+        self.hub.start()
+        for begin in self._beginnings:
+            await begin(self.hub.engine)
+        self._beginnings = []
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                self.hub.start()
+                await self._begin()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await self.hub.stop()

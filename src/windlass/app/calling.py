@@ -1,0 +1,60 @@
+"""Handlers called here and now, without a run: for direct calls, whose caller waits for the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windlass import payload as json
+from windlass.app.jobs import Definition
+from windlass.errors import BadInput, WindlassError
+from windlass.machine import Fail, Refuse, Succeed
+from windlass.model import Failure, Limits
+from windlass.worker.context import NOWHERE, Call, Context
+from windlass.worker.executors import ThreadExecutor
+
+
+class CallFailed(WindlassError):
+    """The handler of a direct call did not succeed."""
+
+    code, status = "call_failed", 500
+
+    def __init__(self, job: str, failure: Failure) -> None:
+        super().__init__(f"{job} failed: {failure.code}: {failure.message}", hint="Correct its cause, and call again.")
+        self.failure = failure
+
+
+class BadCall(BadInput):
+    """The payload of a direct call does not fit its handler."""
+
+    code, status = "bad_payload", 422
+
+
+class DirectCall:
+    """One call of a job's handler on a thread; its log and its progress are discarded."""
+
+    def __init__(self, job: Definition[..., Any], payload: Any) -> None:
+        if job.handler.call is None:
+            raise BadInput(f"{job.name!r} is a command; it cannot be called directly.", hint="Create a job, and wait for its end.")
+        text = json.encode(payload, limit=Limits().payload, what="The payload")
+        call = Call("direct", job.name, 1, job.app.clock.nonce(), text, 1, 0, job.app.clock.now())
+        self._job, self._context = job, Context(call, NOWHERE)
+        self._executor = ThreadExecutor(job.handler, self._context)
+
+    def run(self) -> Any:
+        """The result, once the handler has returned; blocks its thread."""
+        report = self._executor.run()
+        match report:
+            case Succeed(output=output):
+                return None if output is None else json.decode(output)
+            case Refuse(error=failure) | Fail(error=failure):
+                raise (
+                    BadCall(failure.message, hint="Correct the payload.")
+                    if failure.code == "bad_payload"
+                    else CallFailed(self._job.name, failure)
+                )
+            case _:
+                raise CallFailed(self._job.name, Failure(report.name, "A direct call cannot be put off."))
+
+    def ask_to_stop(self, why: str) -> None:
+        """Ask the handler to stop, which it can ignore; from any thread."""
+        self._executor.ask_to_stop(why)
