@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -89,3 +90,16 @@ def test_a_handler_that_looks_can_be_stopped(app: App) -> None:
 def test_a_command_cannot_be_called(app: App) -> None:
     with pytest.raises(BadInput, match="command"):
         DirectCall(app.command("convert", ["convert"]), {})
+
+
+def test_steps_of_a_call_without_a_run_are_done_once(app: App) -> None:
+    done: list[int] = []
+
+    @app.job()
+    def paid(context: Context) -> list[Any]:
+        return [context.step("charge", lambda: done.append(7)) for _ in range(2)]
+
+    assert DirectCall(paid, {}).run() == [None, None]
+    assert done == [7]
+    assert paid() == [None, None]
+    assert done == [7, 7]

@@ -9,7 +9,7 @@ from windlass.app.jobs import Definition
 from windlass.errors import BadInput, WindlassError
 from windlass.machine import Fail, Refuse, Succeed
 from windlass.model import Failure, Limits
-from windlass.worker.context import NOWHERE, Call, Context
+from windlass.worker.context import Call, Context, Unstored
 from windlass.worker.executors import ThreadExecutor
 
 
@@ -37,7 +37,7 @@ class DirectCall:
             raise BadInput(f"{job.name!r} is a command; it cannot be called directly.", hint="Create a job, and wait for its end.")
         text = json.encode(payload, limit=Limits().payload, what="The payload")
         call = Call("direct", job.name, 1, job.app.clock.nonce(), text, 1, 0, job.app.clock.now())
-        self._job, self._context = job, Context(call, NOWHERE)
+        self._job, self._context = job, Context(call, Unstored())
         self._executor = ThreadExecutor(job.handler, self._context)
 
     def run(self) -> Any:

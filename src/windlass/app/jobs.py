@@ -14,7 +14,7 @@ from windlass.app.signatures import Signature
 from windlass.errors import BadInput
 from windlass.model import NewRun, Options
 from windlass.worker import Context, Handler, Place
-from windlass.worker.context import NOWHERE, Call
+from windlass.worker.context import Call, Unstored
 
 if TYPE_CHECKING:
     from windlass.app.apps import AsyncApp
@@ -74,7 +74,7 @@ class Definition(Generic[P, R]):
         function, keywords = self.function, self.template | keywords
         if self.code.takes_context and not (arguments and isinstance(arguments[0], Context)):
             call = Call("here", self.name, 1, "none", "{}", 1, 0, self.app.clock.now(), handler=self.handler.name)
-            return function(Context(call, NOWHERE), *arguments, **keywords)
+            return function(Context(call, Unstored()), *arguments, **keywords)
         return function(*arguments, **keywords)
 
     function: Callable[..., Any]

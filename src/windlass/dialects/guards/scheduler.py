@@ -29,7 +29,7 @@ from windlass.errors import Timeout
 from windlass.model import LIFE_TAG, Life, Limits, Options
 from windlass.slots import direct_call, on_thread
 from windlass.store.base import run_sync
-from windlass.worker.context import NOWHERE, Call, Context
+from windlass.worker.context import Call, Context, Unstored
 from windlass.worker.lives import own_process
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -137,7 +137,7 @@ class Scheduler(Facade[SchedulerVerbs]):
         except TypeError as error:
             raise InvalidValueError("params", f"The params do not fit {job_type!r:.80}: {error}.") from error
         clock, function = self._app.clock, job.handler.call
-        context = Context(Call("direct", job_type, 1, clock.nonce(), text, 1, 0, clock.now()), NOWHERE)
+        context = Context(Call("direct", job_type, 1, clock.nonce(), text, 1, 0, clock.now()), Unstored())
 
         def call() -> Any:
             result = function(context)
