@@ -11,9 +11,10 @@ import pytest
 from tests.dialects.conversations import replay
 from tests.dialects.doors import Answer, Door
 from tests.dialects.forge_door import SECRET
+from tests.dialects.guards_door import KEY
 from tests.dialects.so1_door import TRIGGER, idle
 from tests.harness import Harness, token
-from windlass.dialects import forge, so1
+from windlass.dialects import forge, guards, so1
 from windlass.model import Run
 
 __all__ = ["idle"]
@@ -31,10 +32,15 @@ class Worker:
         if what == "claim":
             self.run = self.h.started()
             return
+        if what == "wait":
+            self.h.sweep(int(rest) * 1_000)
+            return
         assert self.run is not None
         if what == "log":
             number, _, text = rest.partition(" ")
             self.h(self.h.engine.log(self.run.id, token(self.run), [(int(number), text)]))
+        elif what == "fail":
+            self.h.fail(self.run)
         else:
             self.h.succeed(self.run, json.dumps(json.loads(rest)))
 
@@ -66,3 +72,16 @@ def test_so1(so1_door: Door) -> None:
         return so1_door(method, path, body, headers)
 
     replay("so1", ask, Worker(so1_door.h))
+
+
+@pytest.mark.parametrize("prefix", ["/dialects/guards", ""])
+def test_guards(h: Harness, prefix: str) -> None:
+    door = Door(h, guards.mount(guards.Settings(api_auth_enabled=True, api_key=KEY), h.clock), prefix=prefix, root="guards")
+
+    def ask(method: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
+        return door(method, path, body, headers)
+
+    try:
+        replay("guards", ask, Worker(h))
+    finally:
+        door.close()

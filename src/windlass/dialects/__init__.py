@@ -18,11 +18,11 @@ from windlass.model import Run
 from windlass.payload import convert
 from windlass.webhooks import Format
 
-NAMES: tuple[str, ...] = ("forge", "kumofire", "so1", "zerog")
+NAMES: tuple[str, ...] = ("forge", "guards", "kumofire", "so1", "zerog")
 """Every dialect, by the name of its package. A package has `Settings`, `show`, `WORDS` and `VARIABLES`, and may have a webhook format:
 `FORMAT` in its module `webhooks`."""
 
-WITH_ROUTES = ("forge", "so1")
+WITH_ROUTES = ("forge", "guards", "so1")
 """Those that a hub serves. Their packages have `mount`; the others are libraries, or parts that run as processes."""
 WITH_PARTS = ("kumofire",)
 """Those whose document describes a dispatcher and consumers. Their packages have a module `parts`, with `dispatch` and `consume`."""

@@ -60,6 +60,7 @@ from windlass.dialects.guards.records import (
     SchedulerStatus,
 )
 from windlass.dialects.guards.reports import JOBRUN_MUTABLE_FIELDS
+from windlass.dialects.guards.routes import mount
 from windlass.dialects.guards.scheduler import Scheduler
 from windlass.dialects.guards.settings import Settings
 from windlass.dialects.guards.verbs import SchedulerVerbs
@@ -69,6 +70,7 @@ from windlass.model import Run
 
 __all__ = [
     "JOBRUN_MUTABLE_FIELDS",
+    "VARIABLES",
     "WORDS",
     "GroupStatus",
     "InvalidOperationError",
@@ -111,6 +113,7 @@ __all__ = [
     "load_group",
     "load_job",
     "load_jobrun",
+    "mount",
     "retry_run",
     "show",
     "start",
@@ -122,6 +125,9 @@ __all__ = [
     "update_template",
     "use",
 ]
+
+VARIABLES = {"API_AUTH_ENABLED": "api_auth_enabled", "API_KEY": "api_key"}
+"""The variables that the protocol's servers have for its settings."""
 
 
 async def show(verbs: Verbs, runs: Sequence[Run]) -> list[dict[str, Any]]:
