@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from windlass.dialects.guards.refusals import InvalidRequest, Violation
+from windlass.payload import convert
 
 B = TypeVar("B", bound=Struct)
 
@@ -27,7 +28,7 @@ def read(kind: type[B], values: Mapping[str, Any], where: str = "body") -> B:
         name = field.encode_name
         if name in values and (where == "body" or values[name] is not None):
             try:
-                members[field.name] = msgspec.convert(values[name], field.type, strict=where == "body")
+                members[field.name] = convert(values[name], field.type, strict=where == "body")
             except msgspec.ValidationError as error:
                 violations.append(Violation((where, name), str(error)))
         elif field.required:
