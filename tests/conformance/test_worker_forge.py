@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections import Counter
 from typing import Any
@@ -15,6 +14,8 @@ from windlass import App, Context, Job, State
 from windlass.store.base import run_sync
 from windlass.store.records import Held
 from windlass.worker import Worker
+from windlass.worker.heartbeat import LeaseWatch
+from windlass.worker.runtime import FENCE
 
 FORGE: dict[str, Any] = {"max_attempts": 3, "backoff": (0,), "on_exhausted": "quarantined", "max_runtime": 300}
 
@@ -134,7 +135,7 @@ def test_F12_a_limit_of_three_gives_three_tries(app: App) -> None:
 def _without_a_pulse(worker: Worker) -> None:
     """Its beats do not get through, and it does not notice."""
     setattr(worker.heartbeat, "_beat", lambda due, now: None)  # noqa: B010 - mypy refuses the assignment
-    setattr(worker, "_keep_fencing", _nothing)  # noqa: B010
+    setattr(worker._leases, "run", _nothing)  # noqa: B010
 
 
 async def _nothing() -> None:
@@ -183,25 +184,41 @@ def test_F13_a_worker_that_cannot_beat_stops_its_handler_before_its_lease_is_ove
     assert ends in (["requeue", "succeed"], ["lapse", "succeed"])
 
 
-def test_F13_the_handler_has_stopped_shortly_before_the_end_of_a_lease_that_no_beat_renewed(app: App) -> None:
-    lease, left, workers = 8_000, list[int](), list[Worker]()
+def test_F13_the_handler_has_stopped_shortly_before_the_end_of_a_lease_that_no_beat_renewed(
+    still: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, margin, left, checks = 600, 600 // FENCE, list[int](), list[int]()
+    gate, workers, stop_ending = Gate(), list[Worker](), LeaseWatch._stop_ending
+
+    def counted(watch: LeaseWatch, by: int) -> None:
+        stop_ending(watch, by)
+        checks.append(by)
 
     def mute(worker: Worker) -> None:
-        setattr(worker.heartbeat, "_beat", lambda due, now: None)  # noqa: B010
+        monkeypatch.setattr(worker.heartbeat, "_beat", lambda due, now: None)
         workers.append(worker)
 
-    @app.job(name="solve", max_attempts=1)
+    def checked_at(at: int) -> bool:
+        return bool(checks) and checks[-1] == at + margin
+
+    @still.job(name="solve", max_attempts=1)
     async def solve() -> None:
         (execution,) = workers[0].in_flight.renewable()
         try:
-            await asyncio.sleep(DEADLINE)
+            await gate.wait()
         finally:
-            left.append(execution.lease_ends - app.clock.monotonic())
+            left.append(execution.lease_ends - still.clock.monotonic())
 
+    monkeypatch.setattr(LeaseWatch, "_stop_ending", counted)
     solve.enqueue()
-    with working(app, lease=lease / 1000, prepare=mute):
+    with working(still, lease=lease / 1000, prepare=mute):
+        gate.reached()
+        later(still, lease - margin - 1)
+        until(lambda: checked_at(lease - margin - 1))
+        assert not left
+        later(still, 1)
         until(lambda: left)
-    assert 0 < left[0] < lease // 20
+    assert left[0] == margin  # then the run is given back, and may begin once more before the worker ends
 
 
 def test_F13_a_paused_program_wakes_up_to_find_its_job_taken(shared: App) -> None:
