@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,6 +152,11 @@ class Follower:
             )
 
     def _kill(self) -> None:
+        """End what still runs after a failure; a hub that is asked ends its worker too, which is in a session of its own."""
         for _, process in self._beside:
-            os.killpg(process.pid, 9)
-            process.communicate()
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=DEADLINE)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
