@@ -23,7 +23,6 @@ from windlass.model import Limits, NewRun, Options, Rate, Requires, Run, Slot, S
 from windlass.store.base import run_sync
 from windlass.store.records import Held
 from windlass.store.records.claims import FIRST, HandedRuns
-from windlass.store.records.work import SuccessRow
 from windlass.store.sqlite import BlockingSqlite
 
 GPU = (Use("gpu"),)
@@ -435,7 +434,7 @@ def test_a_sweep_brings_back_what_a_fault_left_parked(h: Harness) -> None:
     run = h.claimed()
     assert h.claim() == []
     # As after a fault between the end of the one and the return of the other.
-    h(h.engine.records.work.succeed([SuccessRow(run.seq, token(run), None)], "m", "f", h.clock.now(), limited=False))
+    h(h.engine.records.work.succeed([(run.seq, token(run), None, None, None)], "m", "f", h.clock.now(), limited=False))
     assert h.claim() == []
     h.sweep()
     assert h.claimed().id == second

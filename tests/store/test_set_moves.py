@@ -46,7 +46,6 @@ from windlass.store.creation import Creation, Kind, NewRow
 from windlass.store.records import Change, Held, Ready, Records, Written
 from windlass.store.records.claims import ClaimStamp, ClaimTerms, Head, Scan
 from windlass.store.records.limiters import Usage, within
-from windlass.store.records.work import SuccessRow
 from windlass.store.rows import error_text, policy_text
 
 NOBODY = Beat(token="nobody's", lease=1)
@@ -495,7 +494,7 @@ def test_unpark(table: Table, case: tuple[list[Run], list[tuple[str, int, str, i
         return
     if how == "succeed":
         commands: dict[int, Command] = {run.seq: Succeed(token=run.token, output="1") for run in live}
-        done = [SuccessRow(run.seq, run.token or "", "1") for run in live]
+        done = [(run.seq, run.token or "", "1", None, None) for run in live]
         written = run_sync(table.records.work.succeed(done, MARK, FOLLOW, now, limited=True))
     else:
         commands = {
@@ -567,7 +566,7 @@ def test_succeed(table: Table, case: tuple[list[Run], list[Held]], result: tuple
         item.seq: Succeed(token=item.token, output=output, output_hash=digest, key=key) for item in items if item.seq not in stopping
     }
     expected, moved = after_each(rows, asked, now)
-    done = [SuccessRow(item.seq, item.token, *result) for item in items]
+    done = [(item.seq, item.token, output, digest, key) for item in items]
     assert run_sync(table.records.work.succeed(done, MARK, FOLLOW, now, limited=False)) == Written({run.seq for run in moved}, [])
     table.expect(expected, entries(moved, expected, "succeed", now))
 
@@ -842,7 +841,7 @@ def _ends(current: dict[int, Run], chosen: dict[int, int], succeeds: bool) -> di
 
 def _end(table: Table, current: dict[int, Run], ends: dict[int, Command], mark: str, now: int) -> Written:
     if all(isinstance(cmd, Succeed) for cmd in ends.values()):
-        done = [SuccessRow(seq, current[seq].token or "", cmd.output) for seq, cmd in ends.items() if isinstance(cmd, Succeed)]
+        done = [(seq, current[seq].token or "", cmd.output, None, None) for seq, cmd in ends.items() if isinstance(cmd, Succeed)]
         return run_sync(table.records.work.succeed(done, MARK + mark, FOLLOW + mark, now, limited=False))
     written = [Change(current[seq], step(current[seq], cmd, now), cmd.name) for seq, cmd in ends.items()]
     return run_sync(table.records.work.write_back("report", written, MARK + mark, FOLLOW + mark, now, limited=False))

@@ -30,7 +30,6 @@ from windlass.model import Failure, Receipt, Run, State
 from windlass.needs import open_to
 from windlass.payload import slices
 from windlass.store.records import Change
-from windlass.store.records.work import SuccessRow
 
 _FAILED = (State.FAILED, State.QUARANTINED)
 
@@ -138,7 +137,7 @@ class Reports(Part):
     async def _succeed(self, done: dict[int, Succeed]) -> dict[int, State]:
         if not done:
             return {}
-        rows = [SuccessRow(seq, report.token or "", report.output, report.output_hash, report.key) for seq, report in done.items()]
+        rows = [(seq, report.token or "", report.output, report.output_hash, report.key) for seq, report in done.items()]
         now = self.clock.now()
         written = await self.records.work.succeed(rows, self.clock.nonce(), self.clock.nonce(), now, limited=self.ground.lanes.limited)
         await self.ground.wake_after((), written, now)

@@ -136,7 +136,7 @@ class Waiters:
     def taken(self, runs: Runs) -> None:
         """No further waiters need be woken for these runs. See `Hints`."""
         with self._lock:
-            for run in runs:
+            for run in runs if self._hints else ():
                 if (hint := self._hints.pop(run, None)) is not None:
                     hint.runs.discard(run)
 

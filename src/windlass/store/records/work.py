@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from windlass.machine import ENDED, LIVE
 from windlass.model import Limits, Run, State
@@ -25,14 +25,8 @@ class Beaten(NamedTuple):
     server: int | None = None
 
 
-class SuccessRow(NamedTuple):
-    """The success of a run, as its worker reports it."""
-
-    seq: int
-    token: str
-    output: str | None
-    output_hash: str | None = None
-    output_key: str | None = None
+SuccessRow: TypeAlias = tuple[int, str, str | None, str | None, str | None]
+"""The success of a run, as its worker reports it: seq, token, output, and the hash and key of the output."""
 
 
 class WorkRecords(Rows):
