@@ -427,6 +427,40 @@ def test_F18_a_setting_opens_the_reads_and_another_closes_the_streams(h: Harness
     forge.close()
 
 
+def test_F18_without_the_secret_only_jobs_of_the_own_queue_are_shown(h: Harness) -> None:
+    (other,) = h(h.engine.create([NewRun("billing", {"card": 1})], undefined="wait"))
+    closed = ForgeDoor(h)
+    assert closed.get(f"/api/jobs/{other.id}").json["params"] == '{"card":1}'  # the secret shows every run
+    closed.close()
+    forge = ForgeDoor(h, open_reads=True)
+    own = forge.create()
+    forge.headers = {}
+    assert forge.get(f"/api/jobs/{own}").status == 200
+    for answer in (forge.get(f"/api/jobs/{other.id}"), forge.get(f"/api/jobs/{UNKNOWN}")):
+        assert (answer.status, answer.json) == (404, NOT_FOUND)
+    forge.close()
+
+
+PAGES = {
+    "https://dashboard.example": False,
+    "null": False,
+    "http://127.0.0.1.example": False,
+    "http://localhost:5173": True,
+    "http://[::1]:80": True,
+}
+
+
+@pytest.mark.parametrize("origin", PAGES)
+@pytest.mark.parametrize("path", ["/api/jobs", "/api/jobs/events", "/api/fleet", "/api/none"])
+def test_F18_without_a_secret_only_pages_of_this_machine_may_read(h: Harness, origin: str, path: str) -> None:
+    open_to_all = Door(h, mount(Settings(), h.clock), prefix="/dialects/forge")
+    assert open_to_all.get(path, origin=origin).headers.get("access-control-allow-origin") == ("*" if PAGES[origin] else None)
+    open_to_all.close()
+    forge = ForgeDoor(h)
+    assert forge.get(path, origin=origin).headers["access-control-allow-origin"] == "*"
+    forge.close()
+
+
 def test_F18_without_a_secret_it_is_open_where_the_hub_is(h: Harness) -> None:
     door = Door(h, mount(Settings(), h.clock), prefix="/dialects/forge")
     assert door.post("/api/jobs", {"type": "prodplan"}).status == 201

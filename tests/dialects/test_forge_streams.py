@@ -18,6 +18,7 @@ from tests.tiers import corners
 from tests.workers import DEADLINE
 from windlass.dialects.forge import Settings, fleet, mount
 from windlass.dialects.forge.frames import event_of
+from windlass.hub.events.streams import REACH
 from windlass.model import Entry, State
 
 SECRET = "a long random text"
@@ -104,6 +105,36 @@ def test_F21_one_that_comes_back_misses_nothing_and_gets_nothing_twice(served: S
     with Listener(served.port, EVENTS, last=event.id) as listener:
         assert [event.data["id"] for event in listener.next(3)] == others
     assert event.data["id"] == first
+
+
+def test_F21_without_a_credential_one_comes_back_after_minutes_and_not_after_hours(served: Served) -> None:
+    with Listener(served.port, EVENTS).ready() as listener:
+        old = served.create()
+        (event,) = listener.next()
+    served.create()
+    served.leaping.leap(REACH - 10_000)
+    with Listener(served.port, EVENTS, last=event.id) as listener:
+        listener.next()
+    served.leaping.leap(20_000)
+    for claimed in (event.id, f"{served.leaping.now()}-{event.id.partition('-')[2]}"):  # whatever instant it says
+        with Listener(served.port, EVENTS, last=claimed) as listener:
+            gap, created = listener.next(1)[0], served.create()
+            assert (gap.event, gap.data["reason"]) == ("gap", "too_old")
+            assert listener.next()[0].data["id"] == created
+    assert event.data["id"] == old
+
+
+def test_F21_with_a_credential_one_comes_back_after_hours(tmp_path: Path) -> None:
+    served = Served(tmp_path / "hub.db", open_events=False)
+    with Listener(served.port, EVENTS, token=SECRET).ready() as listener:
+        served.create()
+        (event,) = listener.next()
+    other = served.create()
+    served.leaping.leap(REACH + 10_000)
+    with Listener(served.port, EVENTS, last=event.id, token=SECRET) as listener:
+        assert listener.next()[0].data["id"] == other
+    served.http.close()
+    served.stop()
 
 
 def test_F21_cancels_losses_and_overlong_runs_are_told_and_first_heartbeats_are_not(served: Served) -> None:

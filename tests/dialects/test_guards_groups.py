@@ -14,6 +14,7 @@ from tests.harness import Harness
 from windlass.dialects.guards import GroupStatus, InvalidOperationError, InvalidValueError, JobGroup, JobStatus, is_terminal
 from windlass.dialects.guards import TemplateNotFoundError as NoTemplate
 from windlass.errors import NotFound
+from windlass.model import Member, NewGroup, NewRun, Options
 
 STORY = {"template_id": "story"}
 
@@ -128,11 +129,19 @@ def test_a_group_with_a_bad_job_is_not_created(s: Library) -> None:
 
 
 def test_groups_of_other_queues_are_not_in_the_list(s: Library) -> None:
-    from windlass.model import Member, NewGroup, NewRun
-
     s.h(s.h.engine.create_group(NewGroup((Member(NewRun("mail")),))))
     own = group(s, 1)
     assert [one.group_id for one in s.list_groups()] == [own.group_id]
+
+
+@pytest.mark.parametrize("queues", [("mail",), ("guards", "mail")])
+def test_groups_with_jobs_of_other_queues_can_be_read_and_nothing_else(s: Library, queues: tuple[str, ...]) -> None:
+    new = NewGroup(tuple([Member(NewRun("mail", options=Options(queue=queue))) for queue in queues]))
+    other = s.h(s.h.engine.create_group(new, undefined="wait"))
+    assert s.load_group(other.id).status == GroupStatus.RUNNING
+    with s.refused("in the queue guards", NotFound):
+        s.cancel_group(other.id)
+    assert {s.load_job(job).status for job in s.load_group(other.id).job_ids} == {JobStatus.QUEUED}
 
 
 def test_a_list_of_groups_reads_so_many_jobs_and_no_more(s: Library, monkeypatch: pytest.MonkeyPatch) -> None:

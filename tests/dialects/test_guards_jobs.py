@@ -409,6 +409,17 @@ def test_G35_a_definition_of_windlass_is_a_template_and_its_jobs_follow_the_same
     assert s.h.get(s.job("slow")).policy.backoff == (1_000,)
 
 
+def test_the_definition_of_a_job_of_another_queue_is_used_and_not_changed(s: Library) -> None:
+    s.h.define("report", {"of": "May"})
+    before = s.h(s.h.engine.find_job("report"))
+    for change in (s.create_template, s.update_template):
+        with s.refused("The job report is defined for the queue default, not for guards", InvalidOperationError):
+            change("report", default_params={"of": "June"})
+    assert s.h(s.h.engine.find_job("report")) == before
+    s.create_template("june", job_type="report", default_params={"of": "June"})
+    assert s.load_job(s.job("june")).params == {"of": "June"}
+
+
 def test_G40_an_edit_for_the_retry_leaves_the_params_of_the_ended_job(s: Library) -> None:
     first = s.job(params={"key": "old"})
     s.fail()

@@ -146,6 +146,11 @@ class Authenticator:
                 _refuse_other_than_json(headers)
         return caller
 
+    def trusts_browsers(self, origin: str, own: Credentials | None) -> bool:
+        """Whether a page of this origin may read what pages of every origin may: if it needs a credential, or is of this machine."""
+        needed = not self._may_be_open or (own is not None and own.required)
+        return needed or is_loopback(_name_in(origin.partition("://")[2].encode()))
+
     async def still(self, caller: Caller) -> bool:
         """Whether an admitted caller would still be admitted: for requests that stay open for long."""
         if caller.identity is not None:

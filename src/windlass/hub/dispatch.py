@@ -180,11 +180,10 @@ async def _send(answer: Any, request: HubRequest, send: Any) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _shared(cors: Cors, request: HubRequest, send: Any) -> Any:
-    """Send with the headers that let pages of other origins read the answer."""
-    origin = request.headers.get("origin", "")
+def _shared(cors: Cors, origin: str, send: Any) -> Any:
+    """Send with the headers that let pages of this origin read the answer; of none if it is empty."""
     headers = [(b"vary", b"Origin")] if ANYWHERE not in cors.origins or cors.credentials else []
-    if origin and cors.allows(origin):
+    if origin:
         named = origin if cors.credentials else ANYWHERE if ANYWHERE in cors.origins else origin
         headers.append((b"access-control-allow-origin", named.encode("latin-1")))
         if cors.credentials:
@@ -228,7 +227,15 @@ class Dispatcher:
         except Exception as error:
             problems.record(request, error)
             answer = dialect.refuse(request, error)
-        await _send(answer, request, send if dialect.cors is None else _shared(dialect.cors, request, send))
+        await _send(answer, request, send if dialect.cors is None else _shared(dialect.cors, self._reader(request), send))
+
+    def _reader(self, request: HubRequest) -> str:
+        """The origin of the page that may read the answer; empty if none may."""
+        dialect, origin = request.dialect, request.headers.get("origin", "")
+        cors = dialect.cors
+        if cors is None or not cors.allows(origin):
+            return ""
+        return origin if origin in cors.origins or self._gate.trusts_browsers(origin, dialect.credentials) else ""
 
     def _owner(self, scope: Any) -> Dialect:
         """The dialect that refuses a path which no verb has."""

@@ -117,7 +117,7 @@ class _Routes:
         return await self._jobs(request).list_jobs(status or None, limit, offset)
 
     async def get_job(self, request: Request, id: str) -> Job:
-        return await self._jobs(request).get_job(id)
+        return await self._jobs(request).get_job(id, any_queue=request.caller.may("read"))
 
     async def cancel_job(self, request: Request, id: str) -> None:
         await JobQueue(request.act("cancel", f"run {run_id_of(id) or id[:80]}"), self._queue).cancel_job(id)

@@ -138,9 +138,9 @@ class JobQueue:
         (created,) = await self.engine.create([new], undefined="wait")
         return CreatedJob(shown_id(created.id))
 
-    async def get_job(self, job_id: str) -> Job:
+    async def get_job(self, job_id: str, *, any_queue: bool = True) -> Job:
         """A job by its id; any run of the store has one."""
-        run = await self._find(job_id)
+        run = await (self._find(job_id) if any_queue else self._own(job_id))
         return job_of(run, await self._attempts([run]))
 
     async def list_jobs(self, status: str | None = None, limit: int = PAGE, offset: int = 0) -> list[Job]:

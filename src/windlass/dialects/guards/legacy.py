@@ -52,13 +52,6 @@ ROWS = (
 )
 
 
-def word(job: Job, run: JobRun | None) -> str:
-    """The one word for a job and its run."""
-    if run is not None and run.status is not None:
-        return WORDS[run.status]
-    return job.status.value.lower()
-
-
 class JobWithRun(NamedTuple):
     """A job, and its run if it has one."""
 
@@ -67,7 +60,10 @@ class JobWithRun(NamedTuple):
 
     @property
     def word(self) -> str:
-        return word(self.job, self.run)
+        """The one word for both."""
+        if self.run is not None and self.run.status is not None:
+            return WORDS[self.run.status]
+        return self.job.status.value.lower()
 
     @property
     def error(self) -> str | None:
@@ -133,7 +129,7 @@ class LegacyRoutes:
         notice = _notice(read(bodies.Notified, data))
         with naming("type", "path"):
             job = await self._verbs(request).create_job(type, params=_params(data), **notice)
-        return {"job_id": job.job_id, "type": type, "status": word(job, None), "message": "The job is queued."}
+        return {"job_id": job.job_id, "type": type, "status": "queued", "message": "The job is queued."}
 
     async def trigger_batch(self, request: Request, data: Any) -> Any:
         body = read(bodies.BatchToTrigger, data)

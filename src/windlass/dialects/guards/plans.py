@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from windlass import cron as crontab
-from windlass.dialects.guards.errors import InvalidValueError, TemplateNotFoundError
+from windlass import defaults
+from windlass.dialects.guards.errors import InvalidOperationError, InvalidValueError, TemplateNotFoundError
 from windlass.dialects.guards.records import JobTemplate, Schedule
 from windlass.dialects.guards.rules import (
     added,
@@ -78,6 +79,7 @@ class Plans:
     async def _define(
         self, name: str, job_type: str | None, params: dict[str, Any], options: Options, description: str | None, what: str
     ) -> JobTemplate:
+        await self._refuse_of_other_queue(name)
         with valid("job_type"):
             checks.name(job_type or name, "A job type")
         with valid("description"):
@@ -86,6 +88,17 @@ class Plans:
             engine = self._act(what, f"template {name}")
             record = await engine.define(name, handler=job_type, payload=params, options=options, description=description)
         return template_of(record, self.settings)
+
+    async def _refuse_of_other_queue(self, name: str) -> None:
+        """InvalidOperationError for a job of another queue: it can be used as a template, but is changed where it was defined."""
+        record = await self.engine.find_job(name)
+        if record is None or record.handler is None:
+            return
+        if (queue := record.options.queue or defaults.QUEUE) != self.settings.queue:
+            raise InvalidOperationError(
+                f"The job {name} is defined for the queue {queue}, not for {self.settings.queue}.",
+                hint=f"Create a template with another id and the job_type {record.handler}.",
+            )
 
     async def get_template(self, template_id: str) -> JobTemplate:
         """A template; TemplateNotFoundError where there is none."""

@@ -97,9 +97,13 @@ class SchedulerVerbs(JobsAndRuns):
 
     async def cancel_group(self, group_id: str, *, reason: str | None = None) -> JobGroup:
         """Cancel the jobs of a group that have not ended; InvalidOperationError when it has ended."""
-        group = await self.load_group(group_id)
+        group = await self._group(group_id)
+        if any(run.queue != self.settings.queue for run, _ in await self._members(group.id)):
+            raise NotFound(
+                f"There is no group {group_id} in the queue {self.settings.queue}.", hint="Groups of other queues can only be read."
+            )
         try:
-            await self._act("cancel", f"group {group.group_id}").cancel_group(group.group_id, reason=reason)
+            await self._act("cancel", f"group {group.id}").cancel_group(group.id, reason=reason)
         except WrongState as error:
             raise InvalidOperationError(error.message, hint=error.hint) from error
         return await self.load_group(group_id)

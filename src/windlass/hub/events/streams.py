@@ -28,6 +28,8 @@ EACH = 0.005
 """Seconds that each stream of a run adds to the interval between reads."""
 MARGIN = 60_000
 """Milliseconds by which clocks and commits may lag."""
+REACH = 300_000
+"""Milliseconds that a stream may go back for a caller without a token: enough to connect again, but not to read what happened long ago."""
 
 
 class Stream:
@@ -82,10 +84,14 @@ class JournalStream(Stream):
     async def _catch_up(self, pipe: Pipe, place: JournalOffset, end: JournalOffset) -> None:
         if self.events.clock.now() - place.at > await self.events.engine.shortest_retention() - MARGIN:
             await pipe.write(frames.gap_frame(place, "pruned", place))
+        since = 0 if self._caller.may("read") else self.events.clock.now() - REACH
         ended = False
         while not ended:
             async with self.events.reads:
                 tail = await self.events.engine.tail(place.cursor, count=PAGE, until=end.cursor)
+            if tail.entries and tail.entries[0].at < since:
+                await pipe.write(frames.gap_frame(place, "too_old", end))
+                return
             entries = [
                 (entry, tail.cursor_at(index)) for index, entry in enumerate(tail.entries) if self._feed.filter in frames.passed_by(entry)
             ]
