@@ -17,9 +17,11 @@ from tests.dialects.so1_schema import HEALTH, SESSION, validate
 from tests.harness import LEASE, Harness, token
 from windlass.api.values import to_rfc3339
 from windlass.dialects.so1 import WORDS, JobState
+from windlass.dialects.so1.verbs import OrgJobs
+from windlass.dialects.so1.words import Job
 from windlass.errors import Cancelled, LeaseLost, WindlassError
 from windlass.machine import Fail, Requeue, Snooze, Succeed
-from windlass.model import Failure, Run, State
+from windlass.model import Failure, Run, State, WorkerInfo
 from windlass.store.records import Held
 
 DAY = 24 * 3_600_000
@@ -43,6 +45,28 @@ def test_L1_a_new_job_is_pending_and_has_neither_begun_nor_ended(so1: So1) -> No
         "requestId": answer.json["requestId"], "userId": "ann", "orgId": "acme", "action": TRIGGER, "inputs": {"repo": "a/b"},
     }  # fmt: skip
     assert so1.job(job["id"]) == job
+
+
+@pytest.mark.parametrize("end", [None, Succeed(output="7"), Fail(error=GITHUB)], ids=["running", "success", "failed"])
+def test_L1_a_new_job_is_pending_in_the_answer_however_quick_a_worker_is(
+    so1: So1, monkeypatch: pytest.MonkeyPatch, end: Succeed | Fail | None
+) -> None:
+    get_job = OrgJobs.get_job
+
+    async def get_later(jobs: OrgJobs, job_id: str) -> Job:
+        (run,) = await so1.h.engine.claim(WorkerInfo("w1", queues=("so1",)))
+        await so1.h.engine.log(run.id, run.token or "", [(1, "begun")])
+        if end is not None:
+            await so1.h.engine.report(run.id, replace(end, token=run.token))
+        return await get_job(jobs, job_id)
+
+    monkeypatch.setattr(OrgJobs, "get_job", get_later)
+    job = so1.create(idempotency_key="k")
+    assert (job["state"], job["logs"]) == ("pending", [])
+    assert not {"startedAt", "completedAt", "output", "error"} & job.keys()
+    monkeypatch.undo()
+    assert so1.create(idempotency_key="k") == so1.job(job["id"])  # asked again, it is told as it is
+    assert so1.job(job["id"])["state"] != "pending"
 
 
 @pytest.mark.parametrize("waits", [{"delay": 60_000}, {}])

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from windlass import payload as json
 from windlass.dialects.so1.sessions import Session
 from windlass.dialects.so1.settings import Settings
-from windlass.dialects.so1.words import ENDED, WORDS, Job, JobState, JobView, Owner, job_of, views_of
+from windlass.dialects.so1.words import ENDED, WORDS, Job, JobState, JobView, Owner, as_created, job_of, views_of
 from windlass.engine import Engine, checks
 from windlass.errors import BadInput, Forbidden, NotFound, UnknownJob, WrongState
 from windlass.model import Key, Listed, NewRun, Options, Run, State
@@ -93,7 +93,8 @@ class OrgJobs:
                 (created,) = await self._engine.create([new])
         except UnknownJob as error:
             raise NotValid("action", f"There is no action {action!r}.", hint="Use one that the server has a job for.") from error
-        return await self.get_job(created.id)
+        job = await self.get_job(created.id)
+        return as_created(job) if created.created else job
 
     def _key(self, name: str | None, body: Any) -> Key | None:
         """The key of a new run, which all users of the organisation share. Of the body only a digest is stored."""

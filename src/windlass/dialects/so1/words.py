@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from windlass import payload as json
 from windlass.api.values import to_rfc3339
@@ -166,6 +167,11 @@ def job_of(view: JobView, lines: Sequence[LogLine] = ()) -> Job:
         logs=[line.text for line in lines if view.has(line)],
         metadata=Metadata(owner.request or run.id, owner.user, owner.org, run.job, {} if inputs is None else inputs),
     )
+
+
+def as_created(job: Job) -> Job:
+    """A job as it was at its creation, whatever a quick worker has done meanwhile."""
+    return replace(job, state=JobState.PENDING, started_at=UNSET, completed_at=UNSET, output=UNSET, error=UNSET, logs=[])
 
 
 def _unless_none(at: int | None) -> str | UnsetType:
