@@ -33,6 +33,29 @@ def old(guards: GuardsDoor, method: str, path: str, data: Any = None, status: in
     return answer.json
 
 
+@pytest.mark.parametrize(
+    ("path", "how", "status"),
+    [
+        ("/jobs/nobody/trigger", {"data": {}}, 422),
+        ("/jobs/batch/trigger", {"data": {"jobs": 7}}, 422),
+        ("/jobs/story/trigger", {"raw": b"{"}, 422),
+        ("/jobs/story/trigger", {"data": {}, "headers": {"x-api-key": "wrong"}}, 401),
+        (f"/jobs/{UNKNOWN}/monitor", {}, 404),
+    ],
+)
+def test_G30_a_refusal_of_an_old_route_says_too_that_it_will_go(guards: GuardsDoor, path: str, how: dict[str, Any], status: int) -> None:
+    answer = guards("POST", path, **how)
+    assert (answer.status, answer.headers.get("deprecation")) == (status, "@1768694400")
+    assert "sunset" in answer.headers
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", f"/jobs/{UNKNOWN}"), ("POST", "/jobs"), ("GET", "/api/none")])
+def test_refusals_of_other_routes_do_not(guards: GuardsDoor, method: str, path: str) -> None:
+    answer = guards(method, path)
+    assert answer.status >= 400
+    assert not {"deprecation", "sunset"} & answer.headers.keys()
+
+
 def word(guards: GuardsDoor, job: str) -> str:
     watched = old(guards, "POST", f"/jobs/{job}/monitor")
     assert watched.keys() == WATCHED

@@ -148,6 +148,10 @@ class Request(Protocol):
     def id(self) -> str: ...
 
     @property
+    def row(self) -> Verb | None:
+        """The row of the table that it matches."""
+
+    @property
     def method(self) -> str: ...
 
     @property

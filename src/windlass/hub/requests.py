@@ -59,6 +59,11 @@ class HubRequest(Request):
     _bytes: bytes | None = None
 
     @property
+    def row(self) -> Verb | None:
+        """The row that it matches; None for a path that no row has."""
+        return getattr(self, "verb", None)
+
+    @property
     def hub(self) -> Hub:
         hub: Hub = self.scope["hub"]
         return hub

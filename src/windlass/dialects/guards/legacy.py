@@ -19,7 +19,7 @@ from windlass.dialects.guards.answers import OBJECT, row
 from windlass.dialects.guards.bodies import read
 from windlass.dialects.guards.errors import InvalidOperationError, JobNotFoundError
 from windlass.dialects.guards.records import Job, JobRun
-from windlass.dialects.guards.refusals import naming
+from windlass.dialects.guards.refusals import naming, refuse
 from windlass.dialects.guards.settings import Settings
 from windlass.dialects.guards.verbs import SchedulerVerbs
 from windlass.dialects.guards.words import JobRunStatus
@@ -96,6 +96,11 @@ class LegacyRoutes:
         self._headers = {"Deprecation": f"@{DEPRECATED_SINCE.timestamp():.0f}", "Sunset": format_datetime(settings.sunset_at, usegmt=True)}
         self._used, self._told_at = Counter[str](), -HOUR
         self.handlers = {verb.name: self._marked(verb, getattr(self, verb.name)) for verb in ROWS}
+
+    def refuse(self, request: Request, error: Exception) -> Reply:
+        """The answer to an error, which says that the route will go if it is one of these."""
+        reply = refuse(request, error)
+        return reply._replace(headers={**reply.headers, **self._headers}) if request.row in ROWS else reply
 
     def _marked(self, verb: Verb, handler: Handler) -> Handler:
         """The same handler, whose answers say that the route will go."""

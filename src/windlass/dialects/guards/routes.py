@@ -21,7 +21,7 @@ from windlass.dialects.guards.direct import DirectRoutes
 from windlass.dialects.guards.legacy import ROWS as LEGACY
 from windlass.dialects.guards.legacy import LegacyRoutes
 from windlass.dialects.guards.notices import deliveries_of
-from windlass.dialects.guards.refusals import naming, refuse
+from windlass.dialects.guards.refusals import naming
 from windlass.dialects.guards.settings import Settings
 from windlass.dialects.guards.verbs import SchedulerVerbs
 
@@ -187,7 +187,7 @@ def mount(settings: Settings, clock: Clock) -> Dialect:
         prefix="",
         verbs=(*ROWS, *scheduler.verbs, *LEGACY, *direct.verbs),
         handlers=handlers_of(jobs, ROWS) | handlers_of(scheduler, scheduler.verbs) | legacy.handlers | direct.handlers,
-        refuse=refuse,
+        refuse=legacy.refuse,
         name="guards",
         credentials=ApiKey(settings.api_key if settings.api_auth_enabled else None),
         strict=False,
