@@ -24,7 +24,7 @@ from windlass.clock import Clock
 from windlass.defaults import DELIVERY_DELAYS
 from windlass.egress import Egress, Response, Target
 from windlass.engine import Engine
-from windlass.engine.outbox import ClaimedDelivery, Content
+from windlass.engine.outbox import ROOM, ClaimedDelivery, Content
 from windlass.engine.webhooks import signing_key, standard_secret
 from windlass.errors import TRANSIENT, BadInput, EgressFailed, EgressRefused, Forbidden, LeaseLost, NotFound, nearest
 from windlass.faults import FAULTS
@@ -70,10 +70,11 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = TIMEOUT  # seconds
     raw_secret: bool = False  # it signs with the text of a secret, so that any text can be one
     usual: tuple[str, ...] | None = None  # the events of a run that names an address and no events; None: all
+    part: int = ROOM  # changes whose bodies are made together: fewer where a body, or what it is made from, may be large
 
     def content(self, engine: Engine) -> Content:
         """What the engine needs to create deliveries."""
-        return Content(self.name, self.event, partial(self.bodies, engine), self.usual)
+        return Content(self.name, self.event, partial(self.bodies, engine), self.usual, self.part)
 
 
 def body_of(entry: Entry, end: End | None) -> str:

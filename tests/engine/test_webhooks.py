@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +276,19 @@ def test_many_changes_for_many_endpoints_are_made_in_bundles(h: Harness, monkeyp
     assert len(looked) > 3
     assert sum(looked) == 14
     assert [[delivery.run for delivery in told(h, hook)] for hook in hooks] == [runs] * 4
+
+
+def test_large_bodies_are_made_few_at_a_time_and_only_while_they_fit_into_a_batch(h: Harness) -> None:
+    webhook, runs, asked = add(h), end(h, 7), list[int]()
+
+    async def bodies(entries: Sequence[Entry]) -> list[str]:
+        asked.append(len(entries))
+        return ["x" * (outbox.MAX_BYTES // 3)] * len(entries)
+
+    while h(h.engine.make_deliveries(STANDARD.content(h.engine)._replace(bodies=bodies, part=2))):
+        pass
+    assert asked == [2, 2, 2, 2, 1]  # three fit into the first batch, the fourth of the second part waits for the next
+    assert [delivery.run for delivery in told(h, webhook)] == runs
 
 
 def test_deliveries_are_told_in_the_order_of_the_changes(h: Harness) -> None:

@@ -33,6 +33,7 @@ class Content(NamedTuple):
     event: Callable[[Entry], str | None]
     bodies: Callable[[Sequence[Entry]], Awaitable[Sequence[str]]]
     usual: Collection[str] | None = None  # the events of a run that names none; None: all
+    part: int = ROOM  # entries whose bodies are made together
 
 
 class Event(NamedTuple):
@@ -110,15 +111,17 @@ class Outbox(Part):
     async def _new_deliveries(self, events: Sequence[Event], content: Content, entries: int) -> tuple[list[NewDelivery], int]:
         """The deliveries of as many entries as fit into one batch, and the number of these entries."""
         first = _first(events, ROOM)
-        bodies = await content.bodies([event.entry for event in first]) if first else ()
         deliveries: list[NewDelivery] = []
         size = 0
-        for (place, entry, name, receivers), text in zip(first, bodies, strict=True):
-            size += len(text) * len(receivers)
-            if deliveries and size > MAX_BYTES:
-                return deliveries, place
-            for (webhook, url), identity in zip(receivers, self.clock.new_ids(len(receivers)), strict=True):
-                deliveries.append(NewDelivery(len(deliveries), identity, webhook, entry.run, entry.rev, name, text, url))
+        for at in range(0, len(first), content.part):
+            part = first[at : at + content.part]
+            bodies = await content.bodies([event.entry for event in part])
+            for (place, entry, name, receivers), text in zip(part, bodies, strict=True):
+                size += len(text) * len(receivers)
+                if deliveries and size > MAX_BYTES:
+                    return deliveries, place
+                for (webhook, url), identity in zip(receivers, self.clock.new_ids(len(receivers)), strict=True):
+                    deliveries.append(NewDelivery(len(deliveries), identity, webhook, entry.run, entry.rev, name, text, url))
         return deliveries, events[len(first)].place if len(first) < len(events) else entries
 
     async def claim(

@@ -15,6 +15,8 @@ from windlass.model import Attempt, Delivery, Entry, Run, State
 from windlass.payload import reader
 from windlass.webhooks import Format, standard_headers
 
+PART = 10
+"""Changes whose bodies are made together: each has all params and artifacts of its run, which may be 2 MiB."""
 _RETURNED = (Snooze.name, Requeue.name, Refuse.name)
 
 
@@ -52,4 +54,4 @@ def headers(delivery: Delivery, body: bytes, secrets: tuple[str, ...], now: int)
     return {**standard_headers(delivery, body, secrets, now), "X-Job-ID": job_id, "X-Job-Event": delivery.type}
 
 
-FORMAT = Format(name=NAME, events=EVENTS, event=event_of, bodies=bodies, headers=headers, delays=(1_000, 2_000), timeout=30.0)
+FORMAT = Format(name=NAME, events=EVENTS, event=event_of, bodies=bodies, headers=headers, delays=(1_000, 2_000), timeout=30.0, part=PART)

@@ -22,7 +22,7 @@ MAX_RETRIES = 10
 TIMEOUT = 10.0
 LIMIT = 64 * 1024
 """Bytes of a body; a result that does not fit is left out, and the receiver can ask for the job's record."""
-READ = 50
+PART = 50
 """Entries whose runs are read at once, because each may have an output of 1 MiB."""
 _HELD = (State.CLAIMED, State.RUNNING)
 _ENDS = (State.SUCCEEDED, State.FAILED, State.QUARANTINED)
@@ -74,10 +74,6 @@ def event_of(entry: Entry) -> str | None:
 
 async def bodies_of(engine: Engine, entries: Sequence[Entry]) -> list[str]:
     """The bodies for these entries, as they are sent and signed."""
-    return [text for at in range(0, len(entries), READ) for text in await _bodies(engine, entries[at : at + READ])]
-
-
-async def _bodies(engine: Engine, entries: Sequence[Entry]) -> list[str]:
     runs = {run.id: run for run in await engine.get_many(list(dict.fromkeys(entry.run for entry in entries)))}
     attempts = await engine.attempts_of(list(runs.values()))
     return [_body(entry, runs.get(entry.run), attempts.get(entry.run, ())) for entry in entries]
@@ -113,4 +109,5 @@ FORMAT = Format(
     delays=DELAYS,
     timeout=TIMEOUT,
     raw_secret=True,
+    part=PART,
 )
