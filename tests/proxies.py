@@ -71,6 +71,7 @@ class Proxy:
         self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**26))
         self._loop.run_forever()
         self._server.close()
+        self._loop.run_until_complete(asyncio.sleep(0))  # a connection that was only just accepted gets a transport, which closes it
         while tasks := asyncio.all_tasks(self._loop):
             for task in tasks:
                 task.cancel()

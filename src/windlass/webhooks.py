@@ -22,7 +22,7 @@ from windlass.api.values import to_rfc3339
 from windlass.api.views import ENTRY, RUN
 from windlass.clock import Clock
 from windlass.defaults import DELIVERY_DELAYS
-from windlass.egress import Egress, Response, Target
+from windlass.egress import Egress, Response
 from windlass.engine import Engine
 from windlass.engine.outbox import ROOM, ClaimedDelivery, Content
 from windlass.engine.webhooks import signing_key, standard_secret
@@ -204,11 +204,11 @@ class Sender(Loop):
         self.wake()
         await self._settled.wait()
 
-    def check(self, url: str) -> Target:
-        """EgressRefused for an address to which nothing would be sent, as far as that is known without resolving its name."""
-        return self._egress.check(url)
-
     # The rules for addresses and formats, which the engine asks
+
+    def check_address(self, url: str) -> None:
+        """EgressRefused for an address to which nothing would be sent, as far as that is known without resolving its name."""
+        self._egress.check(url)
 
     def check_format(self, format: str, secret: str | None) -> None:
         """Refuse an endpoint of a format that is not known, or with a secret that the format cannot sign with."""

@@ -127,6 +127,28 @@ def ended(engine: Engine) -> str:
     return run.id
 
 
+def test_an_endpoint_that_another_store_adds_changes_or_sends_to_again_is_looked_at(hub: ServedHub, where: str) -> None:
+    async def scenario() -> None:
+        async with Receiver() as receiver:
+
+            async def told(count: int) -> None:
+                await asyncio.to_thread(until, lambda: len(receiver.posts) == count)
+
+            with beside(where) as engine:
+                webhook = run_sync(engine.add_webhook(receiver.url, enabled=False))
+                ended(engine)
+                run_sync(engine.set_webhook(webhook.id, enabled=True))
+                run = ended(engine)
+                await told(1)
+                assert receiver.posts[0].change == (run, "cancelled")
+                (delivery,) = run_sync(engine.deliveries_of(run))
+                run_sync(engine.resend(delivery.id))
+                await told(2)
+                assert receiver.posts[1].id == receiver.posts[0].id
+
+    asyncio.run(asyncio.wait_for(scenario(), 2 * DEADLINE))
+
+
 def test_what_another_store_writes_is_counted(hub: ServedHub, where: str) -> None:
     def counted() -> int:
         states: dict[str, int] = httpx.get(f"{hub.url}/api/v1/stats").json()["states"]

@@ -534,8 +534,7 @@ def test_what_comes_through_the_hub_is_told_at_once(tmp_path: Path, monkeypatch:
     async def scenario() -> None:
         clock = SystemClock()
         store = AsyncSqlite(tmp_path / "hub.db", clock)
-        hub = Hub(Engine(store, clock), clock, HubSettings(open=True))
-        hub.sender = Sender(hub.engine, clock, Egress(allow=["127.0.0.0/8"], plain_http=True))
+        hub = Hub(Engine(store, clock), clock, HubSettings(open=True, allow=("127.0.0.0/8",), plain_http=True))
         app: Any = HubApp(hub)
         async with (
             Receiver() as receiver,
@@ -557,9 +556,8 @@ def test_the_hub_makes_tells_and_removes(tmp_path: Path) -> None:
         clock = SystemClock()
         store = AsyncSqlite(tmp_path / "hub.db", clock)
         engine = Engine(store, clock)
-        hub = Hub(engine, clock, HubSettings(open=True))
+        hub = Hub(engine, clock, HubSettings(open=True, allow=("127.0.0.0/8",), plain_http=True))
         app: Any = HubApp(hub)
-        hub.sender = Sender(engine, clock, Egress(allow=["127.0.0.0/8"], plain_http=True))
         async with (
             Receiver() as receiver,
             httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1/api/v1") as http,
@@ -575,7 +573,6 @@ def test_the_hub_makes_tells_and_removes(tmp_path: Path) -> None:
             assert "whsec_" not in (await http.get("/webhooks")).text
             await engine.define("mail")
             await engine.create([NewRun("mail")])
-            hub.sender.wake()
             await eventually(lambda: receiver.posts)
             assert by_library(secret, receiver.posts[0])
             deliveries: list[Any] = []

@@ -301,17 +301,6 @@ WEBHOOK = View(
 )
 
 
-def current(webhook: Webhook, now: int) -> Webhook:
-    """An endpoint at a time: without an expired pause, and without expired secrets."""
-    secrets = tuple(secret for secret in webhook.secrets if secret.until is None or secret.until > now)
-    return replace(webhook, paused_until=webhook.paused_until if webhook.paused_until > now else 0, secrets=secrets)
-
-
-def webhook_view(webhook: Webhook, now: int) -> Any:
-    """The view of an endpoint at a time."""
-    return WEBHOOK.show(current(webhook, now))
-
-
 def made_webhook(answer: Any) -> Webhook:
     """An endpoint that was just created, with its secret."""
     webhook = WEBHOOK.read(answer.webhook)

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from windlass.api.verbs import Verbs
-from windlass.api.views import current
 from windlass.cli import views
 from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
@@ -108,7 +107,7 @@ def change(context: CommandContext) -> int:
         raise BadInput("There is nothing to set.", hint="`windlass webhooks set --help` lists the options.")
     webhook = context.call(Verbs.set_webhook, identity, **fields)
     now = context.clock.now()
-    return context.answer(Verbs.set_webhook, current(webhook, now), line(f"{webhook.id}: {webhook.name}, {_state(webhook, now).plain}"))
+    return context.answer(Verbs.set_webhook, webhook, line(f"{webhook.id}: {webhook.name}, {_state(webhook, now).plain}"))
 
 
 @WEBHOOKS.add("remove", ID, examples="windlass webhooks remove ID")
@@ -133,7 +132,7 @@ def rotate(context: CommandContext) -> int:
 
 
 def _print_secret(context: CommandContext, webhook: Webhook) -> int:
-    context.answer(Verbs.add_webhook, current(webhook, context.clock.now()), f"{webhook.id}\n{webhook.secrets[0].key}")
+    context.answer(Verbs.add_webhook, webhook, f"{webhook.id}\n{webhook.secrets[0].key}")
     context.output.note("Give the secret to the receiver; it is not shown again.", style="yellow")
     return OK
 
@@ -141,8 +140,7 @@ def _print_secret(context: CommandContext, webhook: Webhook) -> int:
 @WEBHOOKS.add("list", examples="windlass webhooks list\nwindlass webhooks list --json")
 def list_all(context: CommandContext) -> int:
     """List the endpoints, oldest first."""
-    webhooks = [current(webhook, context.clock.now()) for webhook in context.call(Verbs.webhooks)]
-    return context.answer_list(Verbs.webhooks, webhooks, _webhook_table, "No webhooks.")
+    return context.answer_list(Verbs.webhooks, context.call(Verbs.webhooks), _webhook_table, "No webhooks.")
 
 
 @WEBHOOKS.add(

@@ -10,6 +10,9 @@ from windlass.model import Notify
 class DeliveryRules(Protocol):
     """What the process that sends deliveries knows: the formats, and the addresses to which nothing would be sent."""
 
+    def check_address(self, url: str) -> None:
+        """Refuse an address to which nothing would be sent, as far as that is known without resolving its name."""
+
     def check_format(self, format: str, secret: str | None) -> None:
         """Refuse an endpoint of a format that is not known, or with a secret that the format cannot sign with."""
 

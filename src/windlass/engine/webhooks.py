@@ -57,6 +57,7 @@ class Webhooks(Part):
         The standard format sends every end, after 5 s and 60 s again. Others have events and delays of their own.
         """
         now, host = self.clock.now(), egress.parse(url).host
+        self._check_address(url)
         signs = Secret(self._secret_for(checks.name(format, "A format's name"), secret))
         if format == STANDARD:
             states, delays = ENDED if states is None else states, DELIVERY_DELAYS if delays is None else delays
@@ -104,22 +105,30 @@ class Webhooks(Part):
             _check_delays(webhook.delays, self.limits)
         return webhook
 
+    def _check_address(self, url: Any) -> None:
+        """Refuse an address to which this process would send nothing."""
+        if self.ground.sending.rules is not None:
+            self.ground.sending.rules.check_address(url)
+
     async def all(self) -> list[Webhook]:
         """All endpoints, oldest first."""
-        return [webhook for webhook in await self.records.webhooks.all() if webhook.origin is None]
+        now = self.clock.now()
+        return [current(webhook, now) for webhook in await self.records.webhooks.all() if webhook.origin is None]
 
     async def get(self, webhook_id: str) -> Webhook:
         """The endpoint with this id."""
         webhook = await self.records.webhooks.find(checks.identifier(webhook_id, "The webhook"))
         if webhook is None or webhook.origin is not None:
             raise NotFound(f"There is no webhook {webhook_id}.", hint="`windlass webhooks list` shows those there are.")
-        return webhook
+        return current(webhook, self.clock.now())
 
     async def edit(self, /, webhook_id: str, **fields: Any) -> Webhook:
         """Edit an endpoint. One that is enabled again gets events from then on; a new address resets its failures."""
         checks.editable(fields, WEBHOOK_EDITABLE, "a webhook")
         if "states" in fields:
             fields["states"] = _states(fields["states"])
+        if "url" in fields:
+            self._check_address(fields["url"])
 
         async def edited(seen: Webhook) -> Webhook:
             webhook = self._checked(replace(seen, **fields))
@@ -204,6 +213,12 @@ class Webhooks(Part):
         if not webhook.enabled:
             raise WrongState(f"Webhook {webhook.id} is disabled: {webhook.reason or 'by hand'}.", hint="Enable it first.")
         return []
+
+
+def current(webhook: Webhook, now: int) -> Webhook:
+    """An endpoint at a time: without an expired pause, and without expired secrets."""
+    secrets = tuple([secret for secret in webhook.secrets if secret.until is None or secret.until > now])
+    return replace(webhook, paused_until=webhook.paused_until if webhook.paused_until > now else 0, secrets=secrets)
 
 
 def signing_key(secret: str) -> bytes:

@@ -17,7 +17,7 @@ from windlass.dialects.base import Dialect, Handler
 from windlass.hub import problems
 from windlass.hub.requests import HubRequest
 
-_ROUTES = ("jobs", "runs", "groups", "controls", "slots", "schedules", "worker", "events", "access", "webhooks", "stats", "doctor", "page")
+_ROUTES = ("jobs", "runs", "groups", "controls", "slots", "schedules", "worker", "events", "access", "stats", "doctor", "page")
 
 
 def tables() -> tuple[Dialect, ...]:

@@ -25,7 +25,7 @@ async def sending(engine: Engine, clock: Clock, queue: str, config: WebhookConfi
     settings = load()
     allow, plain_http = (*config.allow, *(settings.allow or ())), config.plain_http or settings.plain_http or False
     sender = Sender(engine, clock, Egress(allow=allow, plain_http=plain_http), formats=(FORMAT,))
-    sender.check(config.url)
+    sender.check_address(config.url)
     await registered(engine, queue, config)
     task = asyncio.create_task(sender.run())
     task.add_done_callback(_ended)
