@@ -7,8 +7,10 @@ import os
 import random
 import time
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from struct import Struct
 from typing import Protocol
 
 
@@ -74,6 +76,27 @@ def uuids7(ms: int, random_bytes: bytes) -> list[str]:
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 
 
+class _RandomParts:
+    """Random bytes in parts of one size, read from the system many at a time: each such call lets other threads take the interpreter."""
+
+    def __init__(self, size: int) -> None:
+        self._part = Struct(f"{size}s")
+        self._parts: Iterator[tuple[bytes, ...]] = iter(())
+        os.register_at_fork(after_in_child=self._drop)  # two processes must not have the same
+
+    def __call__(self) -> bytes:
+        while True:
+            for (part,) in self._parts:  # no two threads get the same: one step of this iterator is one instruction
+                return part
+            self._parts = self._part.iter_unpack(os.urandom(256 * self._part.size))
+
+    def _drop(self) -> None:
+        self._parts = iter(())
+
+
+_ten_bytes, _sixteen_bytes = _RandomParts(10), _RandomParts(16)
+
+
 @cache
 def _boot() -> str | None:
     if _BOOTTIME is None:
@@ -108,13 +131,13 @@ class SystemClock:
         self._offset = server_now - self.monotonic()
 
     def new_id(self) -> str:
-        return uuid7(self.now(), os.urandom(10))
+        return uuid7(self.now(), _ten_bytes())
 
     def new_ids(self, count: int) -> list[str]:
         return uuids7(self.now(), os.urandom(10 * count))
 
     def nonce(self) -> str:
-        return urlsafe_b64encode(os.urandom(16))[:22].decode()
+        return urlsafe_b64encode(_sixteen_bytes())[:22].decode()
 
     def chance(self) -> float:
         return random.random()

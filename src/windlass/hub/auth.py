@@ -297,8 +297,10 @@ def refuse_dialect(dialect: Dialect, settings: HubSettings, any_token: bool) -> 
 def _is_local(scope: Scope, headers: Headers) -> bool:
     """Whether a request was made on this machine, and not forwarded by a proxy on it."""
     client = scope.get("client")
-    handed_on = any(name in _HANDED_ON or name.startswith(b"x-forwarded-") for name in headers)
-    return client is not None and is_loopback(client[0]) and not handed_on
+    for name in headers:
+        if name in _HANDED_ON or name.startswith(b"x-forwarded-"):
+            return False
+    return client is not None and is_loopback(client[0])
 
 
 @lru_cache(maxsize=1024)
@@ -383,4 +385,7 @@ _NOT_KEPT = [*_ALWAYS, (b"cache-control", b"no-store")]
 
 def headers(own: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Headers that restrict what a browser does with an answer; answers are not cached unless they set their own lifetime."""
-    return _ALWAYS if any(name.lower() == b"cache-control" for name, _ in own) else _NOT_KEPT
+    for name, _ in own:
+        if name.lower() == b"cache-control":
+            return _ALWAYS
+    return _NOT_KEPT

@@ -53,7 +53,7 @@ class Coalescer(Generic[Item, Answer]):
 
     async def submit(self, items: Sequence[Item], size: int, bytes: int = 0) -> list[Answer]:
         """One result for each item, as if each had been called alone."""
-        call = _Call[Item, Answer](items, size, bytes, asyncio.get_running_loop().create_future())
+        call: _Call[Item, Answer] = _Call(items, size, bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if self._enough is not None and len(self._waiting) >= self._usual:
             _say(self._enough)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from windlass.errors import BadInput, HeadTooLarge
@@ -23,13 +23,21 @@ def check(scope: Mapping[str, Any]) -> None:
     """Raise if the form of a request is wrong."""
     if scope["http_version"] == "0.9":
         raise BadInput("The request names no version of HTTP.", hint="Speak HTTP/1.1.")
-    names = [name for name, _ in scope["headers"]]
-    size = len(scope["query_string"]) + len(scope["path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
-    if size > HEAD or len(names) > HEADERS:
+    headers = dict(scope["headers"])
+    count = len(scope["headers"])
+    size = len(scope["query_string"]) + len(scope["path"])
+    for name, value in scope["headers"]:
+        size += len(name) + len(value)
+    if size > HEAD or count > HEADERS:
         raise HeadTooLarge(f"The address and the headers have {size:,} bytes.", hint=f"Send at most {HEAD:,} bytes and {HEADERS} headers.")
-    if len(set(names)) < len(names) and (twice := sorted(name for name in ONCE if names.count(name) > 1)):
-        raise BadInput(f"The request has the header {twice[0].decode().title()} more than once.", hint="Send it once.")
-    host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    if len(headers) < count:
+        _refuse_doubles([name for name, _ in scope["headers"]])
+    host = headers.get(b"host", b"")
     if not _is_host(host):
         name = host.decode("latin-1")
         raise BadInput(f"The header Host is {name!r:.80}, which is no name.", hint="Send the hub's own name or address.")
+
+
+def _refuse_doubles(names: Sequence[bytes]) -> None:
+    if twice := sorted(name for name in ONCE if names.count(name) > 1):
+        raise BadInput(f"The request has the header {twice[0].decode().title()} more than once.", hint="Send it once.")

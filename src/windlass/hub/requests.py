@@ -37,6 +37,7 @@ AT_ONCE = 64 * 1024
 """Bytes of a body that is parsed in the event loop."""
 _READER = ThreadPoolExecutor(1, "windlass-bodies")
 """Where larger bodies are parsed. One thread: several would compete with the loop for the interpreter."""
+_AT_ONCE = nullcontext()
 FOR_ANYBODY = 8 * 1024
 """Bytes of a body of a verb that needs no token."""
 MEMBERS = 500_000
@@ -167,7 +168,7 @@ class HubRequest(Request):
             is_whole: bool = self._extension(IS_WHOLE, _unknown)()
             try:
                 # Waiting under a timeout costs more than anything else here, and most bodies are complete by now.
-                async with nullcontext() if is_whole else asyncio.timeout(self.hub.settings.body_within / 1000):
+                async with _AT_ONCE if is_whole else asyncio.timeout(self.hub.settings.body_within / 1000):
                     self._bytes = await self._whole(self._limit())
             except TimeoutError:
                 raise TooSlow("The body did not come to its end in time.", hint="Send less at once, or over a better line.") from None
@@ -176,9 +177,9 @@ class HubRequest(Request):
         return self._bytes
 
     async def _whole(self, limit: int) -> bytes:
-        announced = (value for name, value in self.scope["headers"] if name == b"content-length" and value.isdigit())
-        if int(next(announced, 0)) > limit:
-            raise _too_large(limit)
+        for name, value in self.scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value) > limit:
+                raise _too_large(limit)
         parts, size, more = list[bytes](), 0, True
         while more:
             message: Any = await self.receive()
