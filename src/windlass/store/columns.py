@@ -38,6 +38,9 @@ WEBHOOK_EDITED = (*_WEBHOOK, "reason", "failures", "paused_until", "begins")
 
 _RUN, _NEW, _ATTEMPT = Run.__struct_fields__, NewRow.__struct_fields__, Attempt.__struct_fields__
 
+USUAL = _RUN[: _RUN.index("cancel_asked_at")]
+"""The columns that every run has once it is claimed; few such runs have any of those after them."""
+
 COMMON = tuple(name for name in Kind._fields if name in _RUN)
 """Columns that runs of a kind have in common."""
 

@@ -17,6 +17,7 @@ from windlass.store.columns import LARGE
 _encode = msgspec.json.Encoder().encode
 _failure = reader(Failure)
 _policy = reader(Policy)
+_rare = reader(list[Any])
 
 options_of = reader(Options)
 """The options of a job or a schedule, which are stored as JSON."""
@@ -82,6 +83,16 @@ def run_of(row: Row) -> Run:
     values[_POLICY] = _NO_POLICY if values[_POLICY] is None else policy_of(values[_POLICY])
     if values[_ERROR] is not None:
         values[_ERROR] = _failure(values[_ERROR])
+    return Run(*values)
+
+
+def claimed_of(row: Row) -> Run:
+    """A run from its row, in the order of `{run_claimed}`."""
+    *values, rare = row
+    if rare is not None:
+        return run_of((*values, *_rare(rare)))
+    values[_STATE] = STATES[values[_STATE]]
+    values[_POLICY] = _NO_POLICY if values[_POLICY] is None else policy_of(values[_POLICY])
     return Run(*values)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from windlass import machine
 from windlass.model import Run, State
-from windlass.store.columns import LARGE, LISTS, columns
+from windlass.store.columns import LARGE, LISTS, USUAL, columns
 
 _BLOCK = re.compile(r"^-- (name|fragment): (\w+)(?: after (\w+))?(?: (\w+))?\n(.*?)(?=^-- (?:name|fragment): |\Z)", re.S | re.M)
 _COMMENT = re.compile(r"^\s*--.*\n", re.M)
@@ -89,12 +89,22 @@ def _states(listing: str) -> str:
     return f"= {states[0]}" if len(states) == 1 else f"in ({', '.join(states)})"
 
 
-_BARE = {"payload": "'null'", "output": "null", "meta": "null"}
-"""Replacements for the columns of a run that a decision about a move does not need."""
-
-
 def _text(value: str) -> Fragment:
     return lambda _: value
+
+
+def _claimed(some: str, array: str) -> Fragment:
+    """The columns of a run that has been claimed. Those that few such runs have are one, as a JSON array, because each costs time."""
+
+    def names(_: str) -> str:
+        rare = ", ".join(LISTS["run"][1][len(USUAL) :])
+        return f"{', '.join(USUAL)}, case when {some.format(rare)} then {array.format(rare)} end"
+
+    return names
+
+
+_BARE = {"payload": "'null'", "output": "null", "meta": "null"}
+"""Replacements for the columns of a run that a decision about a move does not need."""
 
 
 _COMMON: dict[str, Fragment] = {name: _names(name) for name in LISTS} | {
@@ -137,6 +147,7 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
         "vacuum_often": _text(""),
         "unreferenced": _text(""),
         "and_server_time": _text(""),
+        "run_claimed": _claimed("coalesce({}) is not null", "json_array({})"),
     },
     "postgres": _COMMON
     | {
@@ -169,6 +180,7 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
         # For servers with many clients: the time in a lease is compared with it.
         "and_server_time": _text(", cast(date_part('epoch', clock_timestamp()) * 1000 as bigint)"),
         "xid_index": _text("create index job_journal_xid on job_journal (xid, entry);"),
+        "run_claimed": _claimed("num_nonnulls({}) > 0", "json_build_array({})::text"),
     },
 }
 

@@ -280,7 +280,7 @@ from numbered join asking as g on numbered.n between g.first and g.last
 where job_runs.seq {probe: numbered.seq}
 
 -- name: claimed
-select {run}{and_server_time} from job_runs where seq {in: ids} and mark = :mark
+select {run_claimed}{and_server_time} from job_runs where seq {in: ids} and mark = :mark
 
 -- Corrects claims that were written with a wrong time, as if they were made now.
 -- name: correct_claims

@@ -10,9 +10,10 @@ from typing import NamedTuple
 from windlass.model import Run
 from windlass.payload import slices
 from windlass.store.base import Row, Statement, Value
+from windlass.store.columns import USUAL
 from windlass.store.records.batches import Rows
 from windlass.store.records.limiters import WITHIN
-from windlass.store.rows import pack, run_of, split_time
+from windlass.store.rows import claimed_of, pack, run_of, split_time
 
 BATCHES: Mapping[str, tuple[str, ...]] = {
     "claim": ("remember_claims", "claim", "claim_each", *WITHIN, "journal"),
@@ -150,8 +151,8 @@ class ClaimRecords(Rows):
         journal = Statement("journal", {"ids": ids, "mark": moment.mark, "move": "claim", "now": moment.now})
         claimed = Statement("claimed", {"ids": ids, "mark": moment.mark})
         rows = (await self._batch("claim", *remember, *statements, journal, claimed))[-1]
-        runs, server = split_time(rows, len(Run.__struct_fields__))
-        return HandedRuns(list(map(run_of, sorted(runs, key=_IN_ORDER))), server)  # sorted here, because SQLite sorts wide rows slowly
+        runs, server = split_time(rows, len(USUAL) + 1)
+        return HandedRuns(list(map(claimed_of, sorted(runs, key=_IN_ORDER))), server)  # sorted here, because SQLite sorts wide rows slowly
 
     async def correct(self, runs: Iterable[Run], now: int) -> None:
         """Correct the claim time of these runs to now."""
