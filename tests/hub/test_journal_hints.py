@@ -141,7 +141,8 @@ def test_an_endpoint_that_another_store_adds_changes_or_sends_to_again_is_looked
                 run = ended(engine)
                 await told(1)
                 assert receiver.posts[0].change == (run, "cancelled")
-                (delivery,) = run_sync(engine.deliveries_of(run))
+                while (delivery := run_sync(engine.deliveries_of(run))[0]).finished_at is None:  # received, but not yet stored as sent
+                    await asyncio.sleep(0.01)
                 run_sync(engine.resend(delivery.id))
                 await told(2)
                 assert receiver.posts[1].id == receiver.posts[0].id
