@@ -141,7 +141,7 @@ def test_an_endpoint_that_another_store_adds_changes_or_sends_to_again_is_looked
                 run = ended(engine)
                 await told(1)
                 assert receiver.posts[0].change == (run, "cancelled")
-                while (delivery := run_sync(engine.deliveries_of(run))[0]).finished_at is None:  # received, but not yet stored as sent
+                while (delivery := run_sync(engine.deliveries_of(run))[0]).finished_at is None:  # noqa: ASYNC110 - stored after it was received
                     await asyncio.sleep(0.01)
                 run_sync(engine.resend(delivery.id))
                 await told(2)
