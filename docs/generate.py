@@ -12,7 +12,7 @@ from pathlib import Path
 import blocking
 
 from windlass import errors
-from windlass.cli.rows import all_rows
+from windlass.cli.rows import TOPICS, CommandRow, all_rows
 from windlass.config.settings import SETTINGS, Setting, Table, variable
 from windlass.dialects.base import Dialect
 from windlass.errors import WindlassError
@@ -158,14 +158,34 @@ def architecture() -> str:
 
 
 def command_index() -> str:
-    """The names of all commands with their modules and help, for a help text that imports none of the modules."""
-    rows = "\n".join(f"    ({', '.join(map(dumps, (row.name, module, row.help)))})," for module, row in all_rows())
-    return f'''"""The commands with their modules and help. Written by docs/generate.py from the modules; run `make docs` after a change."""
+    """All commands with their modules and help, for a help text that imports none of the modules."""
+    rows = "\n".join(f"    {_index_row(module, row)}," for module, row in all_rows())
+    return f'''# ruff: noqa: E501
+"""Name, module, topic, help and other names of all commands. Written by docs/generate.py; run `make docs` after a change."""
 
-INDEX = (
+# fmt: off
+INDEX: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
 {rows}
 )
 '''
+
+
+def _index_row(module: str, row: CommandRow) -> str:
+    words = ", ".join(map(dumps, row.meant_by)) + ("," if len(row.meant_by) == 1 else "")
+    return f"({', '.join(map(dumps, (row.name, module, row.topic, row.help)))}, ({words}))"
+
+
+_COMMANDS = re.compile(r"(<!-- commands: .*? -->\n).*?(<!-- end of commands -->)", re.S)
+
+
+def command_line() -> str:
+    """The page as it is, with the commands as they are."""
+    tables = []
+    for topic in TOPICS:
+        rows = [f"| `windlass {row.name}` | {row.help} |" for _, row in all_rows() if row.topic == topic]
+        tables.append("\n".join([f"| {topic} | |", "|---|---|", *rows]))
+    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    return _COMMANDS.sub(lambda marks: "\n\n".join((marks[1].rstrip(), *tables, marks[2])), page)
 
 
 _SETTINGS = re.compile(r"(<!-- settings: .*? -->\n).*?(<!-- end of settings -->)", re.S)
@@ -238,6 +258,7 @@ FILES: dict[Path, Callable[[], str]] = {
     DOCS / "faults.md": fault_list,
     DOCS / "architecture.md": architecture,
     DOCS / "configuration.md": configuration,
+    DOCS / "cli.md": command_line,
     DOCS / "dialects" / "lines.md": line_list,
     DOCS.parent / "src" / "windlass" / "cli" / "index.py": command_index,
 }

@@ -23,9 +23,11 @@ from tests.cli.forks import read_terminal
 from windlass import cli
 from windlass.cli import codes, context, runs, work
 from windlass.cli.context import CommandContext, actor
+from windlass.cli.index import INDEX
 from windlass.cli.output import as_json, clean, line
 from windlass.cli.parser import make_parser
 from windlass.cli.reload import SUPERVISED, changed, stamps
+from windlass.cli.rows import TOPICS
 from windlass.cli.targets import BadModule, find_target
 from windlass.cli.views import ago, span
 from windlass.clock import SystemClock
@@ -34,7 +36,7 @@ from windlass.config.settings import SLOTS
 from windlass.engine import Engine
 from windlass.errors import BadInput, WindlassError
 from windlass.machine import Fail, Succeed
-from windlass.model import Failure, LogLine, NewRun, Options, Run, Solver, WorkerInfo
+from windlass.model import Failure, LogLine, NewRun, Options, Run, Solver, State, WorkerInfo
 from windlass.store.base import run_sync
 from windlass.store.records import Held, fault_points
 
@@ -640,16 +642,75 @@ def test_every_command_has_help_with_examples_that_can_be_read(call: Callable[..
 
 def test_the_list_of_commands_is_whole(call: Callable[..., Printed]) -> None:
     text = call("--help")
-    assert re.findall(r"^    ([a-z]+) ", text, re.M) == list(COMMANDS)
+    listed = {topic: re.findall(r"^  ([a-z]+) ", text.partition(f"\n{topic}:\n")[2].partition("\n\n")[0], re.M) for topic in TOPICS}
+    assert sorted(name for names in listed.values() for name in names) == sorted(COMMANDS)
+    assert all(listed.values())
     for code, meaning in codes.MEANINGS.items():
         assert f"{code}  {meaning}" in text
 
 
+def test_without_a_command_there_is_help(call: Callable[..., Printed]) -> None:
+    assert call(exits=codes.USAGE) == call("--help")
+    assert call("--json", exits=codes.USAGE) == call("--help")
+
+
+EXAMPLES = "windlass {} --help has examples."
+LISTS = "windlass{} --help lists the commands."
+STATES = ", ".join(State)
+
+
 @pytest.mark.parametrize(
-    "words", [(), ("dance",), ("runs", "--dance"), ("runs", "x"), ("runs", "--limit", "0"), ("runs", "--stat", "failed")]
-)
-def test_usage_errors(call: Callable[..., Printed], words: tuple[str, ...]) -> None:
-    assert "usage: windlass" in call(*words, exits=codes.USAGE).notes
+    ("words", "message", "hint"),
+    [
+        ("dance", "windlass has no command 'dance'.", LISTS.format("")),
+        ("help", "windlass has no command 'help'.", LISTS.format("")),
+        ("retry ID", "windlass has no command 'retry'.", "Try windlass rerun: make a new run from an ended one, and print its id."),
+        ("Serve", "windlass has no command 'Serve'.", "Try windlass hub: serve the HTTP API and the page until Ctrl-C or SIGTERM."),
+        ("schedule", "windlass has no command 'schedule'.", "Try windlass schedules: list, add, change"),
+        ("tasks", "windlass has no command 'tasks'.", "Try windlass runs: list runs, newest first; or windlass jobs: list the jobs "),
+        ("schedules delete x", "windlass schedules has no command 'delete'.", "Try windlass schedules remove: remove a schedule"),
+        ("schedules prevew x", "windlass schedules has no command 'prevew'.", "Try windlass schedules preview: "),
+        ("schedules sing", "windlass schedules has no command 'sing'.", LISTS.format(" schedules")),
+        ("runs --stat failed", "windlass runs has no option --stat.", "--state may be meant: "),
+        ("runs --stat=failed", "windlass runs has no option --stat.", "--state may be meant: "),
+        ("runs --dance", "windlass runs has no option --dance.", EXAMPLES.format("runs")),
+        ("runs x", "windlass runs does not take 'x'.", EXAMPLES.format("runs")),
+        ("runs --limit 0", "--limit: '0' is not a number from 1 to 1,000.", EXAMPLES.format("runs")),
+        ("runs --limit", "--limit: expected one argument.", EXAMPLES.format("runs")),
+        ("runs --state faild", "--state does not take 'faild'.", f"'failed' may be meant. It takes {STATES}."),
+        ("completion tcsh", "SHELL does not take 'tcsh'.", "It takes bash, zsh, fish."),
+        ("cancel", "windlass cancel needs ID.", EXAMPLES.format("cancel")),
+        ("--queue mail runs", "--queue cannot stand before the command.", "Write it behind: windlass COMMAND --queue. "),
+        ("--store x.db --wat runs", "--wat cannot stand before the command.", "Write it behind: windlass COMMAND --wat. "),
+        ("slot gpu --wat -- true", "windlass slot has no option --wat.", "--weight may be meant: how much of the resource is needed"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_command_line_is_named_with_what_may_be_meant(
+    call: Callable[..., Printed], words: str, message: str, hint: str
+) -> None:
+    notes = call(*words.split(), exits=codes.USAGE).notes
+    assert notes.startswith(f"error: {message}\nhint: {hint}"), notes
+    answer = json.loads(
+        call(*words.replace(" --", " --json --", 1).split(), *(() if " --" in words else ("--json",)), exits=codes.USAGE).notes
+    )
+    assert (answer["error"]["code"], answer["error"]["message"]) == ("bad_input", message)
+
+
+def test_no_suggestion_is_itself_a_command() -> None:
+    """Else it would be run, and never be suggested from."""
+    names = {name for name, *_ in INDEX}
+    assert not names & {word for *_, meant_by in INDEX for word in meant_by}
+
+
+def test_hostile_words_do_nothing_to_the_terminal(call: Callable[..., Printed]) -> None:
+    for words in ((EVIL,), ("runs", EVIL), ("runs", f"--{EVIL}"), ("runs", "--state", EVIL), (f"--{EVIL}", "runs")):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", call(*words, exits=codes.USAGE).notes)
+
+
+def test_headings_are_bold_on_a_terminal_only(on_a_terminal: Callable[..., str], call: Callable[..., Printed]) -> None:
+    drawn = on_a_terminal("runs", "--help")
+    assert "\x1b[1mexamples:\x1b[0m" in drawn
+    assert "\x1b" not in on_a_terminal("runs", "--help", NO_COLOR="1") + call("runs", "--help")
 
 
 def test_the_program_is_declared() -> None:

@@ -639,7 +639,7 @@ def test_what_is_wrong_with_a_slot_at_the_command_line_is_said(
             (["ollama"], codes.USAGE, "There is no command to run."),
             (["none", "--", "true"], codes.NOT_FOUND, "There is no resource 'none'."),
             (["ollama", "--weight", "2", "--", "true"], codes.USAGE, "Ask for less"),
-            (["ollama", "--wat", "--", "true"], codes.USAGE, "unrecognized arguments: --wat"),
+            (["ollama", "--wat", "--", "true"], codes.USAGE, "windlass slot has no option --wat."),
         ):
             ended_with, printed = cli.main([*where, "slot", *words]), capsys.readouterr()
             assert (ended_with, printed.out) == (code, ""), printed.err

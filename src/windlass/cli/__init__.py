@@ -9,18 +9,26 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from windlass.cli.codes import BROKEN_PIPE, FAILED, INTERRUPTED, code_of
 from windlass.cli.parser import parse
-from windlass.errors import WindlassError
+from windlass.errors import BadInput, WindlassError
+
+if TYPE_CHECKING:
+    from windlass.cli.output import Output
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Execute one command; its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = parse(list(sys.argv[1:] if argv is None else argv))
-    except SystemExit as end:  # argparse has printed help or an error
+        arguments = parse(words)
+    except SystemExit as end:  # argparse has printed help
         return end.code if isinstance(end.code, int) else FAILED
+    except BadInput as error:
+        _output(json="--json" in words).error(error)
+        return code_of(error)
     try:
         code = _run(arguments)
     except BrokenPipeError:
@@ -40,14 +48,19 @@ def _leave_threads_behind(code: int) -> None:
         os._exit(code)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from windlass.cli.context import CommandContext
-    from windlass.cli.output import Output
+def _output(*, json: bool) -> Output:
+    from windlass.cli.output import Output  # here, because help needs no rich
 
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")  # a narrow encoding must not end a command half way
-    output = Output(json=getattr(arguments, "json", False))
+    return Output(json=json)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from windlass.cli.context import CommandContext
+
+    output = _output(json=getattr(arguments, "json", False))
     try:
         with CommandContext(arguments, output) as context:
             code: int = arguments.run(context)

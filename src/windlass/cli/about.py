@@ -14,7 +14,7 @@ from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
 from windlass.cli.controls import source_text
 from windlass.cli.output import cell, line, table
-from windlass.cli.rows import Commands, option
+from windlass.cli.rows import OPERATE, Commands, option
 from windlass.config import Value
 from windlass.config.settings import SETTINGS
 from windlass.errors import WindlassError
@@ -27,7 +27,7 @@ POINTS_ELSEWHERE = ("migrate.between_steps", "checkpoint.before", "checkpoint.af
 COMMANDS = Commands()
 
 
-@COMMANDS.add("config", examples="windlass config\nwindlass config --json")
+@COMMANDS.add("config", topic=OPERATE, meant_by=("settings", "env"), examples="windlass config\nwindlass config --json")
 def show_config(context: CommandContext) -> int:
     """Show every setting, and where its value comes from."""
     values = {name: context.values.get(name) or Value(setting.default, "default") for name, setting in SETTINGS.items()}
@@ -65,7 +65,9 @@ def _masked(name: str, value: Any) -> Any:
     return None if value is None else SETTINGS[name].kind.mask(value)
 
 
-@COMMANDS.add("faults", option("what", choices=("list",), help="list the names for WINDLASS_FAULTS"), examples="windlass faults list")
+@COMMANDS.add(
+    "faults", option("what", choices=("list",), help="list the names for WINDLASS_FAULTS"), topic=OPERATE, examples="windlass faults list"
+)
 def list_faults(context: CommandContext) -> int:
     """List the places where a test can make a process fail."""
     from windlass.dialects.kumofire.points import POINTS  # here, because few commands need a dialect

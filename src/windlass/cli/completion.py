@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
-from windlass.cli.rows import COMMON, CommandRow, Commands, Option, all_rows, option
+from windlass.cli.rows import COMMON, OPERATE, CommandRow, Commands, Option, all_rows, option
 
 HELP = option("-h", "--help", action="help", help="show this help message and exit")
 VERSION = option("--version", action="version", help="show program's version number and exit")
@@ -208,6 +208,8 @@ SHELLS: Mapping[str, Callable[[list[Node]], str]] = {"bash": bash, "zsh": zsh, "
 @COMMANDS.add(
     "completion",
     option("for_shell", choices=tuple(SHELLS), metavar="SHELL", help=f"one of {', '.join(SHELLS)}"),
+    topic=OPERATE,
+    meant_by=("complete",),
     examples="""
     windlass completion bash
     windlass completion zsh

@@ -18,7 +18,7 @@ from windlass.cli.context import CommandContext, actor
 from windlass.cli.documents import plain
 from windlass.cli.dropping import drop
 from windlass.cli.output import cell, line, table
-from windlass.cli.rows import Commands, edit, one_of, option
+from windlass.cli.rows import CHANGE, LOOK, OPERATE, Commands, edit, one_of, option
 from windlass.cli.values import NAME, after, duration, duration_or_none, keep, limit
 from windlass.defaults import MAX_WAIT
 from windlass.durations import spelled
@@ -52,6 +52,8 @@ def _named(scope: PauseScope, name: str) -> str:
     "pause",
     PAUSED,
     option("--reason", help="why; lists and `windlass why` show it"),
+    topic=CHANGE,
+    meant_by=("hold", "suspend"),
     examples="windlass pause --queue mail --reason 'the mail server moves'\nwindlass pause --all",
 )
 def pause(context: CommandContext) -> int:
@@ -61,7 +63,9 @@ def pause(context: CommandContext) -> int:
     return context.answer(Verbs.pause, done, f"{_named(scope, name)} is paused.")
 
 
-@COMMANDS.add("resume", PAUSED, examples="windlass resume --queue mail\nwindlass resume --all")
+@COMMANDS.add(
+    "resume", PAUSED, topic=CHANGE, meant_by=("unpause", "continue"), examples="windlass resume --queue mail\nwindlass resume --all"
+)
 def resume(context: CommandContext) -> int:
     """Start runs of what was paused again."""
     scope, name = _paused(context.arguments)
@@ -69,7 +73,7 @@ def resume(context: CommandContext) -> int:
     return context.answer(Verbs.resume, done, f"{_named(scope, name)} {'is resumed' if done else 'was not paused'}.")
 
 
-@COMMANDS.add("pauses", examples="windlass pauses\nwindlass pauses --json")
+@COMMANDS.add("pauses", topic=LOOK, examples="windlass pauses\nwindlass pauses --json")
 def pauses(context: CommandContext) -> int:
     """List what is paused."""
     records = context.call(Verbs.pauses)
@@ -102,6 +106,7 @@ def _queues(records: Sequence[Queue], _: int) -> Table:
 QUEUES = COMMANDS.group(
     "queues",
     help="List the queues for which something is set, and set how waiting counts",
+    topic=CHANGE,
     examples="windlass queues\nwindlass queues set mail --aging 60s",
     function=list_queues,
 )
@@ -150,6 +155,8 @@ def _resources(records: Sequence[ResourceState], _: int = 0) -> Table:
 RESOURCES = COMMANDS.group(
     "resources",
     help="List, set and remove resources that jobs share, and show what occupies them",
+    topic=CHANGE,
+    meant_by=("limits", "concurrency", "rates"),
     examples="""
     windlass resources
     windlass resources set ollama --capacity 1
@@ -209,6 +216,7 @@ def _capacity(text: str) -> int | None:
     edit(
         "--max-wait", type=duration, metavar="TIME", help="reserve resources for a run that lacks several of them for so long (default: 1m)"
     ),
+    meant_by=("add", "create", "new"),
     examples="""
     windlass resources set ollama --capacity 1
     windlass resources set api --rate 100/minute --rate 5/second
@@ -232,7 +240,7 @@ def set_resource(context: CommandContext) -> int:
     return context.answer(Verbs.get_resource, state, _resources([state]))
 
 
-@RESOURCES.add("drop", NAME, examples="windlass resources drop ollama")
+@RESOURCES.add("drop", NAME, meant_by=("delete", "remove", "rm"), examples="windlass resources drop ollama")
 def drop_resource(context: CommandContext) -> int:
     """Remove a resource that no job uses."""
     return drop(context, Verbs.drop_resource)
@@ -268,6 +276,7 @@ LANES = COMMANDS.group(
     limit(100),
     after("LANE", "only lanes behind this number", type=int, default=0),
     help="List and remove lanes: the sets of runs that the same workers may take",
+    topic=CHANGE,
     examples="""
     windlass lanes
     windlass lanes --after 100 --json
@@ -277,7 +286,9 @@ LANES = COMMANDS.group(
 )
 
 
-@LANES.add("drop", option("lanes", type=int, nargs="+", metavar="LANE"), examples="windlass lanes drop 12 13")
+@LANES.add(
+    "drop", option("lanes", type=int, nargs="+", metavar="LANE"), meant_by=("delete", "remove", "rm"), examples="windlass lanes drop 12 13"
+)
 def drop_lane(context: CommandContext) -> int:
     """Remove lanes that have no unfinished runs; a lane that is needed again is made again."""
     for lane in context.arguments.lanes:
@@ -296,6 +307,8 @@ def show_retention(context: CommandContext) -> int:
 RETENTION = COMMANDS.group(
     "retention",
     help="Show and set how long ended runs are kept",
+    topic=OPERATE,
+    meant_by=("prune", "purge", "clean", "cleanup", "vacuum"),
     examples="windlass retention\nwindlass retention set --succeeded 7d --others forever",
     function=show_retention,
 )

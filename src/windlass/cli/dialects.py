@@ -9,7 +9,7 @@ from windlass import dialects
 from windlass.cli.codes import FAILED, OK
 from windlass.cli.context import PATIENCE, CommandContext
 from windlass.cli.output import as_json, facts_table, line
-from windlass.cli.rows import Commands, option
+from windlass.cli.rows import OPERATE, Commands, option
 from windlass.config.addresses import located, shown
 from windlass.config.opening import open_engine
 from windlass.dialects.hosting import hub_values
@@ -38,7 +38,11 @@ def list_dialects(context: CommandContext) -> int:
 
 
 BELOW = COMMANDS.group(
-    "dialects", examples="windlass dialects\nwindlass dialects --json\nwindlass dialects forge import old.sqlite", function=list_dialects
+    "dialects",
+    topic=OPERATE,
+    meant_by=("protocols",),
+    examples="windlass dialects\nwindlass dialects --json\nwindlass dialects forge import old.sqlite",
+    function=list_dialects,
 )
 FORGE = BELOW.group(
     "forge", examples="windlass dialects forge import old.sqlite --store new.db", help="Take over the jobs of another program"

@@ -12,7 +12,7 @@ from windlass.api.verbs import Verbs
 from windlass.cli.codes import FAILED, OK
 from windlass.cli.context import CommandContext
 from windlass.cli.output import line, table
-from windlass.cli.rows import Commands, option
+from windlass.cli.rows import OPERATE, Commands, option
 from windlass.store.base import run_sync
 
 STYLES = {"problem": "bold red", "warning": "yellow", "note": "cyan"}
@@ -23,6 +23,8 @@ COMMANDS = Commands()
 @COMMANDS.add(
     "doctor",
     option("--deep", action="store_true", help="also read every page of a SQLite file, which takes a while"),
+    topic=OPERATE,
+    meant_by=("check", "health", "ping", "diagnose", "verify"),
     examples="""
     windlass doctor
     windlass doctor --hub https://hub.example.com

@@ -14,7 +14,7 @@ from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext, actor
 from windlass.cli.documents import plain
 from windlass.cli.output import cell, facts_table, line, table
-from windlass.cli.rows import Commands, option
+from windlass.cli.rows import CHANGE, Commands, option
 from windlass.cli.values import ID, after, limit
 from windlass.model import Group, GroupStatus
 
@@ -24,6 +24,8 @@ COMMANDS = Commands()
 GROUPS = COMMANDS.group(
     "groups",
     help="List, show, cancel and rerun groups of runs",
+    topic=CHANGE,
+    meant_by=("batch", "batches", "workflows"),
     examples="""
     windlass groups list --status running
     windlass groups show ID

@@ -16,7 +16,7 @@ from windlass.app.working import SWITCH_INTERVAL
 from windlass.cli.codes import FAILED, OK
 from windlass.cli.context import CommandContext, actor
 from windlass.cli.logs import start_logging
-from windlass.cli.rows import Commands, option, settings_of
+from windlass.cli.rows import WORK, Commands, option, settings_of
 from windlass.cli.work import again, find_app
 from windlass.config.addresses import shown
 from windlass.config.opening import keeps_of, open_store
@@ -52,6 +52,8 @@ def _needing_extra() -> Iterator[None]:
     "up",
     *settings_of("up"),
     option("--reload", action="store_true", help="for development: restart the worker when a Python file changes"),
+    topic=WORK,
+    meant_by=("dev", "demo"),
     examples="""
     windlass up shop:app
     windlass up shop:app --store shop.db --port 9000 --reload
@@ -66,6 +68,8 @@ def up(context: CommandContext) -> int:
 @COMMANDS.add(
     "hub",
     *settings_of("hub"),
+    topic=WORK,
+    meant_by=("serve", "server", "api", "web", "ui", "dashboard", "page"),
     examples="windlass hub --store shop.db\nwindlass hub --store postgresql://shop@db/shop --host 0.0.0.0",
 )
 def hub(context: CommandContext) -> int:

@@ -11,7 +11,7 @@ from windlass.api.verbs import Verbs
 from windlass.cli.context import CommandContext
 from windlass.cli.dropping import drop
 from windlass.cli.output import as_json, cell, line, table
-from windlass.cli.rows import Commands
+from windlass.cli.rows import LOOK, Commands
 from windlass.cli.values import NAME, after, limit
 from windlass.engine import fits
 from windlass.model import JobRecord
@@ -40,6 +40,8 @@ JOBS = COMMANDS.group(
     "jobs",
     limit(100),
     after("NAME", "only jobs behind this name", default=""),
+    topic=LOOK,
+    meant_by=("definitions", "functions", "tasks"),
     examples="""
     windlass jobs
     windlass jobs --json
@@ -62,7 +64,7 @@ def show_job(context: CommandContext) -> int:
     return context.answer(Verbs.get_job, job, *map(line, lines))
 
 
-@JOBS.add("drop", NAME, examples="windlass jobs drop misspelt")
+@JOBS.add("drop", NAME, meant_by=("delete", "remove", "rm"), examples="windlass jobs drop misspelt")
 def drop_job(context: CommandContext) -> int:
     """Remove a job that is not defined and has no runs."""
     return drop(context, Verbs.drop_job)

@@ -9,7 +9,7 @@ from windlass import dialects
 from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
 from windlass.cli.logs import start_logging
-from windlass.cli.rows import Commands, option, settings_of
+from windlass.cli.rows import WORK, Commands, option, settings_of
 from windlass.cli.targets import find_target
 from windlass.errors import BadInput
 
@@ -22,6 +22,7 @@ DIALECT = option("--dialect", metavar="NAME", required=True, help="the protocol 
     *settings_of("dispatch"),
     option("target", metavar="MODULE:JOBS", nargs="?", help="the jobs whose queue is used (default: the hints of the store)"),
     DIALECT,
+    topic=WORK,
     examples="""
     windlass dispatch --dialect kumofire --store jobs.db
     windlass dispatch --dialect kumofire shop:jobs
@@ -42,6 +43,8 @@ def dispatch(context: CommandContext) -> int:
     *settings_of("consume"),
     option("target", metavar="MODULE:JOBS", help="the jobs whose handlers are called, such as shop:jobs"),
     DIALECT,
+    topic=WORK,
+    meant_by=("consumer",),
     examples="""
     windlass consume --dialect kumofire shop:jobs
     windlass consume --dialect kumofire shop:jobs --store jobs.db --slots 8

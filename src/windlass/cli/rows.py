@@ -12,9 +12,12 @@ from windlass.config.settings import SETTINGS, Setting, Table
 if TYPE_CHECKING:
     from windlass.cli.context import CommandContext
 
+WORK, LOOK, CHANGE, OPERATE = TOPICS = ("work", "look", "change", "operate")
+"""The headings of the help, in its order."""
+
 AREAS = (
-    "stores", "work", "hub", "runs", "jobs", "groups", "controls", "slots", "stats", "doctor", "schedules", "webhooks", "tokens", "about",
-    "completion", "dialects", "parts",
+    "runs", "work", "hub", "slots", "parts", "jobs", "stats", "groups", "schedules", "stores", "controls", "webhooks", "tokens", "doctor",
+    "about", "dialects", "completion",
 )  # fmt: skip
 """The modules with commands, in the order of the help. `docs/generate.py` writes index.py from them."""
 
@@ -44,6 +47,8 @@ class CommandRow(NamedTuple):
     options: tuple[Option | OneOf, ...]
     function: Function | None
     commands: Commands | None = None
+    topic: str = ""  # where the help lists it
+    meant_by: tuple[str, ...] = ()  # words by which other tools call it; they are suggested from, and never run
 
     def all_options(self) -> Iterator[Option]:
         """Its options, also those that exclude each other."""
@@ -57,19 +62,30 @@ class Commands:
     def __init__(self) -> None:
         self.rows: dict[str, CommandRow] = {}
 
-    def add(self, name: str, *options: Option | OneOf, examples: str, help: str = "") -> Callable[[Function], Function]:
+    def add(
+        self, name: str, *options: Option | OneOf, examples: str, help: str = "", topic: str = "", meant_by: tuple[str, ...] = ()
+    ) -> Callable[[Function], Function]:
         """Make a function a command; without other help its docstring is the help."""
 
         def keep(function: Function) -> Function:
-            self.rows[name] = CommandRow(name, help or _summary(function), examples, options, function)
+            self.rows[name] = CommandRow(name, help or _summary(function), examples, options, function, topic=topic, meant_by=meant_by)
             return function
 
         return keep
 
-    def group(self, name: str, *options: Option | OneOf, examples: str, help: str = "", function: Function | None = None) -> Commands:
+    def group(
+        self,
+        name: str,
+        *options: Option | OneOf,
+        examples: str,
+        help: str = "",
+        topic: str = "",
+        meant_by: tuple[str, ...] = (),
+        function: Function | None = None,
+    ) -> Commands:
         """Further commands under a name; the function is called where none of them is given."""
         below = Commands()
-        self.rows[name] = CommandRow(name, help or _summary(function), examples, options, function, below)
+        self.rows[name] = CommandRow(name, help or _summary(function), examples, options, function, below, topic, meant_by)
         return below
 
 

@@ -22,7 +22,7 @@ from windlass.cli.context import CommandContext, actor
 from windlass.cli.dialects import AS, print_run, print_runs
 from windlass.cli.documents import plain, to_plain
 from windlass.cli.output import line
-from windlass.cli.rows import Commands, one_of, option
+from windlass.cli.rows import CHANGE, LOOK, WORK, Commands, one_of, option
 from windlass.cli.values import CURSOR, ID, count, duration, instant, keep, limit, number
 from windlass.engine.moves import DEEPEST
 from windlass.errors import BadInput, NotFound, UnknownJob, nearest
@@ -102,6 +102,8 @@ def _value(text: str) -> Any:
     option("--undefined", choices=("refuse", "wait"), default="refuse", help="what happens if the job is not defined"),
     option("--wait", action="store_true", help="wait for the end; the exit code tells how it ended"),
     option("--timeout", type=duration, metavar="TIME", help="with --wait: no longer than this (exit code 124)"),
+    topic=WORK,
+    meant_by=("add", "push", "submit", "send", "insert", "new"),
     examples="""
     windlass enqueue mail to=ann@example.com copies=2
     windlass enqueue mail '{"to": "ann@example.com"}' --delay 5m
@@ -212,6 +214,8 @@ def _verdict(context: CommandContext, run: Run) -> int:
     CURSOR,
     option("--watch", action="store_true", help="draw them again every second, until Ctrl-C"),
     AS,
+    topic=LOOK,
+    meant_by=("list", "ls", "ps", "tasks"),
     examples="""
     windlass runs
     windlass runs --state failed --limit 100
@@ -289,6 +293,8 @@ def _lines(
     ONE_RUN,
     option("--tail", type=count, default=10, metavar="N", help="so many lines of its log (default: 10)"),
     AS,
+    topic=LOOK,
+    meant_by=("get", "describe", "inspect", "status", "info", "result"),
     examples="windlass show ID\nwindlass show --last\nwindlass show ID --json",
 )
 def show(context: CommandContext) -> int:
@@ -328,6 +334,8 @@ def show(context: CommandContext) -> int:
     option("-f", "--follow", action="store_true", help="continue until the run has ended; the exit code tells how it ended"),
     option("--attempt", type=count, metavar="N", help="of the N-th attempt only"),
     option("--tail", type=count, metavar="N", help="begin with the last N lines (default: all)"),
+    topic=LOOK,
+    meant_by=("tail",),
     examples="windlass logs ID\nwindlass logs ID --attempt 1 --tail 20\nwindlass logs ID --follow\nwindlass logs --last -f --json",
 )
 def logs(context: CommandContext) -> int:
@@ -365,7 +373,7 @@ def _follow(context: CommandContext, run: Run) -> int:
         run = context.call(Verbs.get, run.id)
 
 
-@COMMANDS.add("why", ONE_RUN, examples="windlass why ID\nwindlass why --last")
+@COMMANDS.add("why", ONE_RUN, topic=LOOK, meant_by=("explain",), examples="windlass why ID\nwindlass why --last")
 def why(context: CommandContext) -> int:
     """Explain why a run is not executed now."""
     run = _chosen(context)
@@ -399,6 +407,8 @@ def _in_words(reason: Reason, now: int) -> str:
     "cancel",
     ID,
     option("--reason", help="why; it is kept with the run"),
+    topic=CHANGE,
+    meant_by=("kill", "stop", "abort", "delete", "remove", "revoke", "rm"),
     examples="windlass cancel ID\nwindlass cancel ID --reason 'ordered twice'",
 )
 def cancel(context: CommandContext) -> int:
@@ -419,6 +429,8 @@ def cancel(context: CommandContext) -> int:
         option("--place", type=number(0, DEEPEST), metavar="N", help="behind N others; 0 is the head"),
         required=True,
     ),
+    topic=CHANGE,
+    meant_by=("reorder",),
     examples="windlass move ID --top\nwindlass move ID --before OTHER\nwindlass move ID --place 3",
 )
 def move(context: CommandContext) -> int:
@@ -433,6 +445,8 @@ def move(context: CommandContext) -> int:
     "rerun",
     ID,
     option("--attempt", type=count, metavar="N", help="the N-th attempt, with the payload that it ran with"),
+    topic=CHANGE,
+    meant_by=("retry", "restart", "redo", "replay", "requeue"),
     examples="windlass rerun ID\nwindlass rerun ID --attempt 1",
 )
 def rerun(context: CommandContext) -> int:

@@ -21,7 +21,7 @@ from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
 from windlass.cli.documents import plain, to_plain
 from windlass.cli.output import cell, line, table
-from windlass.cli.rows import Commands, edit, one_of, option
+from windlass.cli.rows import CHANGE, Commands, edit, one_of, option
 from windlass.cli.runs import nearest_job
 from windlass.cli.values import after, count, duration, duration_or_none, instant, limit
 from windlass.errors import BadInput, NotFound
@@ -64,6 +64,8 @@ COMMANDS = Commands()
 SCHEDULES = COMMANDS.group(
     "schedules",
     help="List, add, change and preview schedules: the rules that make runs",
+    topic=CHANGE,
+    meant_by=("cron", "crontab", "beat", "periodic"),
     examples="""
     windlass schedules list
     windlass schedules add nightly report --cron '0 3 * * *' --zone Europe/Paris
@@ -97,6 +99,7 @@ def _payload(text: str) -> dict[str, Any]:
     option("--new", action="store_true", help="refuse a key that is there already"),
     one_of(*RULE, required=True),
     *FIELD_OPTIONS,
+    meant_by=("create", "new"),
     examples="""
     windlass schedules add nightly report --cron '0 3 * * *' --zone Europe/Paris
     windlass schedules add poll fetch --every 15m --overlap skip --payload '{"from": "hub"}'
@@ -166,7 +169,7 @@ def _print(context: CommandContext, schedule: Schedule) -> int:
     return context.answer(Verbs.get_schedule, schedule, line(f"{schedule.key}: {described(schedule)}; next: {coming}"))
 
 
-@SCHEDULES.add("remove", KEY, examples="windlass schedules remove nightly")
+@SCHEDULES.add("remove", KEY, meant_by=("delete", "drop", "rm"), examples="windlass schedules remove nightly")
 def remove(context: CommandContext) -> int:
     """Remove a schedule; its runs stay."""
     schedule = context.call(Verbs.get_schedule, context.arguments.key)
@@ -179,7 +182,7 @@ def remove(context: CommandContext) -> int:
     return OK
 
 
-@SCHEDULES.add("trigger", KEY, examples="windlass schedules trigger nightly")
+@SCHEDULES.add("trigger", KEY, meant_by=("run", "fire"), examples="windlass schedules trigger nightly")
 def trigger(context: CommandContext) -> int:
     """Make a run of a schedule now, and print its id; its instants stay as they are."""
     key = context.arguments.key

@@ -15,7 +15,7 @@ from windlass.api.verbs import Verbs
 from windlass.cli import views
 from windlass.cli.context import CommandContext, actor
 from windlass.cli.output import cell, table
-from windlass.cli.rows import Commands, option
+from windlass.cli.rows import LOOK, WORK, Commands, option
 from windlass.cli.values import duration, limit
 from windlass.defaults import SLOT_LEASE
 from windlass.errors import BadInput
@@ -28,7 +28,7 @@ POLL_EVERY = 0.1  # seconds between two checks whether the slot is still held
 COMMANDS = Commands()
 
 
-@COMMANDS.add("slots", limit(100), examples="windlass slots\nwindlass slots --json")
+@COMMANDS.add("slots", limit(100), topic=LOOK, examples="windlass slots\nwindlass slots --json")
 def slots(context: CommandContext) -> int:
     """List direct calls that hold a slot or wait for one, in their order."""
     records = context.call(Verbs.slots, count=context.arguments.limit)
@@ -53,6 +53,8 @@ def _slots(records: Sequence[Slot], now: int) -> Table:
     option("--key", help="use a slot of this key"),
     option("--weight", type=int, default=1, metavar="N", help="how much of the resource is needed (default: 1)"),
     option("--lease", type=duration, metavar="TIME", help="how long the slot is held if this process dies (default: 30s)"),
+    topic=WORK,
+    meant_by=("lock",),
     examples="""
     windlass slot ollama -- curl http://127.0.0.1:11434/api/generate -d @question.json
     windlass slot --timeout 30s ollama -- ./ask.sh

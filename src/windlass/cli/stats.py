@@ -13,7 +13,7 @@ from windlass.cli import views
 from windlass.cli.context import CommandContext
 from windlass.cli.dropping import drop
 from windlass.cli.output import cell, line, table
-from windlass.cli.rows import Commands, option
+from windlass.cli.rows import LOOK, Commands, option
 from windlass.cli.values import NAME, after, limit, number
 from windlass.engine import Engine
 from windlass.machine import LIVE
@@ -52,6 +52,8 @@ WORKERS = COMMANDS.group(
     "workers",
     limit(100),
     after("NAME", "only workers behind this name", default=""),
+    topic=LOOK,
+    meant_by=("agents", "nodes"),
     examples="""
     windlass workers
     windlass workers --json
@@ -61,7 +63,7 @@ WORKERS = COMMANDS.group(
 )
 
 
-@WORKERS.add("drop", NAME, examples="windlass workers drop old-host")
+@WORKERS.add("drop", NAME, meant_by=("delete", "remove", "rm"), examples="windlass workers drop old-host")
 def drop_worker(context: CommandContext) -> int:
     """Remove a worker that is not alive."""
     return drop(context, Verbs.drop_worker)
@@ -70,6 +72,8 @@ def drop_worker(context: CommandContext) -> int:
 @COMMANDS.add(
     "stats",
     option("--minutes", type=number(1, Limits().minutes), default=60, metavar="N", help="so many of the last minutes (default: 60)"),
+    topic=LOOK,
+    meant_by=("status", "counts", "metrics", "monitor"),
     examples="windlass stats\nwindlass stats --minutes 1440 --json",
 )
 def stats(context: CommandContext) -> int:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from windlass.cli.codes import OK
 from windlass.cli.context import PATIENCE, CommandContext
-from windlass.cli.rows import Commands, option
+from windlass.cli.rows import OPERATE, Commands, option
 from windlass.config.addresses import MEMORY, located, shown
 from windlass.config.opening import migrate_store
 from windlass.errors import BadInput, StoreError
@@ -18,7 +18,12 @@ from windlass.errors import BadInput, StoreError
 COMMANDS = Commands()
 
 
-@COMMANDS.add("migrate", examples="windlass migrate --store shop.db\nwindlass migrate --store postgresql://shop@db/shop")
+@COMMANDS.add(
+    "migrate",
+    topic=OPERATE,
+    meant_by=("init", "setup", "create", "upgrade", "schema"),
+    examples="windlass migrate --store shop.db\nwindlass migrate --store postgresql://shop@db/shop",
+)
 def migrate(context: CommandContext) -> int:
     """Create the store, or bring its schema up to date."""
     before, after = migrate_store(context.store, context.clock, patience=PATIENCE, settings=context.settings)
@@ -45,6 +50,8 @@ def _file_of(context: CommandContext, command: str, instead: str) -> str:
 @COMMANDS.add(
     "backup",
     option("target", metavar="FILE", help="a file that does not exist yet"),
+    topic=OPERATE,
+    meant_by=("dump", "snapshot"),
     examples="windlass backup shop-monday.db --store shop.db",
 )
 def backup(context: CommandContext) -> int:
@@ -62,6 +69,8 @@ def backup(context: CommandContext) -> int:
     "restore",
     option("source", metavar="FILE", help="a backup"),
     option("--replace", action="store_true", help="replace the store's file if there is one"),
+    topic=OPERATE,
+    meant_by=("load",),
     examples="windlass restore shop-monday.db --store shop.db\nwindlass restore shop-monday.db --replace",
 )
 def restore(context: CommandContext) -> int:

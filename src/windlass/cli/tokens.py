@@ -12,7 +12,7 @@ from windlass.cli import views
 from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
 from windlass.cli.output import cell, line, table
-from windlass.cli.rows import Commands, option
+from windlass.cli.rows import OPERATE, Commands, option
 from windlass.cli.values import CURSOR, ID, after, duration, limit
 from windlass.config.kinds import split
 from windlass.defaults import TOKEN_OVERLAP
@@ -22,6 +22,8 @@ COMMANDS = Commands()
 TOKENS = COMMANDS.group(
     "tokens",
     help="Create, list, rotate and revoke the tokens of a hub",
+    topic=OPERATE,
+    meant_by=("keys", "users", "auth", "login"),
     examples="""
     windlass tokens create ops --scopes admin
     windlass tokens create shop --scopes read,submit --expires 90d
@@ -37,6 +39,7 @@ TOKENS = COMMANDS.group(
     option("--worker", metavar="NAME", help="valid for this worker only, and for names that begin with it and a dot"),
     option("--principal", metavar="NAME", help="the owner of what code defines with it (default: its own name)"),
     option("--expires", type=duration, metavar="TIME", help="valid for so long, such as 90d (default: until it is revoked)"),
+    meant_by=("add", "new"),
     examples="""
     windlass tokens create shop --scopes read,submit --expires 90d
     windlass tokens create worker-7 --scopes work --worker worker-7 --principal fleet
@@ -69,7 +72,7 @@ def _print_secret(context: CommandContext, token: Token, secret: str) -> int:
     return OK
 
 
-@TOKENS.add("revoke", ID, examples="windlass tokens revoke ID")
+@TOKENS.add("revoke", ID, meant_by=("delete", "remove", "drop", "rm"), examples="windlass tokens revoke ID")
 def revoke(context: CommandContext) -> int:
     """Revoke a token now; hubs refuse it within a second."""
     id = context.arguments.id
@@ -89,7 +92,9 @@ def list_all(context: CommandContext) -> int:
     return context.answer_list(Verbs.tokens, tokens, _token_table, "No tokens.")
 
 
-@COMMANDS.add("audit", limit(20), CURSOR, examples="windlass audit\nwindlass audit --limit 100 --json")
+@COMMANDS.add(
+    "audit", limit(20), CURSOR, topic=OPERATE, meant_by=("journal",), examples="windlass audit\nwindlass audit --limit 100 --json"
+)
 def audit(context: CommandContext) -> int:
     """List the entries of the audit, newest first."""
     page = context.call(Verbs.audit, cursor=context.arguments.cursor, count=context.arguments.limit)

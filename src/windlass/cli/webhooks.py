@@ -13,7 +13,7 @@ from windlass.cli import views
 from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
 from windlass.cli.output import cell, line, table
-from windlass.cli.rows import Commands, edit, one_of, option
+from windlass.cli.rows import OPERATE, Commands, edit, one_of, option
 from windlass.cli.values import CURSOR, ID, duration, limit
 from windlass.defaults import SECRET_OVERLAP
 from windlass.dialects import formats
@@ -52,6 +52,8 @@ COMMANDS = Commands()
 WEBHOOKS = COMMANDS.group(
     "webhooks",
     help="List, add and change webhooks, and list their deliveries",
+    topic=OPERATE,
+    meant_by=("hooks", "notify"),
     examples="""
     windlass webhooks add https://example.com/windlass
     windlass webhooks list
@@ -72,6 +74,7 @@ def _fields(context: CommandContext) -> dict[str, Any]:
     edit("--secret", help="whsec_ and 24 to 64 bytes in base64, or what another format signs with (default: a new one)"),
     edit("--format", help="what is sent: standard, or the format of a dialect (default: standard)"),
     *FIELD_OPTIONS,
+    meant_by=("create", "new"),
     examples="""
     windlass webhooks add https://example.com/windlass
     windlass webhooks add https://example.com/windlass --job mail --state failed --name alarms
@@ -110,7 +113,7 @@ def change(context: CommandContext) -> int:
     return context.answer(Verbs.set_webhook, webhook, line(f"{webhook.id}: {webhook.name}, {_state(webhook, now).plain}"))
 
 
-@WEBHOOKS.add("remove", ID, examples="windlass webhooks remove ID")
+@WEBHOOKS.add("remove", ID, meant_by=("delete", "drop", "rm"), examples="windlass webhooks remove ID")
 def remove(context: CommandContext) -> int:
     """Remove an endpoint and its deliveries."""
     identity = context.arguments.id

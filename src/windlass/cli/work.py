@@ -15,7 +15,7 @@ from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
 from windlass.cli.logs import start_logging
 from windlass.cli.reload import SUPERVISED, Supervisor
-from windlass.cli.rows import Commands, option, settings_of
+from windlass.cli.rows import WORK, Commands, option, settings_of
 from windlass.cli.targets import find_target
 from windlass.config.addresses import MEMORY, located, shown
 from windlass.config.opening import solvers_of
@@ -35,6 +35,8 @@ COMMANDS = Commands()
     option("--reload", action="store_true", help="for development: restart when a Python file changes"),
     option("--reload-folder", action="append", metavar="FOLDER", help="where to look for changes (default: here)"),
     option("--dialect", metavar="NAME", help="work for a hub that speaks this protocol, as its document describes an agent"),
+    topic=WORK,
+    meant_by=("worker", "run", "start", "execute", "drain"),
     examples="""
     windlass work shop:app
     windlass work shop:app --slots 8 --queue mail --queue reports
