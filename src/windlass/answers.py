@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple, Self, TypedDict
 
 from msgspec import Struct
 
@@ -25,6 +26,27 @@ class Page(Struct, frozen=True):
 
     runs: list[Run]
     cursor: str | None
+    looked_at: int | None = None  # the page is not full, because it ends here after many runs that did not match; None: it is
+
+
+class RunFilters(TypedDict, total=False):
+    """What the runs of a list have in common. None, as what is left out, asks nothing; instants are milliseconds."""
+
+    job: str | None
+    queue: str | None
+    state: State | str | None
+    states: Iterable[State | str] | None
+    group: str | None  # its id
+    schedule: str | None  # its key
+    worker: str | None  # of the current or the last attempt
+    key: str | None
+    tag: str | None  # that its worker must have
+    error: str | None  # the code of its error
+    created_since: int | None  # at or after this instant
+    created_before: int | None
+    ended_since: int | None
+    ended_before: int | None
+    text: str | None  # the beginning or end of its id, the beginning of its key, or a part of its error's message
 
 
 MAX_AHEAD = 10_000

@@ -33,7 +33,7 @@ from windlass.cli.views import ago, span
 from windlass.clock import SystemClock
 from windlass.config.opening import open_store
 from windlass.config.settings import SLOTS
-from windlass.engine import Engine
+from windlass.engine import Engine, lists
 from windlass.errors import BadInput, WindlassError
 from windlass.machine import Fail, Succeed
 from windlass.model import Failure, LogLine, NewRun, Options, Run, Solver, State, WorkerInfo
@@ -340,9 +340,40 @@ def test_runs_as_a_table(w: World) -> None:
     assert "No runs." in w("runs", "--state", "failed").notes
 
 
-def test_filters_without_an_index_are_refused_with_those_there_are(w: World) -> None:
-    assert "There are:" in w("runs", "--queue", "slow", "--job", "report", exits=codes.USAGE).notes
-    assert "There are:" in w("runs", "--state", "failed", "--state", "queued", exits=codes.USAGE).notes
+def test_runs_are_listed_by_any_filters(w: World) -> None:
+    failed, queued = w.create(), w.create("report")
+    w.fail(w.started(), Failure("boom", "Connection refused"))
+    for words, expected in (
+        (("--state", "failed", "--state", "queued"), [queued, failed]),
+        (("--job", "report", "--queue", "slow"), [queued]),
+        (("--job", "report", "--queue", "default"), []),
+        (("--error", "boom", "--worker", "w1"), [failed]),
+        (("--search", "REFUSED"), [failed]),
+        (("--search", failed[-8:], "--since", "1h", "--until", "2199-01-01T00:00"), [failed]),
+        (("--ended-since", "1h"), [failed]),
+        (("--ended-until", "1h"), []),
+        (("--since", "2199-01-01T00:00"), []),
+        (("--tag", "gpu"), []),
+        (("--key", "none"), []),
+    ):
+        assert [run["id"] for run in w.json("runs", *words)["runs"]] == expected, words
+    assert "no group none" in w("runs", "--group", "none", exits=codes.NOT_FOUND).notes
+    assert "neither a time such as" in w("runs", "--since", "soon", exits=codes.USAGE).notes
+
+
+def test_few_runs_among_many_are_found_page_by_page(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [w.create("report") for _ in range(3)]
+    for _ in range(6):
+        w.create()
+    monkeypatch.setattr(lists, "WALK", 2)
+    monkeypatch.setattr(lists, "FIRST_LOOK", 1)
+    words = ("runs", "--search", wanted[0][:10], "--state", "queued", "--state", "failed", "--queue", "default")
+    assert len(w.json(*words)["runs"]) == 6
+    monkeypatch.setattr(runs, "PAGES", 2)
+    printed = w(*words, "--worker", "none")
+    assert "No runs." in printed.notes
+    assert "This is all as far as " in printed.notes
+    assert "--cursor" in printed.notes
 
 
 def test_runs_of_a_queue_in_some_states(w: World) -> None:
@@ -682,7 +713,8 @@ STATES = ", ".join(State)
         ("cancel", "windlass cancel needs ID.", EXAMPLES.format("cancel")),
         ("--queue mail runs", "--queue cannot stand before the command.", "Write it behind: windlass COMMAND --queue. "),
         ("--store x.db --wat runs", "--wat cannot stand before the command.", "Write it behind: windlass COMMAND --wat. "),
-        ("slot gpu --wat -- true", "windlass slot has no option --wat.", "--weight may be meant: how much of the resource is needed"),
+        ("slot gpu --wat -- true", "windlass slot has no option --wat.", EXAMPLES.format("slot")),
+        ("slot gpu --wieght 2 -- true", "windlass slot has no option --wieght.", "--weight may be meant: how much of the resource "),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_command_line_is_named_with_what_may_be_meant(

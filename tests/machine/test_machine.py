@@ -279,8 +279,8 @@ LITERALS: dict[str, set[str]] = {
     "held_of_queue": _from(Succeed, State.SUCCEEDED),
     "due": _from(Dispatch),
     "next_times": _from(Dispatch),
-    "list_scheduled": _from(Dispatch),
-    **dict.fromkeys(("list_queue", "ranked"), _EVERY),  # an arm for each
+    **dict.fromkeys(("list_scheduled", "walk_scheduled"), _from(Dispatch)),
+    **dict.fromkeys(("walk_queue", "ranked"), _EVERY),  # an arm for each
     "dispatch": _from(Dispatch) | _to(Dispatch),
     "patch": _from(Patch),
     "places_from": _from(Claim),
@@ -289,7 +289,7 @@ LITERALS: dict[str, set[str]] = {
     "move": _from(Reorder),
     "respace": _from(Claim),
     "refuse_move": _from(Claim),
-    "list_waiting": _from(Release),
+    **dict.fromkeys(("list_waiting", "walk_waiting"), _from(Release)),
     "lock_dependents": _from(Release) | _ENDED,
     "cancel_dependents": _from(Release) | _ENDED,
     "release": _from(Release) | _to(Release) | _ENDED,

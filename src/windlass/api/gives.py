@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from windlass.api.codec import View
+from windlass.api.codec import View, instant
 
 JSON = "application/json"
 
@@ -62,20 +62,28 @@ def paged(name: str, promise: str, cursor: Callable[[Any], Any], kind: Any = str
 
 
 def page_of(page: Any, name: str, promise: str, **records: Any) -> Gives:
-    """A page from the engine, with its own cursor."""
+    """A page from the engine, with its own cursor. Its other fields are instants that it need not have."""
     ((word, view),) = records.items()
     form, show, read = _each(view)
-    struct: Any = _page(name, promise, word, form, str)
-    return Gives(
-        struct,
-        lambda record, _: struct([*map(show, getattr(record, word))], record.cursor),
-        lambda answer, _: page([*map(read, getattr(answer, word))], answer.cursor),
-    )
+    at = tuple(field for field in page.__struct_fields__ if field not in (word, "cursor"))
+    struct: Any = _page(name, promise, word, form, str, at)
+    instants = [instant(field) for field in at]
+
+    def shown(record: Any, _: Any) -> Any:
+        values = ((form.show, getattr(record, field)) for form, field in zip(instants, at, strict=True))
+        return struct([*map(show, getattr(record, word))], record.cursor, *(value if value is None else to(value) for to, value in values))
+
+    def read_back(answer: Any, _: Any) -> Any:
+        values = ((form.read, getattr(answer, field)) for form, field in zip(instants, at, strict=True))
+        return page([*map(read, getattr(answer, word))], answer.cursor, *(value if value is None else to(value) for to, value in values))
+
+    return Gives(struct, shown, read_back)
 
 
 @cache
-def _page(name: str, promise: str, word: str, form: Any, cursor: Any) -> Any:
-    return msgspec.defstruct(name, [(word, _list_of(form)), ("cursor", cursor | None)], frozen=True, namespace={"__doc__": promise})
+def _page(name: str, promise: str, word: str, form: Any, cursor: Any, at: tuple[str, ...] = ()) -> Any:
+    fields: list[Any] = [(word, _list_of(form)), ("cursor", cursor | None), *((field, str | None, None) for field in at)]
+    return msgspec.defstruct(name, fields, frozen=True, namespace={"__doc__": promise})
 
 
 def _list_of(form: Any) -> Any:

@@ -104,13 +104,15 @@ def verb(method: str, path: str, summary: str, gives: Gives, **more: Any) -> Cal
     def decorate(function: F) -> F:
         row = Verb(function.__name__, method, path, summary, gives, **{"repeatable": method == GET} | more)
         signature = inspect.signature(function)
+        others = next((param.name for param in signature.parameters.values() if param.kind is param.VAR_KEYWORD), None)
 
         @wraps(function)
         async def ask(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             bound = signature.bind(self, *args, **kwargs)
             bound.apply_defaults()
-            _, *arguments = bound.arguments.items()
-            return await self.perform(row, dict(arguments))
+            _, *items = bound.arguments.items()
+            arguments = dict(items)
+            return await self.perform(row, arguments | arguments.pop(others, {}) if others else arguments)
 
         ask.row = row  # type: ignore[attr-defined]
         return ask  # type: ignore[return-value]

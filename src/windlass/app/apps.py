@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Never, Unpack
 
-from windlass.answers import Page
+from windlass.answers import Page, RunFilters
 from windlass.app.groups import AsyncGroupDraft, AsyncGroupHandle, new_group
 from windlass.app.handles import AsyncHandle
 from windlass.app.jobs import AsyncJob, AsyncJobMaker, Kind, R, from_command, from_job
@@ -23,7 +23,7 @@ from windlass.app.registry import RECYCLE
 from windlass.app.resources import paused
 from windlass.app.schedules import AsyncScheduleMaker, ScheduleOptions, check_rule, planned
 from windlass.app.working import AsyncWorking
-from windlass.model import NewRun, OnFailure, Pause, Schedule, State
+from windlass.model import NewRun, OnFailure, Pause, Schedule
 from windlass.slots import HeldSlot, in_loop
 
 
@@ -167,14 +167,12 @@ class AsyncApp(AsyncWorking):
     async def runs(
         self,
         *,
-        job: str | None = None,
-        queue: str | None = None,
-        state: State | str | None = None,
-        states: Iterable[State | str] | None = None,
+        cursor: str | None = None,
         count: int = 100,
+        **filters: Unpack[RunFilters],
     ) -> Page:
-        """A page of runs, newest first unless they are queued."""
-        return await self.verbs.runs(job=job, queue=queue, state=state, states=states, count=count)
+        """A page of runs that match all of these filters, newest first unless all are queued, scheduled or ended."""
+        return await self.verbs.runs(cursor=cursor, count=count, **filters)
 
     async def work(self, *, burst: bool = False, **settings: Unpack[WorkerOptions]) -> bool:
         """Work until a signal stops it, or, with `burst`, until nothing is queued; returns whether the process needs a restart.

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from typing import Any, Concatenate, Literal, Never, Protocol, Unpack, overload
 
-from windlass.answers import Page, Reason
+from windlass.answers import Page, Reason, RunFilters
 from windlass.app.groups import BaseDraft, BaseGroupHandle, new_group
 from windlass.app.handles import BaseHandle, all_lines, pauses
 from windlass.app.jobs import Definition, Kind, R, from_command, from_job
@@ -18,7 +18,7 @@ from windlass.app.schedules import P, ScheduleOptions, check_rule, planned
 from windlass.app.working import Working, drive
 from windlass.clock import nap
 from windlass.machine import ENDED
-from windlass.model import Attempt, Group, LogLine, NewRun, OnFailure, Pause, Run, Schedule, State
+from windlass.model import Attempt, Group, LogLine, NewRun, OnFailure, Pause, Run, Schedule
 from windlass.slots import HeldSlot, on_thread
 from windlass.store.base import run_sync
 from windlass.worker import Context
@@ -298,14 +298,12 @@ class App(Working):
     def runs(
         self,
         *,
-        job: str | None = None,
-        queue: str | None = None,
-        state: State | str | None = None,
-        states: Iterable[State | str] | None = None,
+        cursor: str | None = None,
         count: int = 100,
+        **filters: Unpack[RunFilters],
     ) -> Page:
-        """A page of runs, newest first unless they are queued."""
-        return run_sync(self.verbs.runs(job=job, queue=queue, state=state, states=states, count=count))
+        """A page of runs that match all of these filters, newest first unless all are queued, scheduled or ended."""
+        return run_sync(self.verbs.runs(cursor=cursor, count=count, **filters))
 
     def work(self, *, burst: bool = False, **settings: Unpack[WorkerOptions]) -> bool:
         """Work until a signal stops it, or, with `burst`, until nothing is queued; returns whether the process needs a restart.

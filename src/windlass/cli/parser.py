@@ -105,8 +105,10 @@ class CommandParser(argparse.ArgumentParser):
     def unknown(self, words: Sequence[str]) -> NoReturn:
         """Say which of these words is none of the command's."""
         for name in (word.partition("=")[0] for word in words if word.startswith("-") and word != "-"):
-            meant = nearest(name, self.flags)
-            raise self._bad(f"{self.prog} has no option {name}", f"{meant} may be meant: {self.flags[meant].help}" if meant else "")
+            flags = {flag.lstrip("-"): flag for flag in self.flags}
+            near = nearest(name.lstrip("-"), flags, cutoff=0.65)
+            meant = f"{flags[near]} may be meant: {self.flags[flags[near]].help}" if near else ""
+            raise self._bad(f"{self.prog} has no option {name}", meant)
         raise self._bad(f"{self.prog} does not take {words[0]!r}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

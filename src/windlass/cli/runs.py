@@ -8,12 +8,13 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from windlass import payload
-from windlass.answers import Page, Reason, RunDetail
+from windlass.answers import Page, Reason, RunDetail, RunFilters
 from windlass.api.verbs import Verbs
 from windlass.api.views import LINE
 from windlass.cli import views
@@ -23,7 +24,7 @@ from windlass.cli.dialects import AS, print_run, print_runs
 from windlass.cli.documents import plain, to_plain
 from windlass.cli.output import line
 from windlass.cli.rows import CHANGE, LOOK, WORK, Commands, one_of, option
-from windlass.cli.values import CURSOR, ID, count, duration, instant, keep, limit, number
+from windlass.cli.values import CURSOR, ID, count, duration, instant, keep, limit, number, past
 from windlass.engine.moves import DEEPEST
 from windlass.errors import BadInput, NotFound, UnknownJob, nearest
 from windlass.machine import ENDED
@@ -32,6 +33,7 @@ from windlass.store.base import run_sync
 
 LIMIT = Limits().payload
 PAGE = Limits().page
+PAGES = 100  # that are read for one list, where few runs match
 POLL_EVERY = 0.2  # seconds between two reads of a run that a command waits for
 REDRAW_EVERY = 1.0
 
@@ -199,17 +201,35 @@ def _verdict(context: CommandContext, run: Run) -> int:
 # runs
 
 
-@COMMANDS.add(
-    "runs",
+FILTERS = (
     option(
         "--state",
+        dest="states",
         action="append",
         choices=[state.value for state in State],
         metavar="STATE",
-        help=f"{', '.join(State)}; with --queue it may be repeated",
+        help=f"{', '.join(State)}; may be repeated",
     ),
     option("--job", metavar="NAME", help="of this job"),
     option("--queue", metavar="NAME", help="of this queue"),
+    option("--group", metavar="ID", help="of this group"),
+    option("--schedule", metavar="KEY", help="of this schedule"),
+    option("--worker", metavar="NAME", help="whose current or last attempt this worker has or had"),
+    option("--key", help="with this key"),
+    option("--tag", help="whose worker must have this tag"),
+    option("--error", metavar="CODE", help="with an error of this code"),
+    option("--since", dest="created_since", type=past, metavar="TIME", help="created since a time, or since so long ago: 2h"),
+    option("--until", dest="created_before", type=past, metavar="TIME", help="created before a time, or longer ago"),
+    option("--ended-since", type=past, metavar="TIME", help="ended since"),
+    option("--ended-until", dest="ended_before", type=past, metavar="TIME", help="ended before"),
+    option("--search", dest="text", metavar="TEXT", help="in the beginning or end of ids, the beginning of keys, and messages of errors"),
+)
+"""What the runs of a list have in common."""
+
+
+@COMMANDS.add(
+    "runs",
+    *FILTERS,
     limit(20),
     CURSOR,
     option("--watch", action="store_true", help="draw them again every second, until Ctrl-C"),
@@ -220,7 +240,8 @@ def _verdict(context: CommandContext, run: Run) -> int:
     windlass runs
     windlass runs --state failed --limit 100
     windlass runs --job mail --json
-    windlass runs --queue reports --state failed --state cancelled
+    windlass runs --queue reports --state failed --state cancelled --since 2h
+    windlass runs --error TimeoutError --search 'connection refused'
     windlass runs --watch
     """,
 )
@@ -232,18 +253,26 @@ def runs(context: CommandContext) -> int:
 
 
 def _page(context: CommandContext) -> Page:
-    arguments = context.arguments
-    states = arguments.state or []
-    one, several = (states[0], None) if len(states) == 1 else (None, states or None)
-    filters = {"job": arguments.job, "queue": arguments.queue, "state": one, "states": several}
-    return context.call(Verbs.runs, **filters, cursor=arguments.cursor, count=arguments.limit)
+    """As many matching runs as asked for, for which several pages may have to be read."""
+    arguments = vars(context.arguments)
+    filters: Any = {name: arguments[name] for name in RunFilters.__annotations__ if arguments.get(name) is not None}
+    if len(states := filters.get("states", ())) == 1:
+        filters |= {"state": states[0], "states": None}
+    page, left = Page([], context.arguments.cursor), PAGES
+    while left and len(page.runs) < context.arguments.limit:
+        following = context.call(Verbs.runs, **filters, cursor=page.cursor, count=context.arguments.limit - len(page.runs))
+        page, left = replace(following, runs=[*page.runs, *following.runs]), left - 1 if following.cursor else 0
+    return page
 
 
 def _list_runs(context: CommandContext) -> int:
     page = _page(context)
     if context.arguments.dialect is not None:
         return print_runs(context, page.runs)
-    return context.answer_list(Verbs.runs, page.runs, views.run_table, "No runs.", page=page)
+    code = context.answer_list(Verbs.runs, page.runs, views.run_table, "No runs.", page=page)
+    if page.looked_at is not None:
+        context.output.note(f"This is all as far as {views.moment(page.looked_at)}.")
+    return code
 
 
 def _watch_runs(context: CommandContext) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from windlass import durations
 from windlass.cli.rows import Option, option
+from windlass.clock import SystemClock
 from windlass.model import Keep
 
 
@@ -39,6 +40,18 @@ def instant(text: str) -> int:
         return round(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise ArgumentTypeError(f"{text!r} is not a time such as 2026-01-31T09:00 or 2026-01-31T09:00:00Z") from None
+
+
+def past(text: str) -> int:
+    """The milliseconds of an instant, which may be told as a duration before now."""
+    try:
+        return SystemClock().now() - durations.duration(text)
+    except ValueError:
+        pass
+    try:
+        return instant(text)
+    except ArgumentTypeError:
+        raise ArgumentTypeError(f"{text!r} is neither a time such as 2026-01-31T09:00 nor a duration such as 2h") from None
 
 
 def number(low: int, high: int) -> Callable[[str], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from windlass.answers import (
     AuditPage,
@@ -16,6 +16,7 @@ from windlass.answers import (
     ResourceState,
     Retention,
     RunDetail,
+    RunFilters,
     Stats,
     Status,
 )
@@ -97,18 +98,9 @@ class BlockingVerbs:
         """Store these runs, all or none; the results are in the same order."""
         return run_sync(self._verbs.create(news, undefined=undefined))
 
-    def runs(
-        self,
-        *,
-        job: str | None = None,
-        queue: str | None = None,
-        state: State | str | None = None,
-        states: Iterable[State | str] | None = None,
-        cursor: str | None = None,
-        count: int = 100,
-    ) -> Page:
-        """A page of runs."""
-        return run_sync(self._verbs.runs(job=job, queue=queue, state=state, states=states, cursor=cursor, count=count))
+    def runs(self, *, cursor: str | None = None, count: int = 100, **filters: Unpack[RunFilters]) -> Page:
+        """A page of runs that match all of these filters."""
+        return run_sync(self._verbs.runs(cursor=cursor, count=count, **filters))
 
     def get(self, run_id: str) -> Run:
         """The run with this id, or with an attempt of this id."""

@@ -221,12 +221,17 @@ def key_scope(text: str) -> str:
     return text if len(text) <= LONGEST_SCOPE else f"{text.partition(':')[0]}:{blake2b(text.encode(), digest_size=32).hexdigest()}"
 
 
+def key_name(text: Any) -> str:
+    """The text of a key."""
+    if not isinstance(text, str) or not _KEY.fullmatch(text):
+        raise BadInput(f"A key must be a text of 1 to 255 printable characters, not {text!r:.80}.", hint="Hash what is longer.")
+    return text
+
+
 def key(record: Key, limits: Limits) -> Key:
     """A key whose time to live is known."""
     kind(record, "key", Key)
-    named: Any = record.name
-    if not isinstance(named, str) or not _KEY.fullmatch(named):
-        raise BadInput(f"A key must be a text of 1 to 255 printable characters, not {named!r:.80}.", hint="Hash what is longer.")
+    key_name(record.name)
     if name(record.scope, "A key's scope") == "claim":
         raise BadInput("The scope 'claim' is windlass's own.", hint="Choose another scope for the key.")
     choice(record.on_duplicate, "on_duplicate", ("return", "compare"))
@@ -248,13 +253,14 @@ def json_text(text: Any, what: str, limit: int) -> None:
     """A JSON text, as far as can be checked without parsing it, or None."""
     if text is None:
         return
-    if not isinstance(text, str) or "\0" in text or not (text.isascii() or _encodable(text)):
+    if not isinstance(text, str) or "\0" in text or not (text.isascii() or encodable(text)):
         raise BadInput(f"{what} must be a JSON text, not {text!r:.80}.", hint="Encode the value as JSON first.")
     if len(text) > limit or (not text.isascii() and len(text.encode()) > limit):
         raise TooLarge(f"{what} has more than {limit:,} bytes.", hint="Keep large data elsewhere and return a reference to it.")
 
 
-def _encodable(text: str) -> bool:
+def encodable(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair, which no database takes."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

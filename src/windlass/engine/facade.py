@@ -18,6 +18,7 @@ from windlass.engine.groups import Groups
 from windlass.engine.holds import Holds
 from windlass.engine.jobs import Jobs
 from windlass.engine.journal import Journal
+from windlass.engine.lists import Lists
 from windlass.engine.lives import Lives
 from windlass.engine.moves import Moves
 from windlass.engine.origins import Origins
@@ -165,8 +166,8 @@ class Engine:
     rerun = verb(Parts.creations, Creations.rerun)
     get = verb(Parts.runs, Runs.get)
     status = verb(Parts.runs, Runs.status)
-    runs = verb(Parts.runs, Runs.page)
-    ranked = verb(Parts.runs, Runs.ranked)
+    runs = verb(Parts.lists, Lists.page)
+    ranked = verb(Parts.lists, Lists.ranked)
     detail = verb(Parts.origins, Origins.detail)
     origins = verb(Parts.origins, Origins.origins)
     ahead = verb(Parts.origins, Origins.ahead)

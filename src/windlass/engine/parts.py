@@ -15,6 +15,7 @@ from windlass.engine.heads import Heads
 from windlass.engine.holds import Holds
 from windlass.engine.jobs import Jobs
 from windlass.engine.journal import Journal
+from windlass.engine.lists import Lists
 from windlass.engine.lives import Lives
 from windlass.engine.moves import Moves
 from windlass.engine.notices import Notices
@@ -100,6 +101,10 @@ class Parts:
     @once
     def groups(self) -> Groups:
         return Groups(self.ground, self.runs, self.creations, self.payloads)
+
+    @once
+    def lists(self) -> Lists:
+        return Lists(self.ground, self.groups, self.schedules)
 
     # Work
 

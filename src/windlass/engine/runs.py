@@ -1,23 +1,18 @@
-"""Reads of runs: one, a page of them, their history."""
+"""Reads of runs: one, several, their attempts, their history, their log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 from msgspec import Struct
 
-from windlass import defaults
-from windlass.answers import Page, Status
+from windlass.answers import Status
 from windlass.engine import checks
-from windlass.engine.cursors import LAST, encoded, place
+from windlass.engine.cursors import LAST
 from windlass.engine.ground import Part
-from windlass.errors import BadInput, NotFound, Pruned
-from windlass.machine import ENDED
-from windlass.model import Attempt, Entry, LogLine, Run, State
-from windlass.store.records.claims import FIRST, Scan
-from windlass.store.records.runs import LAST_ATTEMPT, QueueSlice
-from windlass.store.rows import pack
+from windlass.errors import NotFound, Pruned
+from windlass.model import Attempt, Entry, LogLine, Run
+from windlass.store.records.runs import LAST_ATTEMPT
 
 
 class Moment(Struct, frozen=True):
@@ -26,42 +21,6 @@ class Moment(Struct, frozen=True):
     run: Run
     entries: list[Entry]
     lines: list[LogLine]
-
-
-class _List(NamedTuple):
-    """A way to list runs that has an index: the statement, and the columns in its cursor, from the far end."""
-
-    statement: str
-    keys: tuple[str, ...]
-    start: tuple[int, ...]
-    fields: tuple[str, ...]
-
-
-_NEWEST = _List("list_newest", ("seq",), (LAST,), ("seq",))
-_JOB = _List("list_job", ("seq",), (LAST,), ("seq",))
-_ENDED = _List("list_ended", ("at", "seq"), (LAST, LAST), ("finished_at", "seq"))
-_JOB_ENDED = _List("list_job_ended", ("at", "seq"), (LAST, LAST), ("finished_at", "seq"))
-_SCHEDULED = _List("list_scheduled", ("at", "seq"), (0, 0), ("due_at", "seq"))
-_WAITING = _List("list_waiting", ("seq",), (0,), ("seq",))
-_QUEUE = "queue"  # the first word of the cursor of a queue's list
-_LIVE = _List("list_live", ("at", "seq"), (0, 0), ("lease_check_at", "seq"))
-
-LISTS: Mapping[tuple[str, ...], str] = {
-    (): "all runs, newest first",
-    ("job",): "the runs of a job, newest first",
-    ("state",): "the runs in a state; queued ones in the order of their queue, ended ones latest first",
-    ("job", "state"): "the ended or queued runs of a job",
-    ("queue",): "the runs of a queue, newest first",
-    ("queue", "state"): "the runs of a queue in a state; queued ones in its order, others newest first",
-    ("queue", "states"): "the runs of a queue in any of some states, newest first",
-    ("job", "queue", "state"): "the queued runs of a job in a queue, in its order",
-}
-"""The filters that can be combined, each of which has its index."""
-
-WALK = 10_000
-"""Runs of all queues that are read for one page of the default queue, which has no index."""
-RANKED = 10_000
-"""The newest runs of a queue that are ranked."""
 
 
 class Runs(Part):
@@ -151,86 +110,6 @@ class Runs(Part):
         run = await self.get(run_id)
         return await self.records.runs.lines(run.seq, begin, attempt or LAST_ATTEMPT, until, last or count, last=last is not None)
 
-    async def page(
-        self,
-        *,
-        job: str | None = None,
-        queue: str | None = None,
-        state: State | str | None = None,
-        states: Iterable[State | str] | None = None,
-        cursor: str | None = None,
-        count: int = 100,
-    ) -> Page:
-        """A page of runs by one of the filters of `LISTS`. A run of which more than 4 KiB are left out is a `Listed`, with the sizes.
-
-        A page may have fewer runs than asked for, or none, and a cursor all the same: then others were read on the way.
-        """
-        checks.integer(count, "count", 1, self.limits.page)
-        for name in (job, queue):
-            checks.names(None if name is None else (name,), "A name")
-        one, several = None if state is None else _state(state), None if states is None else _states(states)
-        filters = {"job": job, "queue": queue, "state": one, "states": None if several is None else ",".join(several)}
-        named = {name: value for name, value in filters.items() if value is not None}
-        if one is State.QUEUED and several is None:
-            return await self._list_queued(job, queue, cursor, count)
-        if queue is not None and named.keys() in ({"queue"}, {"queue", "state"}, {"queue", "states"}):
-            return await self._list_queue(queue, several or (tuple(State) if one is None else (one,)), cursor, count)
-        chosen = _chosen(named)
-        begins = place(cursor, [chosen.statement, *named.values()], len(chosen.keys)) or list(chosen.start)
-        values = {name: str(value) for name, value in named.items() if chosen not in (_LIVE, _SCHEDULED, _WAITING)}
-        rows = await self.records.runs.page(chosen.statement, **values, **dict(zip(chosen.keys, begins, strict=True)), count=count)
-        runs = [run for run in rows if chosen is not _LIVE or run.state == named["state"]]
-        end = [getattr(rows[-1], field) for field in chosen.fields] if len(rows) == count else None
-        return Page(runs, encoded([chosen.statement, *named.values(), *end]) if end else None)
-
-    async def _list_queued(self, job: str | None, queue: str | None, cursor: str | None, count: int) -> Page:
-        """The queued runs in queue order: the candidates of a claim."""
-        head = ["queued", job, queue]
-        priority_key, position, seq = place(cursor, head, 3) or FIRST
-        lanes = await self._lanes(lambda lane: job in (None, lane.job) and queue in (None, lane.queue))
-        parked = [-lane for lane in lanes]
-        look = await self.records.claims.look([Scan([*lanes, *parked], (priority_key, position, seq), count)])
-        heads = look.views[0].heads
-        runs = await self._in_order([item.seq for item in heads])
-        last = heads[-1] if len(heads) == count else None
-        return Page(runs, encoded([*head, last.priority_key, last.position, last.seq]) if last else None)
-
-    async def _list_queue(self, queue: str, states: Sequence[State], cursor: str | None, count: int) -> Page:
-        """The runs of a queue in these states, newest first."""
-        head = [_QUEUE, queue, *states]
-        (before,) = place(cursor, head, 1) or (LAST,)
-        queue_slice = await self._slice(queue, states, before, WALK)
-        runs = await self.records.runs.newest(queue_slice, count)
-        end = runs[-1].seq if len(runs) == count else queue_slice.low
-        return Page(runs, encoded([*head, end]) if end else None)
-
-    async def _slice(self, queue: str, states: Sequence[State], before: int, walk: int) -> QueueSlice:
-        """What one read may cover: all of a queue, but of the default one, which has no index, only so many runs."""
-        low = await self.records.runs.seq_below(before, walk) if queue == defaults.QUEUE else None
-        return QueueSlice(queue, states, before, low)
-
-    async def ranked(self, queue: str, states: Iterable[State | str] | None = None, *, limit: int = 100, offset: int = 0) -> list[Run]:
-        """Runs of a queue by priority, and in each the newest first, among the newest 10,000 in each of these states.
-
-        In the queue in which runs are by default, they are among the newest 10,000 of all queues. Runs are `Listed`, as in a page.
-        """
-        checks.name(queue, "A queue's name")
-        checks.integer(limit, "limit", 1, self.limits.page)
-        checks.integer(offset, "offset", 0, LAST)
-        chosen = tuple(State) if states is None else _states(states)
-        queue_slice = await self._slice(queue, chosen, LAST, RANKED)
-        seqs = await self.records.runs.ranked(queue_slice, RANKED, limit, offset)
-        return await self._in_order(seqs)
-
-    async def _in_order(self, seqs: Sequence[int]) -> list[Run]:
-        """These runs as in a list, in this order, without those that were removed meanwhile."""
-        by_seq = {run.seq: run for run in await self.records.runs.page("list_seqs", ids=pack(seqs))}
-        return [by_seq[seq] for seq in seqs if seq in by_seq]
-
-    async def _lanes(self, queue: Any) -> list[int]:
-        await self.ground.refresh_lanes()
-        return [lane.id for lane in self.ground.lanes.all if queue(lane)]
-
 
 def pruned(run_id: str) -> Pruned:
     """The error for a run that retention has removed."""
@@ -243,31 +122,3 @@ def _current(run: Run) -> Attempt:
         run.id, run.attempt, run.current_attempt, run.retry_of, run.state.value, run.worker, run.token,
         run.claimed_at, run.started_at, run.finished_at, run.error if run.finished_at is not None else None,
     )  # fmt: skip
-
-
-def _state(value: State | str) -> State:
-    try:
-        return State(value)
-    except ValueError:
-        raise BadInput(f"There is no state {value!r:.40}.", hint=f"Use one of {', '.join(State)}.") from None
-
-
-def _states(values: Iterable[State | str]) -> tuple[State, ...]:
-    return checks.states(values, "A list by states")
-
-
-def _chosen(named: Mapping[str, str]) -> _List:
-    """The list for these filters, or an error that names the possible ones."""
-    names, state = tuple(named), named.get("state")
-    if names == ():
-        return _NEWEST
-    if names == ("job",):
-        return _JOB
-    if state in ENDED and names in (("state",), ("job", "state")):
-        return _ENDED if names == ("state",) else _JOB_ENDED
-    if names == ("state",):
-        return {State.SCHEDULED: _SCHEDULED, State.WAITING: _WAITING}.get(State(str(state)), _LIVE)
-    raise BadInput(
-        f"Runs cannot be listed by {' and '.join(f'{name}={value}' for name, value in named.items())}.",
-        hint="There are: " + "; ".join(f"{' and '.join(filters) or 'no filter'} ({text})" for filters, text in LISTS.items()) + ".",
-    )

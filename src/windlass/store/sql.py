@@ -132,6 +132,9 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
         "probe": lambda name: f"= {name}",
         "among": lambda select: f"in ({select})",
         "using": lambda name: f"indexed by {name}",
+        "lower": lambda text: f"lower({text})",  # of ASCII letters
+        "member": lambda of: "{} ->> '{}'".format(*of.split()),
+        "lower_member": lambda of: "lower({} ->> '{}')".format(*of.split()),
         "greatest": _text("max"),
         "least": _text("min"),
         "skip_locked": _text(""),
@@ -159,6 +162,9 @@ DIALECTS: dict[str, dict[str, Fragment]] = {
         "probe": lambda name: f"= any (array[{name}])",
         "among": lambda select: f"= any (array({select}))",
         "using": _text(""),
+        "lower": lambda text: f'lower({text} collate "C")',
+        "member": lambda of: "{}::json ->> '{}'".format(*of.split()),
+        "lower_member": lambda of: "lower(({}::json ->> '{}') collate \"C\")".format(*of.split()),
         "greatest": _text("greatest"),
         "least": _text("least"),
         # Weak enough for a row that a foreign key references: a run that an open transaction has made another one wait for.

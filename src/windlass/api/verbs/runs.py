@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Annotated, Any, Literal, Protocol
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, Literal, Protocol, Unpack
 
 from msgspec import Meta
 from msgspec.structs import replace
 
-from windlass.answers import Page, Reason, RunDetail, Status
+from windlass.answers import Page, Reason, RunDetail, RunFilters, Status
 from windlass.api.answers import CreatedRun, CreatedRuns
-from windlass.api.codec import Form
+from windlass.api.codec import Form, instant
 from windlass.api.gives import Gives, listed, one, page_of
 from windlass.api.requests import CancelRun, CreateRun, CreateRuns, MoveRun, PatchRun
 from windlass.api.rows import AFTER_NUMBER, COUNT, CURSOR, GET, IDEMPOTENCY_KEY, PATCH, POST, ByRow, Param, Verb, row_of, verb
@@ -26,11 +26,25 @@ STATE = Param("state", State | None)
 
 _RUN = one(RUN)
 _DETAIL = one(RUN_DETAIL)
-_PAGE = page_of(Page, "RunPage", "Some runs, and the cursor of the next page.", runs=RUN)
+_PAGE = page_of(
+    Page, "ListedRuns", "Some runs, and the cursor of the next page. `looked_at` is where a page that is not full has ended.", runs=RUN
+)
 _STATES = Form(str, ",".join, lambda text: text.split(","))
 _FILTERS = (
     Param("job"), Param("queue"), STATE,
-    Param("states", form=_STATES, description="States, separated by commas; with queue."), CURSOR, COUNT,
+    Param("states", form=_STATES, description="Any of these states, separated by commas."),
+    Param("group", description="The id of its group."),
+    Param("schedule", description="The key of its schedule."),
+    Param("worker", description="The worker of its current or last attempt."),
+    Param("key"),
+    Param("tag", description="A tag that its worker must have."),
+    Param("error", description="The code of its error."),
+    Param("created_since", form=instant("created_since"), description="Created at or after this instant."),
+    Param("created_before", form=instant("created_before"), description="Created before this instant."),
+    Param("ended_since", form=instant("ended_since"), description="Ended at or after this instant."),
+    Param("ended_before", form=instant("ended_before"), description="Ended before this instant."),
+    Param("text", description="The beginning or end of its id, the beginning of its key, or a part of its error's message."),
+    CURSOR, COUNT,
 )  # fmt: skip
 _AFTER_LINE = Param("after", AFTER_NUMBER.kind, 0, form=Form(int, lambda place: line_cursor(*place) if place[0] else 0, line_place))
 _LINES_OF = Param("attempt", Annotated[int, Meta(ge=1)] | None, description="Of this attempt only.")
@@ -72,14 +86,11 @@ class RunVerbs(Protocol):
     async def runs(
         self,
         *,
-        job: str | None = None,
-        queue: str | None = None,
-        state: State | str | None = None,
-        states: Iterable[State | str] | None = None,
         cursor: str | None = None,
         count: int = 100,
+        **filters: Unpack[RunFilters],
     ) -> Page:
-        """A page of runs."""
+        """A page of runs that match all of these filters."""
         raise ByRow
 
     @verb(GET, "/runs/{run_id}", "One run", Gives(_DETAIL.form, _DETAIL.show, _RUN.read), scope="read", query=(_IN_DETAIL,))

@@ -619,17 +619,10 @@ order by q.seq + 0 desc limit :each
 -- fragment: newest_seqs
 select h.seq from ({in_each_state: newest_in_state}) as h order by h.seq desc limit :each
 
--- name: list_queue
-select {run_within: limit} from job_runs where seq {among: newest_seqs} order by seq desc
-
 -- name: ranked
 select h.seq from ({in_each_state: newest_in_state}) as h order by h.priority desc, h.seq desc limit :count offset :offset
 
 -- The same for the queue that the index leaves out, among the newest runs of all queues: from one seq down to another.
--- name: list_default
-select {run_within: limit} from job_runs
-where seq < :seq and seq >= :low and queue = :queue and state {in_texts: states} order by seq desc limit :count
-
 -- name: ranked_default
 select r.seq from job_runs r
 where r.seq < :seq and r.seq >= :low and r.queue = :queue and r.state {in_texts: states}
@@ -638,6 +631,65 @@ order by {priority: r} desc, r.seq desc limit :count offset :offset
 -- The last of so many runs before a seq, if there are as many.
 -- name: seq_below
 select seq from job_runs where seq < :seq order by seq desc limit 1 offset :each - 1
+
+-- Walks: the next runs along an index, in the order of a list; `matching` has those of them that match its filters.
+
+-- name: walk_newest
+select seq from job_runs where seq < :seq and seq >= :low order by seq desc limit :count
+
+-- name: walk_job
+select seq from job_runs where job = :job and seq + 0 < :seq and seq + 0 >= :low order by seq + 0 desc limit :count
+
+-- name: walk_queue
+{newest_seqs}
+
+-- name: walk_group
+select seq from job_runs where grouped = :grouped and seq < :seq and seq >= :low order by seq desc limit :count
+
+-- All that are live, which are few.
+-- name: walk_live
+select seq from job_runs where lease_check_at is not null and abs(seq) < :seq and abs(seq) >= :low order by abs(seq) desc limit :count
+
+-- name: walk_waiting
+select seq from job_runs where state = 'waiting' and seq < :seq and seq >= :low order by seq desc limit :count
+
+-- name: walk_scheduled
+select due_at, seq from job_runs where state = 'scheduled' and (due_at, seq) > (:at, :seq) order by due_at, seq limit :count
+
+-- fragment: ends_in
+select finished_at as at, seq from job_runs
+where finished_at is not null and state = :state and {own_keep} = @ and (finished_at, seq) < (:at, :seq) and finished_at >= :since
+order by finished_at desc, seq desc limit :count
+
+-- name: walk_ended
+select at, seq from (select * from ({ends_in: 0}) as others union all select * from ({ends_in: 1}) as own) as h order by at desc, seq desc limit :count
+
+-- name: walk_job_ended
+select finished_at, seq from job_runs {using: job_runs_job_ended}
+where finished_at is not null and job = :job and state = :state and (finished_at, seq) < (:at, :seq) and finished_at >= :since
+order by finished_at desc, seq desc limit :count
+
+-- A filter that is null asks nothing.
+-- name: matching
+select r.seq from job_runs r
+where r.seq {in: ids} and r.state {in_texts: states}
+  and (cast(:job as text) is null or r.job = :job)
+  and (cast(:queue as text) is null or r.queue = :queue)
+  and (cast(:worker as text) is null or r.worker = :worker)
+  and (cast(:grouped as {int}) is null or r.grouped = :grouped)
+  and (cast(:schedule as {int}) is null or r.schedule = :schedule)
+  and (cast(:lanes as text) is null or abs(r.lane) {in: lanes})
+  and r.created_at >= :created_since and r.created_at < :created_before
+  and coalesce(r.finished_at, -1) >= :ended_since and coalesce(r.finished_at, -1) < :ended_before
+  and (cast(:error as text) is null or {member: r.error code} = :error)
+  and (cast(:key as text) is null or (select 1 from job_keys k where k.run {probe: r.id} and k.key || '' = :key limit 1) is not null)
+  and (cast(:begins as text) is null or {lower: r.id} like :begins escape '!' or {lower: r.id} like :ends escape '!'
+    or {lower_member: r.error message} like :has escape '!'
+    or (select 1 from job_keys k where k.run {probe: r.id} and k.scope <> 'claim' and {lower: k.key} like :begins escape '!' limit 1) is not null)
+
+-- The next run from a seq on, with the instant of its creation.
+-- name: created_from
+select seq, created_at from job_runs where seq >= :seq order by seq limit 1
 
 -- Log lines ------------------------------------------------------------------------------------------------------
 

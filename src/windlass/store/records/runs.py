@@ -31,6 +31,27 @@ class QueueSlice(NamedTuple):
         return values if self.low is None else values | {"low": self.low}
 
 
+class Matching(NamedTuple):
+    """What the runs of a list must be; None asks nothing. States and lanes are sets as JSON, `begins`, `ends` and `has` patterns."""
+
+    states: str
+    job: str | None
+    queue: str | None
+    worker: str | None
+    grouped: int | None
+    schedule: int | None
+    lanes: str | None
+    created_since: int
+    created_before: int
+    ended_since: int
+    ended_before: int
+    error: str | None
+    key: str | None
+    begins: str | None
+    ends: str | None
+    has: str | None
+
+
 class RunRecords(Rows):
     """Reading runs."""
 
@@ -101,16 +122,26 @@ class RunRecords(Rows):
         """Runs for a list, without large fields."""
         return [listed_of(row) for row in await self._read(name, limit=IN_A_LIST, **values)]
 
-    async def newest(self, queue_slice: QueueSlice, count: int) -> list[Run]:
-        """The newest runs of a queue in some states, for a list."""
-        if queue_slice.low is None:
-            return await self.page("list_queue", **queue_slice.values(), each=count)
-        return await self.page("list_default", **queue_slice.values(), count=count)
-
     async def ranked(self, queue_slice: QueueSlice, among: int, count: int, offset: int) -> list[int]:
-        """The same by priority, and the newest first in each, among so many of the newest."""
+        """Runs of a queue by priority, and the newest first in each, among so many of the newest."""
         name, each = ("ranked", {"each": among}) if queue_slice.low is None else ("ranked_default", {})
         return [seq for (seq,) in await self._read(name, **queue_slice.values(), **each, count=count, offset=offset)]
+
+    async def walk(self, name: str, **values: Value) -> list[tuple[int, ...]]:
+        """The next runs along an index: their seqs, each after its instant where the index is in the order of one."""
+        return await self._read(name, **values)
+
+    async def walks(self, name: str, states: Iterable[State], **values: Value) -> list[list[tuple[int, ...]]]:
+        """The same for each of these states."""
+        return await self._batch("read", *(Statement(name, {"state": state, **values}) for state in states))
+
+    async def matching(self, seqs: Collection[int], matching: Matching) -> set[int]:
+        """Those of these runs that match."""
+        return {seq for (seq,) in await self._read("matching", ids=pack([*seqs]), **matching._asdict())}
+
+    async def created_from(self, seq: int) -> tuple[int, int] | None:
+        """The first run from a seq on, and when it was created."""
+        return next(((seq, at) for seq, at in await self._read("created_from", seq=seq)), None)
 
     async def seq_below(self, seq: int, number: int) -> int:
         """The last of so many runs before a seq; 0 if there are fewer."""
