@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -223,6 +224,47 @@ def test_a_shell_completes_commands_options_and_values(shell: str, w: World, tmp
         # The functions that stand for those of zsh offer everything; and an option is offered wherever a value can be.
         offered = {offer for offer in offers if offer.startswith(start) and offer.startswith("-") == start.startswith("-")}
         assert offered == words, line
+
+
+TYPED = [
+    ("windlass en", "windlass enqueue"),
+    ("windlass runs --state=fai", "windlass runs --state=failed"),
+    ("windlass runs --state=", "windlass runs --state="),  # there are several
+    ("windlass --store=runs jobs sho", "windlass --store=runs jobs show"),  # the store is called like a command
+    ("windlass --hub http://host jobs sho", "windlass --hub http://host jobs show"),
+    ("windlass backup --store=onl", "windlass backup --store=only.txt"),
+    ("windlass backup onl", "windlass backup only.txt"),
+    ("windlass hub --port onl", "windlass hub --port onl"),  # no file
+    ("windlass cancel --reason=onl", "windlass cancel --reason=onl"),
+]
+
+
+def test_an_interactive_bash_completes_what_is_typed(w: World, tmp_path: Path) -> None:
+    """Bash itself divides a line into words, at = and : too, and offers files where a function offers nothing."""
+    program = shutil.which("bash")
+    if program is None:
+        pytest.skip("bash is not installed")
+    (tmp_path / "script").write_text(w("completion", "bash"), encoding="utf-8")
+    (tmp_path / "only.txt").touch()
+    terminal, end = pty.openpty()
+    bash = subprocess.Popen(
+        [program, "--norc", "--noprofile", "-i"], stdin=end, stdout=end, stderr=end, cwd=tmp_path, start_new_session=True
+    )
+    os.close(end)
+    os.write(terminal, b"source ./script\n")
+    for line, _ in TYPED:  # Tab completes the line, Ctrl-A and Ctrl-E go to its begin and its end
+        os.write(terminal, f"{line}\t\x01printf '%s ' \x05 >> typed; echo >> typed\n".encode())
+    os.write(terminal, b"exit\n")
+    while True:
+        try:
+            if not os.read(terminal, 4096):
+                break
+        except OSError:  # as Linux tells that the other end is closed
+            break
+    os.close(terminal)
+    assert bash.wait(timeout=60) == 0
+    lines = (tmp_path / "typed").read_text(encoding="utf-8").splitlines()
+    assert [" ".join(line.split()) for line in lines] == [completed for _, completed in TYPED]
 
 
 def test_completion_has_every_command_and_every_option() -> None:

@@ -84,14 +84,14 @@ class _Cases(NamedTuple):
     values: str
 
 
-def _cases(all_nodes: list[Node], reply: str, files: str) -> _Cases:
+def _cases(all_nodes: list[Node], reply: str, files: str, nothing: str = ":") -> _Cases:
     descend = "|".join(f'"{node.path} {name}"' for node in all_nodes for name in node.commands)
     taking = [(node, [option for option in node.options if _takes_value(option)]) for node in all_nodes]
     skip = "|".join(place for node, options in taking for place in _places(node, options))
     values = []
     for node, options in taking:
         for one in options:
-            action = files if _takes_path(one) else reply.format(" ".join(_choices(one))) if _choices(one) else ":"
+            action = files if _takes_path(one) else reply.format(" ".join(_choices(one))) if _choices(one) else nothing
             values.append(f"        {'|'.join(_places(node, [one]))}) {action}; return ;;")
     return _Cases(descend, skip, "\n".join(values))
 
@@ -99,7 +99,8 @@ def _cases(all_nodes: list[Node], reply: str, files: str) -> _Cases:
 def bash(all_nodes: list[Node]) -> str:
     """The script for bash."""
     reply, files = """COMPREPLY=($(compgen -W '{}' -- "$current"))""", """local IFS=$'\\n'; COMPREPLY=($(compgen -f -- "$current"))"""
-    cases = _cases(all_nodes, reply, files)
+    # Where nothing is offered, bash offers files by itself, which are none of these values. Bash before 4 has no compopt.
+    cases = _cases(all_nodes, reply, files, "compopt +o default 2> /dev/null")
     words = "\n".join(f'        "{node.path}") words="{" ".join(node.words)}" ;;' for node in all_nodes)
     return f"""# windlass completion for bash; load it with: source <(windlass completion bash)
 _windlass() {{
@@ -107,9 +108,15 @@ _windlass() {{
     for ((i = 1; i < COMP_CWORD; i++)); do
         case "$at ${{COMP_WORDS[i]}}" in
         {cases.descend}) at="${{at:+$at }}${{COMP_WORDS[i]}}" ;;
-        {cases.skip}) ((i++)) ;;
+        {cases.skip}) [[ "${{COMP_WORDS[i + 1]}}" == "=" ]] && ((i += 2)) || ((i++)) ;;
         esac
     done
+    # Bash takes the = of --option=value for a word of its own.
+    if [[ "$previous" == "=" ]]; then
+        previous="${{COMP_WORDS[COMP_CWORD-2]}}"
+    elif [[ "$current" == "=" ]]; then
+        current=""
+    fi
     case "$at $previous" in
 {cases.values}
     esac
