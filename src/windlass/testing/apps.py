@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import UTC, datetime
 from queue import SimpleQueue
-from typing import Any, cast, overload
+from typing import Any, overload
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -36,7 +36,7 @@ from windlass.model import Limits, NewRun, Run, State, WorkerInfo
 from windlass.store.base import run_sync
 from windlass.worker import Context, Handler, Stopped, Worker
 from windlass.worker.context import enter
-from windlass.worker.port import Port
+from windlass.worker.port import PortOver
 
 NOT_HANDED_OUT = (State.WAITING, State.SCHEDULED, State.QUEUED)
 LIMIT = 1_000
@@ -175,7 +175,7 @@ class Base:
         engine = self._engine
         tags = {tag for lane in (await engine.records.lanes.after(0)).lanes for tag in lane.requires.tags}
         info = WorkerInfo(f"test-{self.clock.nonce()}", tags=tuple(sorted(tags)), cores=CORES, memory=MEMORY)
-        port = cast("Port", BoundedPort(engine, bounds))
+        port = BoundedPort(engine, bounds)
         await Worker(port, handlers, self.clock, info, lease=engine.limits.lease).run(until_idle=True)
 
     async def _left_over(self, bounds: DrainBounds) -> list[Run]:
@@ -269,19 +269,17 @@ class DrainBounds:
         return replace(handler, call=call)
 
 
-class BoundedPort:
+class BoundedPort(PortOver):
     """The engine, which claims nothing once the bounds are reached."""
 
     def __init__(self, engine: Engine, bounds: DrainBounds) -> None:
-        self._engine, self._bounds = engine, bounds
+        super().__init__(engine)
+        self._bounds = bounds
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    async def claim(self, worker: WorkerInfo, *, count: int, lease: int, token: str | None = None) -> list[Run]:
+    async def claim(self, worker: WorkerInfo, **options: Any) -> list[Run]:
         if self._bounds.claimed >= self._bounds.limit:
             return []
-        runs = await self._engine.claim(worker, count=count, lease=lease, token=token)
+        runs = await super().claim(worker, **options)
         self._bounds.claimed += len(runs)
         return runs
 

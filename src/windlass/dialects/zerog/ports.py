@@ -12,17 +12,16 @@ from windlass.engine import Engine
 from windlass.errors import WindlassError
 from windlass.machine import Fail
 from windlass.model import Receipt, Run, WorkerInfo
+from windlass.worker.port import PortOver
 
 
-class RunnerPort:
+class RunnerPort(PortOver):
     """The engine, with what is claimed kept for the contexts of handlers; after a stop, a failure is not retried."""
 
     def __init__(self, engine: Engine, is_stopped: Callable[[], bool]) -> None:
-        self._engine, self._is_stopped = engine, is_stopped
+        super().__init__(engine)
+        self._is_stopped = is_stopped
         self._claimed: dict[tuple[str, str | None], Run] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
 
     def pop(self, run_id: str, token: str) -> Run:
         """A run whose handler begins."""
@@ -30,11 +29,11 @@ class RunnerPort:
 
     async def claim(self, worker: WorkerInfo, **options: Any) -> list[Run]:
         """As the engine's."""
-        return self._kept(await self._engine.claim(worker, **options))
+        return self._kept(await super().claim(worker, **options))
 
     async def recover(self, worker: WorkerInfo, token: str) -> list[Run]:
         """As the engine's."""
-        return self._kept(await self._engine.recover(worker, token))
+        return self._kept(await super().recover(worker, token))
 
     def _kept(self, runs: list[Run]) -> list[Run]:
         self._claimed.update({(run.id, run.token): run for run in runs})
@@ -44,7 +43,7 @@ class RunnerPort:
         """As the engine's."""
         for outcome in outcomes:
             self._claimed.pop((outcome.run, outcome.report.token), None)  # of one whose handler never began
-        return await self._engine.report_many([*self._final(outcomes)] if self._is_stopped() else outcomes)
+        return await super().report_many([*self._final(outcomes)] if self._is_stopped() else outcomes)
 
     def _final(self, outcomes: Iterable[Outcome]) -> Iterable[Outcome]:
         for outcome in outcomes:

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from windlass.dialects.zerog.backend import JobBackend
 from windlass.dialects.zerog.context import JobContext
@@ -22,7 +22,7 @@ from windlass.dialects.zerog.words import ENDED, LEASE, JobRecord, metadata_of
 from windlass.engine import Engine, checks
 from windlass.errors import BadInput, nearest
 from windlass.model import WorkerInfo
-from windlass.worker import Context, Handler, Port
+from windlass.worker import Context, Handler
 from windlass.worker.loop import Worker
 from windlass.worker.stopping import LAST_PART
 
@@ -122,7 +122,7 @@ class JobRunner:
             how = {"lease": self._lease, "on_unknown": "fail", **parts}
             async with self._sending(engine):
                 while self._deadline is None and (self._worker is None or self._worker.needs_restart):
-                    self._worker = Worker(cast(Port, self._port), self._handlers, self._backend.clock, info, **how)
+                    self._worker = Worker(self._port, self._handlers, self._backend.clock, info, **how)
                     if not ready.done():
                         ready.set_result(None)
                     await self._worker.run()
