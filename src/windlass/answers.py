@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Self, TypedDict
 from msgspec import Struct
 
 from windlass.machine import Report
-from windlass.model import Audited, Counts, Delivery, Failure, Keep, Leases, Resource, Run, Slot, State
+from windlass.model import AuditEntry, Counts, Delivery, Failure, Keep, Leases, Resource, Run, Slot, State
 
 # Runs
 
@@ -138,7 +138,7 @@ class Occupants(Struct, frozen=True):
     slots: list[Slot]
 
 
-class Kept(Struct, frozen=True):
+class RetentionSetting(Struct, frozen=True):
     """How long ended runs are kept, and where that comes from: the store, the settings of this process, or its defaults."""
 
     keep: Keep
@@ -150,8 +150,8 @@ class Kept(Struct, frozen=True):
 class Retention(Struct, frozen=True):
     """How long ended runs are kept that have no time of their own."""
 
-    keep_succeeded: Kept
-    keep_others: Kept
+    keep_succeeded: RetentionSetting
+    keep_others: RetentionSetting
 
 
 # Operation
@@ -160,7 +160,7 @@ class Retention(Struct, frozen=True):
 class AuditPage(Struct, frozen=True):
     """Audited actions, newest first, and the cursor of the next page."""
 
-    entries: list[Audited]
+    entries: list[AuditEntry]
     cursor: str | None
 
 
@@ -198,14 +198,14 @@ class Stats(Struct, frozen=True):
     jobs: list[JobStats]
 
 
-class Left(Struct, frozen=True):
+class PendingWork(Struct, frozen=True):
     """Pending work although nothing is queued: the leases of workers, and when a recovered run is due again."""
 
     leases: list[Leases]
     due_at: int | None
 
 
-class Swept(Struct, frozen=True):
+class SweepResult(Struct, frozen=True):
     """The results of a sweep, and the milliseconds until the next one is due."""
 
     fired: int = 0

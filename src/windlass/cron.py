@@ -62,7 +62,7 @@ class Rule(Struct, frozen=True):
     zone: str = "UTC"
 
 
-class Shown(NamedTuple):
+class LocalTime(NamedTuple):
     """The local time of a zone at an instant."""
 
     local: str  # ISO 8601 with the offset
@@ -117,7 +117,7 @@ def describe(rule: Rule) -> str:
             return f"{re.sub(r'([0-9]+)th', _ordinal, words)} ({rule.zone})"
 
 
-def shown(rule: Rule, instant_ms: int) -> Shown:
+def shown(rule: Rule, instant_ms: int) -> LocalTime:
     """The local time of the rule's zone at an instant, and whether the clock is changed on that day."""
     return _shown(instant_ms, rule.zone)
 
@@ -429,13 +429,13 @@ def _once(expr: str, zone: str) -> int:
     return wall * 1_000 + ms
 
 
-def _shown(instant_ms: int, zone: str) -> Shown:
+def _shown(instant_ms: int, zone: str) -> LocalTime:
     seconds, ms = divmod(instant_ms, 1_000)
     local = datetime.fromtimestamp(seconds, _zone(zone)).replace(microsecond=ms * 1_000)
     midnight = int(local.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=UTC).timestamp())
     start, end = (_instant(_zone(zone), wall) for wall in (midnight, midnight + _DAY))
     change = _first_change(_zone(zone), start - 1, end - 1)
-    return Shown(local.isoformat(timespec="milliseconds" if ms else "seconds"), change is not None)
+    return LocalTime(local.isoformat(timespec="milliseconds" if ms else "seconds"), change is not None)
 
 
 _WORDS = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000, "millisecond": 1}

@@ -190,7 +190,7 @@ class Candidate(NamedTuple):
     needs: tuple[Need, ...]
 
 
-class Taken(NamedTuple):
+class Occupation(NamedTuple):
     """What a selected run occupies of a limiter, and the running sum of all selected so far."""
 
     seq: int
@@ -200,7 +200,7 @@ class Taken(NamedTuple):
     capacity: int | None
 
 
-class Parked(NamedTuple):
+class ParkedRun(NamedTuple):
     """A run that waits for one key. Without a capacity it waits for a rate."""
 
     seq: int
@@ -221,8 +221,8 @@ class Selector:
         self.now, self.worker = now, worker  # None: the runs' needs of a worker are not counted
         self.limiters: dict[str, Limiter] = {}
         self.runs: list[Candidate] = []
-        self.taken: list[Taken] = []
-        self.parked: list[Parked] = []
+        self.taken: list[Occupation] = []
+        self.parked: list[ParkedRun] = []
         self.later: dict[str, int] = {}  # limiters that are blocked until a time
         self.kept: set[str] = set()  # limiters that are closed for all later runs
         self._shut: set[int] = set()  # lanes of which a run lacks a resource: runs behind it in the same lane are passed over
@@ -248,7 +248,7 @@ class Selector:
             limiter = self.limiters[key]
             limiter.take(weight)
             self._upto[key] = self._upto.get(key, 0) + weight
-            self.taken.append(Taken(candidate.seq, key, weight, self._upto[key], limiter.resource.capacity))
+            self.taken.append(Occupation(candidate.seq, key, weight, self._upto[key], limiter.resource.capacity))
 
     def _refuse(self, candidate: Candidate, missing: Sequence[Blocker]) -> None:
         if not all(is_keyed(lack.need.key) for lack in missing):
@@ -261,7 +261,7 @@ class Selector:
         for lack in missing:
             if is_keyed(lack.need.key):
                 capacity = lack.limiter.resource.capacity if lack.why == "full" else None
-                self.parked.append(Parked(candidate.seq, candidate.lane, lack.need.key, capacity))
+                self.parked.append(ParkedRun(candidate.seq, candidate.lane, lack.need.key, capacity))
                 return
         waited = self.now - candidate.due_at
         if any(waited >= lack.limiter.resource.max_wait for lack in missing):

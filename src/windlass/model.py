@@ -708,7 +708,7 @@ class Principal(NamedTuple):
     trusted: bool  # with the scope admin, or without any tokens
 
 
-class Audited(Struct, frozen=True):
+class AuditEntry(Struct, frozen=True):
     """One audited action."""
 
     at: int

@@ -11,7 +11,7 @@ import pytest
 from windlass.api.problems import Problem
 from windlass.client.events import follow
 from windlass.client.port import RemotePort
-from windlass.client.transport import ClientRequest, HubResponse, Refused
+from windlass.client.transport import ClientRequest, HubResponse, NotAStream
 from windlass.clock import ManualClock
 from windlass.engine import Outcome
 from windlass.errors import HubUnreachable, StoreBusy, StoreUnreachable, TooLarge, TooSlow
@@ -40,7 +40,7 @@ class Between:
     async def stream(self, request: ClientRequest) -> AsyncIterator[bytes]:
         for part in (b"",):
             if self.always is None:
-                raise Refused(HubResponse(204, {}, b""))
+                raise NotAStream(HubResponse(204, {}, b""))
             yield part
 
     async def pause(self, seconds: float) -> None: ...

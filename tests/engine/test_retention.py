@@ -16,7 +16,7 @@ import pytest
 from tests.harness import Harness, open_store
 from tests.served import ServedHub
 from windlass import App, cli
-from windlass.answers import Kept
+from windlass.answers import RetentionSetting
 from windlass.app.options import engine_options
 from windlass.client import Client
 from windlass.clock import ManualClock, SystemClock
@@ -213,13 +213,13 @@ def test_a_process_that_is_killed_while_it_removes_loses_its_turn(kind: str, tmp
 
 def test_the_first_process_that_was_told_says_how_long(h: Harness) -> None:
     first, second = (Engine(h.store, h.clock, keeps={"keep_succeeded": keep}) for keep in (HOUR, 10 * DAY))
-    assert h(first.retention()).keep_succeeded == Kept(HOUR, "settings")
+    assert h(first.retention()).keep_succeeded == RetentionSetting(HOUR, "settings")
     ids = ended(h)
     h(first.prune())
     h(second.prune())
     told = h(second.retention())
-    assert told.keep_succeeded == Kept(HOUR, "store", None, h.clock.now())
-    assert told.keep_others == Kept(30 * DAY, "default")
+    assert told.keep_succeeded == RetentionSetting(HOUR, "store", None, h.clock.now())
+    assert told.keep_others == RetentionSetting(30 * DAY, "default")
     h.clock.advance(HOUR + 1)
     assert h(second.prune()) == 1
     assert there(h, ids) == []
@@ -231,7 +231,7 @@ def test_what_an_operator_sets_comes_before_everything_else(h: Harness) -> None:
     ids = ended(h)
     h.clock.advance(9 * DAY)
     assert h(told.prune()) == 0
-    assert h(told.retention()).keep_succeeded == Kept(10 * DAY, "store", "ann", h.clock.now() - 9 * DAY)
+    assert h(told.retention()).keep_succeeded == RetentionSetting(10 * DAY, "store", "ann", h.clock.now() - 9 * DAY)
     h(h.engine.set_retention(keep_succeeded=HOUR, keep_others="forever", by="ben"))
     assert h(told.prune()) == 1
     assert there(h, ids) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.harness import LEASE, Harness, token
-from windlass.engine import Swept, Watch, sweeps
+from windlass.engine import SweepResult, Watch, sweeps
 from windlass.model import State
 from windlass.store.base import Statement
 
@@ -29,7 +29,7 @@ def asked(h: Harness, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[s
     return batches
 
 
-def swept(h: Harness, watch: Watch | None = None) -> Swept:
+def swept(h: Harness, watch: Watch | None = None) -> SweepResult:
     return h(h.engine.sweep(watch))
 
 

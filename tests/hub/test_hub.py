@@ -20,7 +20,7 @@ import pytest
 from tests.served import LeapingClock, ServedHub
 from tests.tiers import long
 from tests.workers import DEADLINE, until
-from windlass.engine import Swept, Watch
+from windlass.engine import SweepResult, Watch
 from windlass.hub import HubSettings
 from windlass.machine import ENDED
 from windlass.store.base import SWEEP
@@ -461,7 +461,7 @@ def watched(desk: HubDesk, seconds: int) -> Iterator[None]:
     engine, done = desk.served.hub.engine, Counter[str]()
     sweep = engine.sweep
 
-    async def counted(watch: Watch | None = None) -> Swept:
+    async def counted(watch: Watch | None = None) -> SweepResult:
         found = await sweep(watch)
         done["sweeps"] += 1
         return found

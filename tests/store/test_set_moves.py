@@ -43,7 +43,7 @@ from windlass.machine import (
 from windlass.model import Failure, Policy, Rate, Resource, Run, State
 from windlass.store.base import Statement, Store, run_sync
 from windlass.store.creation import Creation, Kind, NewRow
-from windlass.store.records import Change, Held, Ready, Records, Written
+from windlass.store.records import Change, Held, MoveResult, ReadyQueue, Records
 from windlass.store.records.claims import ClaimStamp, ClaimTerms, Head, Scan
 from windlass.store.records.limiters import Usage, within
 from windlass.store.rows import error_text, policy_text
@@ -509,7 +509,7 @@ def test_unpark(table: Table, case: tuple[list[Run], list[tuple[str, int, str, i
     left = {run.seq for run in live}
     freed = {key for key, run, _, _ in holds if run in left}
     back = unparked(rows, freed, len(live))
-    assert written == Written(left, written.released, frozenset(freed))
+    assert written == MoveResult(left, written.released, frozenset(freed))
     assert sorted(ready.queue for ready in written.released) == sorted(run.queue for run in back.values())
     expected |= back
     table.expect(expected, {_entry(run, expected[run.seq], commands[run.seq].name, now) for run in moved})
@@ -567,7 +567,7 @@ def test_succeed(table: Table, case: tuple[list[Run], list[Held]], result: tuple
     }
     expected, moved = after_each(rows, asked, now)
     done = [(item.seq, item.token, output, digest, key) for item in items]
-    assert run_sync(table.records.work.succeed(done, MARK, FOLLOW, now, limited=False)) == Written({run.seq for run in moved}, [])
+    assert run_sync(table.records.work.succeed(done, MARK, FOLLOW, now, limited=False)) == MoveResult({run.seq for run in moved}, [])
     table.expect(expected, entries(moved, expected, "succeed", now))
 
 
@@ -722,8 +722,10 @@ def test_write_back(table: Table, case: tuple[list[Run], dict[int, tuple[Run, Co
         Change(seen, step(seen, cmd, now), cmd.name, lapsed=seen.lease_until if isinstance(cmd, Lapse) else None)
         for seen, cmd in asked.values()
     ]
-    moved = run_sync(table.records.work.write_back("report", written, MARK, FOLLOW, now, limited=False)) if written else Written(set(), [])
-    assert moved == Written({run.seq for run in rows if expected[run.seq] is not run}, [])
+    moved = (
+        run_sync(table.records.work.write_back("report", written, MARK, FOLLOW, now, limited=False)) if written else MoveResult(set(), [])
+    )
+    assert moved == MoveResult({run.seq for run in rows if expected[run.seq] is not run}, [])
     found = table.expect(expected, journal)
     assert [item for items in found.attempts.values() for item in items] == closed
 
@@ -825,8 +827,10 @@ def test_followers(table: Table, graph: tuple[list[Run], Waits], batches: list[t
                 for seq, run in ended.items()
                 if after[seq] is not run
             }
-            ready = [Ready(run.queue, run.due_at) for seq, run in after.items() if ended[seq].state is State.WAITING and run.state in READY]
-            assert written == Written(set(some), written.released)
+            ready = [
+                ReadyQueue(run.queue, run.due_at) for seq, run in after.items() if ended[seq].state is State.WAITING and run.state in READY
+            ]
+            assert written == MoveResult(set(some), written.released)
             assert sorted(written.released) == sorted(ready)
             current = after
             table.expect(current, journal)
@@ -839,7 +843,7 @@ def _ends(current: dict[int, Run], chosen: dict[int, int], succeeds: bool) -> di
     return {seq: cmd for seq, cmd in ends.items() if isinstance(cmd, Succeed) == succeeds}
 
 
-def _end(table: Table, current: dict[int, Run], ends: dict[int, Command], mark: str, now: int) -> Written:
+def _end(table: Table, current: dict[int, Run], ends: dict[int, Command], mark: str, now: int) -> MoveResult:
     if all(isinstance(cmd, Succeed) for cmd in ends.values()):
         done = [(seq, current[seq].token or "", cmd.output, None, None) for seq, cmd in ends.items() if isinstance(cmd, Succeed)]
         return run_sync(table.records.work.succeed(done, MARK + mark, FOLLOW + mark, now, limited=False))

@@ -18,7 +18,7 @@ from tests.worker.test_worker import at, noop
 from windlass import App, State
 from windlass.clock import ManualClock, SystemClock
 from windlass.config.opening import open_store
-from windlass.engine import Engine, Left
+from windlass.engine import Engine, PendingWork
 from windlass.engine.workers import Workers
 from windlass.model import Leases, Run, WorkerInfo
 from windlass.store.base import run_sync
@@ -123,7 +123,7 @@ def test_a_burst_stays_for_a_while_and_not_for_ever(app: App, claim: Claim, monk
     app.clock = clock = MovedClock()
     look = Workers.left
 
-    async def left(workers: Workers) -> Left:
+    async def left(workers: Workers) -> PendingWork:
         nonlocal looks
         looks += 1
         if looks == 2:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from windlass.answers import Holder, Kept, Minute, Occupants, Preview, Reason, ResourceState, Retention, RunDetail, Stats
+from windlass.answers import Holder, Minute, Occupants, Preview, Reason, ResourceState, Retention, RetentionSetting, RunDetail, Stats
 from windlass.api.codec import JSON, Added, Form, View, instant
 from windlass.api.values import from_rfc3339, to_raw, to_rfc3339, to_text
 from windlass.egress import parse
@@ -17,7 +17,7 @@ from windlass.machine import ENDED, MOVES, Cancel, Command, Patch, Reorder
 from windlass.model import (
     FOREVER,
     Attempt,
-    Audited,
+    AuditEntry,
     Delivery,
     Entry,
     Failure,
@@ -240,7 +240,9 @@ HOLDER = View(Holder, "HolderView", "A run that occupies some of a resource.")
 OCCUPANTS = View(
     Occupants, "OccupantsView", "What occupies a resource, or one key of it.", forms={"runs": HOLDER.as_list(), "slots": SLOT.as_list()}
 )
-KEPT = View(Kept, "KeptView", "How long ended runs are kept, and where that comes from: the store, the hub's settings, or its defaults.")
+KEPT = View(
+    RetentionSetting, "KeptView", "How long ended runs are kept, and where that comes from: the store, the hub's settings, or its defaults."
+)
 RETENTION = View(
     Retention,
     "RetentionView",
@@ -270,7 +272,7 @@ STATS = View(
 # Access and webhooks
 
 TOKEN = View(Token, "TokenView", "A token; nothing of its secret.", hidden={"hash": "", "ttl": None})
-AUDITED = View(Audited, "AuditView", "One audited action and its actor.")
+AUDITED = View(AuditEntry, "AuditView", "One audited action and its actor.")
 DELIVERY = View(
     Delivery,
     "DeliveryView",

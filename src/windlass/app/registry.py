@@ -19,8 +19,8 @@ from windlass.app.options import (
     Uses,
     uses_of,
 )
-from windlass.app.resources import Declared, declared
-from windlass.app.schedules import Planned, ScheduleOptions, planned
+from windlass.app.resources import DeclaredResource, declared
+from windlass.app.schedules import PlannedSchedule, ScheduleOptions, planned
 from windlass.clock import Clock
 from windlass.errors import BadInput, Forbidden
 from windlass.model import Limits, Options, Rate, Schedule
@@ -49,8 +49,8 @@ class Registry(Opening):
     ) -> None:
         super().__init__(store, clock, limits)
         self.jobs: dict[str, Definition[..., Any]] = {}
-        self.planned: dict[str, Planned] = {}  # schedules defined by code, by key
-        self.resources: dict[str, Declared] = {}  # named by code
+        self.planned: dict[str, PlannedSchedule] = {}  # schedules defined by code, by key
+        self.resources: dict[str, DeclaredResource] = {}  # named by code
         self._uses = () if uses is None else uses_of(uses)  # by every job, beside its own uses
 
     def _add(self, job: D) -> D:
@@ -85,7 +85,7 @@ class Registry(Opening):
 
         return make
 
-    def _plan(self, plan: Planned) -> None:
+    def _plan(self, plan: PlannedSchedule) -> None:
         if plan.key in self.planned:
             raise BadInput(f"There are two schedules with the key {plan.key!r}.", hint="Give one of them another: key='...'.")
         self.planned[plan.key] = plan
@@ -93,7 +93,7 @@ class Registry(Opening):
     def _known(self, job: Definition[..., Any] | str) -> Definition[..., Any] | str:
         return self.jobs.get(job, job) if isinstance(job, str) else job
 
-    async def _schedule(self, engine: Verbs, plan: Planned, *, by_code: bool = False, new: bool = False) -> Schedule:
+    async def _schedule(self, engine: Verbs, plan: PlannedSchedule, *, by_code: bool = False, new: bool = False) -> Schedule:
         await self._define(engine, {plan.job} - self._defined)
         return await engine.schedule(plan.key, plan.job, **plan.words, by_code=by_code, new=new)
 

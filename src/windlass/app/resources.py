@@ -38,7 +38,7 @@ def rate_text(rate: Rate) -> str:
     return f"{rate.count}/{word or spelled(rate.period)}{burst}"
 
 
-class Declared(Struct, frozen=True):
+class DeclaredResource(Struct, frozen=True):
     """A resource named by code. With `over`, it is set at every start, replacing later changes."""
 
     name: str
@@ -52,13 +52,15 @@ class Declared(Struct, frozen=True):
         return (resource.capacity, resource.rates, resource.max_wait) == (self.capacity, self.rates, self.max_wait)
 
 
-def declared(name: str, capacity: int | None, rates: str | Rate | Iterable[str | Rate], max_wait: Duration | None, over: bool) -> Declared:
+def declared(
+    name: str, capacity: int | None, rates: str | Rate | Iterable[str | Rate], max_wait: Duration | None, over: bool
+) -> DeclaredResource:
     """The settings of a resource as the engine takes them."""
     several = [rates] if isinstance(rates, str | Rate) else rates
     read = tuple(map(rate_of, several))
     if capacity is None and not read:
         raise BadInput(f"Nothing limits the resource {name!r}.", hint="Give capacity=1, or rates=['100/minute'].")
-    return Declared(name, capacity, read, MAX_WAIT if max_wait is None else milliseconds(max_wait, "max_wait"), over)
+    return DeclaredResource(name, capacity, read, MAX_WAIT if max_wait is None else milliseconds(max_wait, "max_wait"), over)
 
 
 def paused(queue: str | None, job: str | None, everything: bool) -> tuple[PauseScope, str]:

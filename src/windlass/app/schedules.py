@@ -33,7 +33,7 @@ class ScheduleOptions(TypedDict, total=False):
     enabled: bool
 
 
-class Planned(Struct, frozen=True):
+class PlannedSchedule(Struct, frozen=True):
     """A schedule defined by code, as the engine takes it."""
 
     key: str
@@ -63,7 +63,7 @@ def check_rule(kind: str, expr: Any, options: ScheduleOptions) -> None:
 
 def planned(
     job: Definition[..., Any] | str, *, cron: str | None, every: str | Duration | None, at: datetime | str | None, options: ScheduleOptions
-) -> Planned:
+) -> PlannedSchedule:
     """A schedule as the engine takes it; the payload is checked now."""
     refuse_unknown(options, ScheduleOptions, "A schedule")
     name = job if isinstance(job, str) else job.name
@@ -78,7 +78,7 @@ def planned(
     words["checked"] = signature is not None
     words |= {word: options[word] for word in ("zone", "missed", "max_missed", "overlap", "enabled") if word in options}
     words |= {word: milliseconds(options[word], word) for word in ("max_age", "jitter") if word in options}
-    return Planned(options.get("key", name), name, words)
+    return PlannedSchedule(options.get("key", name), name, words)
 
 
 def _interval(every: str | Duration | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from windlass import webhooks
-from windlass.answers import Kept
+from windlass.answers import RetentionSetting
 from windlass.api.verbs import Verbs
 from windlass.cli.codes import OK
 from windlass.cli.context import CommandContext
@@ -55,7 +55,7 @@ def _stored(context: CommandContext, values: Mapping[str, Value]) -> dict[str, V
     return {name: _from_store(name, one, values[name]) for name, one in kept.items() if one.source == "store"}
 
 
-def _from_store(name: str, kept: Kept, other: Value) -> Value:
+def _from_store(name: str, kept: RetentionSetting, other: Value) -> Value:
     value, source = FOREVER if kept.keep == "forever" else kept.keep, source_text(kept)
     ignored = other.source != "default" and other.value != value
     return Value(value, f"{source}; not {SETTINGS[name].kind.words(other.value)}, which is in {other.source}" if ignored else source)

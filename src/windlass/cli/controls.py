@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from windlass.answers import Kept, Occupants, ResourceState, Retention
+from windlass.answers import Occupants, ResourceState, Retention, RetentionSetting
 from windlass.api.verbs import Verbs
 from windlass.app.resources import rate_of, rate_text
 from windlass.cli import views
@@ -335,12 +335,12 @@ def _print_retention(context: CommandContext, retention: Retention) -> int:
     return context.answer(Verbs.retention, retention, grid)
 
 
-def keep_text(kept: Kept) -> str:
+def keep_text(kept: RetentionSetting) -> str:
     """How long, as people write it."""
     return kept.keep if isinstance(kept.keep, str) else spelled(kept.keep)
 
 
-def source_text(kept: Kept) -> str:
+def source_text(kept: RetentionSetting) -> str:
     """Where it comes from."""
     if kept.source == "store":
         return "the store: the first process whose settings named it" if kept.actor is None else f"the store: set by {line(kept.actor)}"

@@ -16,7 +16,7 @@ from windlass.cli.rows import OPERATE, Commands, option
 from windlass.cli.values import CURSOR, ID, after, duration, limit
 from windlass.config.kinds import split
 from windlass.defaults import TOKEN_OVERLAP
-from windlass.model import SCOPES, Audited, Token
+from windlass.model import SCOPES, AuditEntry, Token
 
 COMMANDS = Commands()
 TOKENS = COMMANDS.group(
@@ -121,7 +121,7 @@ def _state(token: Token, now: int) -> Text:
     return Text(valid if token.expires_at is None else f"{valid} until {views.moment(token.expires_at)}", style="green")
 
 
-def _audit_table(entries: Sequence[Audited], _: int) -> Table:
+def _audit_table(entries: Sequence[AuditEntry], _: int) -> Table:
     grid = table("at", "actor", "what", "subject", cut=("actor", "subject"))
     for entry in entries:
         grid.add_row(views.moment(entry.at), cell(entry.actor), line(entry.what), cell(entry.subject))

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from windlass.client.problems import refusal
 from windlass.client.requester import FIRST_PAUSE, LONGEST_PAUSE
-from windlass.client.transport import ClientRequest, Refused, Transport
+from windlass.client.transport import ClientRequest, NotAStream, Transport
 from windlass.clock import Clock
 from windlass.errors import TRANSIENT, HubFailed
 from windlass.machine import ENDED
@@ -90,7 +90,7 @@ async def follow(
                     yield event
                     if until_end and _is_last(event):
                         return
-        except Refused as refused:
+        except NotAStream as refused:
             if refused.answer.status == HTTPStatus.NO_CONTENT:
                 return  # it had already ended
             gone_since = clock.monotonic() if gone_since is None else gone_since

@@ -65,7 +65,7 @@ class Transport(Protocol):
         """Close the connections."""
 
 
-class Refused(Exception):
+class NotAStream(Exception):
     """The answer is not a stream."""
 
     def __init__(self, answer: HubResponse) -> None:
@@ -171,7 +171,7 @@ class BlockingTransport(_Common):
         try:
             with self._http.stream(**self._words(request)) as answer:
                 if answer.status_code != httpx.codes.OK:
-                    raise Refused(HubResponse(answer.status_code, answer.headers, answer.read()))
+                    raise NotAStream(HubResponse(answer.status_code, answer.headers, answer.read()))
                 for part in answer.iter_bytes():
                     yield part
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -204,7 +204,7 @@ class AsyncTransport(_Common):
         try:
             async with self._http.stream(**self._words(request)) as answer:
                 if answer.status_code != httpx.codes.OK:
-                    raise Refused(HubResponse(answer.status_code, answer.headers, await answer.aread()))
+                    raise NotAStream(HubResponse(answer.status_code, answer.headers, await answer.aread()))
                 async for part in answer.aiter_bytes():
                     yield part
         except (httpx.HTTPError, httpx.InvalidURL) as error:

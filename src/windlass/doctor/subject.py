@@ -9,7 +9,7 @@ from windlass.clock import Clock
 from windlass.model import Entry, Lane, Limits, WorkerInfo
 from windlass.steady import Steady
 from windlass.store.records import Records
-from windlass.store.records.doctor import Waiting
+from windlass.store.records.doctor import WaitingRuns
 
 COUNTED = 100
 """Runs of a lane that are counted; more are "100 or more"."""
@@ -30,7 +30,7 @@ class Subject(NamedTuple):
         """The workers that are alive."""
         return await self.records.workers.seen(self.clock.now() - self.limits.worker_silence)
 
-    async def lanes_waiting(self) -> list[tuple[Lane, Waiting]]:
+    async def lanes_waiting(self) -> list[tuple[Lane, WaitingRuns]]:
         """Every lane in which runs wait, and how many, as far as they were counted."""
         waiting = await self.records.doctor.lanes_waiting(COUNTED)
         lanes = {lane.id: lane for lane in (await self.records.lanes.after(0)).lanes}  # read after them, so that it has all of their lanes

@@ -11,7 +11,7 @@ from windlass.doctor.subject import COUNTED, Subject
 from windlass.durations import span
 from windlass.model import SOLVER, Lane
 from windlass.needs import open_to
-from windlass.store.records.doctor import Timing, Waiting
+from windlass.store.records.doctor import Timing, WaitingRuns
 
 DAY = 24 * 3600 * 1000
 LATE = 60_000
@@ -37,7 +37,7 @@ async def unclaimed(subject: Subject) -> list[Finding]:
     return [*undefined, *(_no_worker(lane, one, len(alive)) for lane, one in defined)]
 
 
-def _no_workers(waiting: Sequence[tuple[Lane, Waiting]], now: int) -> Finding:
+def _no_workers(waiting: Sequence[tuple[Lane, WaitingRuns]], now: int) -> Finding:
     number = sum(one.ready + one.parked for _, one in waiting)
     since = min((one.since for _, one in waiting if one.since is not None), default=now)
     return problem(
@@ -49,7 +49,7 @@ def _no_workers(waiting: Sequence[tuple[Lane, Waiting]], now: int) -> Finding:
     )
 
 
-def _undefined(lane: Lane, waiting: Waiting) -> Finding:
+def _undefined(lane: Lane, waiting: WaitingRuns) -> Finding:
     number = waiting.ready + waiting.parked
     return problem(
         "undefined_job",
@@ -61,7 +61,7 @@ def _undefined(lane: Lane, waiting: Waiting) -> Finding:
     )
 
 
-def _no_worker(lane: Lane, waiting: Waiting, alive: int) -> Finding:
+def _no_worker(lane: Lane, waiting: WaitingRuns, alive: int) -> Finding:
     needs_of_lane, number = lane.requires, waiting.ready + waiting.parked
     brings = SOLVER in needs_of_lane.tags
     has = "job" if needs_of_lane.handler is None else f"handler {lane.handler!r}"

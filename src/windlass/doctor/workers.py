@@ -8,7 +8,7 @@ from windlass.answers import Finding
 from windlass.doctor.findings import note, problem, runs, warning
 from windlass.doctor.subject import Subject
 from windlass.durations import span
-from windlass.store.records.workers import Seen
+from windlass.store.records.workers import WorkerRow
 
 BLOCKED = 1_000
 """Milliseconds for which an event loop may do nothing else."""
@@ -16,7 +16,7 @@ SKEW = 10_000
 """Milliseconds between two clocks that no network explains."""
 
 
-async def _seen(subject: Subject, *, alive: bool) -> list[Seen]:
+async def _seen(subject: Subject, *, alive: bool) -> list[WorkerRow]:
     since = subject.clock.now() - subject.limits.worker_silence
     return [one for one in await subject.records.workers.after("", subject.limits.page) if one.alive(since) is alive]
 
@@ -42,7 +42,7 @@ async def blocked(subject: Subject) -> list[Finding]:
     return [blocked_loop(f"worker {name}", lag) for name, lag in lags.items() if lag > BLOCKED]
 
 
-def _lag(seen: Seen, silence: int) -> float:
+def _lag(seen: WorkerRow, silence: int) -> float:
     """The worker's own figure; or for how long its loop has sent no metrics, while the thread of its heartbeats still does."""
     quiet = 0 if seen.metrics_at is None else seen.seen_at - seen.metrics_at
     return quiet if quiet > silence else seen.metrics.get("loop_lag_ms", 0)

@@ -28,7 +28,7 @@ from windlass.needs import lessened, merged
 from windlass.steady import Bounds
 from windlass.store.columns import COMMON
 from windlass.store.creation import Creation, KeyRow, Kind, NewNotify, NewRow
-from windlass.store.records import Ready, Winner, needs_from, needs_text
+from windlass.store.records import ReadyQueue, Winner, needs_from, needs_text
 from windlass.store.rows import policy_of, policy_text, storing
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
@@ -200,17 +200,17 @@ class Creations(Part):
         ours = {(row.scope, row.key): Winner(row.run, None) for row in creation.keys if row.run in stored}
         return await self.records.creations.winners(creation.keys, creation.judged_at) | ours
 
-    def ready(self, creation: Creation, winners: Mapping[tuple[str, str], Winner]) -> Iterator[Ready]:
+    def ready(self, creation: Creation, winners: Mapping[tuple[str, str], Winner]) -> Iterator[ReadyQueue]:
         """The queue and the time at which the next run of each kind is ready. Runs whose keys are held by others were not created."""
         lost = {row.run for row in creation.keys if (winner := winners.get((row.scope, row.key))) is not None and winner.run != row.run}
         for kind, rows in creation.rows.items():
             if kind.state == State.QUEUED:
                 if runs := [row.id for row in rows if row.id not in lost]:
-                    yield Ready(kind.queue, creation.now, runs)
+                    yield ReadyQueue(kind.queue, creation.now, runs)
             elif kind.state == State.SCHEDULED:
-                yield Ready(kind.queue, min(row.due_at for row in rows))
+                yield ReadyQueue(kind.queue, min(row.due_at for row in rows))
         if creation.later and creation.waits:
-            yield Ready("", creation.now + 1)  # a sweep settles these waits
+            yield ReadyQueue("", creation.now + 1)  # a sweep settles these waits
 
     def checked(self, new: NewRun) -> tuple[str, str] | None:
         """The scope and the name of its key; raises if the creation cannot be stored."""

@@ -18,7 +18,7 @@ from windlass.errors import BadInput, Conflict, OutcomeUnknown, WrongState, in_d
 from windlass.limiters import amounts_of, keys_text, own_amounts
 from windlass.machine import Cancel, Command, Patch, Skip, step
 from windlass.model import Lane, Run, State
-from windlass.store.records import Change, Written, needs_text
+from windlass.store.records import Change, MoveResult, needs_text
 from windlass.store.rows import pack
 
 
@@ -93,7 +93,7 @@ class Edits(Part):
                 cmd = replace(cmd, keys=await self._keys_in(before, lane, changes))
             change = Change(before, step(before, cmd, now), cmd.name, detail_of(by, fields=sorted(changes)))
             if await self.records.work.patch(change, self.clock.nonce(), now, rev):
-                await self.ground.wake_after([change], Written({before.seq}, []), now)
+                await self.ground.wake_after([change], MoveResult({before.seq}, []), now)
                 return change.after
             await self.ground.refresh_controls()
         raise Conflict(f"Run {run_id} kept changing; it was not patched.", hint="Try again.")

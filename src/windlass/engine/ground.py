@@ -9,7 +9,7 @@ from windlass.clock import Clock
 from windlass.defaults import MAX_WAIT
 from windlass.engine import checks
 from windlass.engine.controls import Controls
-from windlass.engine.lanes import Lanes, Open
+from windlass.engine.lanes import Lanes, OpenLanes
 from windlass.engine.sending import Sending
 from windlass.engine.sightings import Sightings
 from windlass.engine.templates import KnownJobs
@@ -19,7 +19,7 @@ from windlass.model import Lane, Limits, Options, Principal, Run, State, WorkerI
 from windlass.needs import open_to
 from windlass.steady import Bounds, Steady
 from windlass.store.base import JOURNAL, SWEEP, Hints, NoHints, Store, TransactionHints, queue_topic, slot_topic, worker_topic
-from windlass.store.records import Act, Change, Ready, Records, Written
+from windlass.store.records import Act, Change, MoveResult, ReadyQueue, Records
 
 PATIENCE = 50
 """How often a verb reads and decides again after losing a race, before it raises Conflict."""
@@ -149,17 +149,17 @@ class Ground:
         elif topics:
             self.hints.wake(topics)
 
-    async def wake_queues(self, ready: Iterable[Ready], now: int) -> None:
+    async def wake_queues(self, ready: Iterable[ReadyQueue], now: int) -> None:
         """Wake the workers that wait for runs that are ready, and the sweeps for runs that are ready soon."""
         await self.wake(_topics(ready, now))
 
-    async def wake_after(self, changes: Iterable[Change], written: Written, now: int) -> None:
+    async def wake_after(self, changes: Iterable[Change], written: MoveResult, now: int) -> None:
         """Wake the waiters that these moves concern, for those moves that were written."""
         moved = [change.after for change in changes if change.after.seq in written.seqs]
         asked: dict[str, list[str | int]] = {
             worker_topic(run.worker): [] for run in moved if run.state is State.CANCELLING and run.worker is not None
         }
-        ready = [Ready(run.queue, run.due_at, (run.id,)) for run in moved if run.state in (State.QUEUED, State.SCHEDULED)]
+        ready = [ReadyQueue(run.queue, run.due_at, (run.id,)) for run in moved if run.state in (State.QUEUED, State.SCHEDULED)]
         freed: dict[str, list[str | int]] = {topic: [] for topic in self.freed_topics(written.freed)}
         await self.wake(asked | _topics((*ready, *written.released), now) | freed)
 
@@ -197,7 +197,7 @@ class Ground:
         await self.refresh_controls()
         return self.controls.rev != before
 
-    def open_lanes(self, worker: WorkerInfo) -> Open:
+    def open_lanes(self, worker: WorkerInfo) -> OpenLanes:
         """The lanes that a worker may take from, by this process's caches."""
         known = self.lanes.last, self.controls.rev
         if self.lanes.worked_out[0] != known:
@@ -205,7 +205,7 @@ class Ground:
         cached = self.lanes.worked_out[1]
         if (lanes_of_worker := cached.get(worker)) is None:
             lanes = [lane for lane in self.lanes.all if open_to(lane, worker) and not self.controls.paused(lane)]
-            lanes_of_worker = Open(
+            lanes_of_worker = OpenLanes(
                 [lane.id for lane in lanes if not lane.requires.limited], [lane for lane in lanes if lane.requires.limited]
             )
             if len(cached) < MAX_REMEMBERED:
@@ -228,7 +228,7 @@ class Ground:
 
     # Moves
 
-    async def write_back(self, verb: str, changes: Sequence[Change], now: int) -> Written:
+    async def write_back(self, verb: str, changes: Sequence[Change], now: int) -> MoveResult:
         """Store what `step` decided, for runs that are still as they were read, and wake the waiters concerned."""
         nonces = self.clock.nonce(), self.clock.nonce()
         written = await self.records.work.write_back(verb, changes, *nonces, now, limited=self.lanes.limited)
@@ -244,7 +244,7 @@ class Part:
         self.records, self.clock, self.limits = ground.records, ground.clock, ground.limits
 
 
-def _topics(ready: Iterable[Ready], now: int) -> dict[str, list[str | int]]:
+def _topics(ready: Iterable[ReadyQueue], now: int) -> dict[str, list[str | int]]:
     """The topics of runs that are ready: their queues if they are ready now, the sweep if they are within its next pause.
 
     The ids of the runs are included only where they are known for all runs of a queue.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from windlass.engine.ground import Part
-from windlass.engine.lanes import Open
+from windlass.engine.lanes import OpenLanes
 from windlass.limiters import Candidate, Need, Selector, lacks, needs, worker_needs
 from windlass.model import Needs
 from windlass.store.records.claims import Candidates, Head, Scan
@@ -16,7 +16,7 @@ class Heads(Part):
 
     async def look(
         self,
-        lanes: Open,
+        lanes: OpenLanes,
         choice: Selector,
         after: tuple[int, int, int],
         width: int,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from windlass.model import Lane, WorkerInfo
-from windlass.store.records import Known, needs_from, needs_text
+from windlass.store.records import KnownLanes, needs_from, needs_text
 
 EXACT_LANES = 32
 """Lanes of a job in a queue. Above this number, further numbers of cores and memory are rounded up to powers of two."""
@@ -34,7 +34,7 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length() if number > 0 else 0
 
 
-class Open(NamedTuple):
+class OpenLanes(NamedTuple):
     """The lanes that a worker may take from now: those without limits, and those whose runs occupy resources."""
 
     plain: list[int]
@@ -52,12 +52,12 @@ class Lanes:
         self.last = 0
         self.removed = 0  # how often lanes were removed from the store
         self.limited = True  # whether any lane has runs that occupy resources; assumed until lanes are read
-        self.worked_out: tuple[tuple[int, int], dict[WorkerInfo, Open]] = (0, 0), {}  # by worker, valid for these lanes and controls
+        self.worked_out: tuple[tuple[int, int], dict[WorkerInfo, OpenLanes]] = (0, 0), {}  # by worker, valid for these lanes and controls
         self._used: dict[int, int] = {}
         self._unused, self._looked_at = frozenset[int](), -LOOKED_EVERY
         self._adding = Lock()
 
-    def add(self, known: Known) -> bool:
+    def add(self, known: KnownLanes) -> bool:
         """Add newer lanes, in the order of their ids; concurrent reads may bring some twice. False: read all of them."""
         with self._adding:
             if known.removed > self.removed and self.last:
@@ -67,7 +67,7 @@ class Lanes:
                 self._add(known.lanes)
         return True
 
-    def renew(self, known: Known) -> None:
+    def renew(self, known: KnownLanes) -> None:
         """Replace all lanes by these. A removed one can still be found by id for a while, by a verb that has just read the id."""
         with self._adding:
             if known.removed < self.removed:

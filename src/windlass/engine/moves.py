@@ -13,7 +13,7 @@ from windlass.engine.runs import Runs
 from windlass.errors import BadInput, Conflict, LimitReached, WrongState
 from windlass.machine import Reorder, step
 from windlass.model import Run, State
-from windlass.store.records import Change, Written
+from windlass.store.records import Change, MoveResult
 from windlass.store.records.claims import FIRST
 from windlass.store.records.places import QueuePosition, Shift
 
@@ -69,7 +69,7 @@ class Moves(Part):
             change = Change(run, step(run, cmd, now), cmd.name, detail)
             try:
                 if await self.records.places.move(change.after, detail, shifts, self.clock.nonce(), now):
-                    await self.ground.wake_after([change], Written({run.seq}, []), now)
+                    await self.ground.wake_after([change], MoveResult({run.seq}, []), now)
                     return change.after
             except Conflict:
                 continue  # a neighbour that should make room has moved, too

@@ -15,7 +15,7 @@ from windlass.engine.notices import Notices, Places, breaks
 from windlass.engine.webhooks import Webhooks
 from windlass.errors import Conflict, LeaseLost, NotFound, OutcomeUnknown
 from windlass.model import Delivery, Entry, Notify, Webhook
-from windlass.store.records.webhooks import BROKEN, Due, NewDelivery, Verdict, consumer_of
+from windlass.store.records.webhooks import BROKEN, DueDelivery, NewDelivery, Verdict, consumer_of
 
 BREAK, LONGEST_BREAK = 30_000, 600_000
 LONGEST_RETRY_AFTER = 24 * 3600 * 1000
@@ -233,7 +233,7 @@ def _first(events: Sequence[Event], room: int) -> Sequence[Event]:
     return events
 
 
-def _fair(due: Iterable[Due], room: Mapping[str, int], count: int) -> list[Due]:
+def _fair(due: Iterable[DueDelivery], room: Mapping[str, int], count: int) -> list[DueDelivery]:
     """Up to `count` of these, which come oldest first: the first of each endpoint before the second of any."""
     nth = Counter[str]()
     ranked = []

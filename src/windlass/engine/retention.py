@@ -6,20 +6,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from windlass.answers import Kept, Retention
+from windlass.answers import Retention, RetentionSetting
 from windlass.engine import checks
 from windlass.engine.ground import Part
 from windlass.errors import BadInput
 from windlass.machine import ENDED
 from windlass.model import FOREVER, Keep, State, kept
-from windlass.store.records import Old
+from windlass.store.records import ExpiredRun
 from windlass.store.records.retention import StoredSetting
 from windlass.store.records.webhooks import format_of
 
 NAMES = ("keep_succeeded", "keep_others")
 _SHORTEST = "shortest"
 
-Page = Callable[[tuple[int, int], int], Awaitable[list[Old]]]
+Page = Callable[[tuple[int, int], int], Awaitable[list[ExpiredRun]]]
 
 
 class Shelf(NamedTuple):
@@ -37,11 +37,11 @@ class RetentionRules(Part):
         stored = await self.records.retention.settings()
         return Retention(*(self._kept(stored, name) for name in NAMES))
 
-    def _kept(self, stored: Mapping[str, StoredSetting], name: str) -> Kept:
+    def _kept(self, stored: Mapping[str, StoredSetting], name: str) -> RetentionSetting:
         keep, setting = kept(self._value(stored, name)), stored.get(name)
         if setting is not None:
-            return Kept(keep, "store", setting.actor, setting.at)
-        return Kept(keep, "settings" if name in self.ground.keeps else "default")
+            return RetentionSetting(keep, "store", setting.actor, setting.at)
+        return RetentionSetting(keep, "settings" if name in self.ground.keeps else "default")
 
     async def set(self, *, keep_succeeded: Keep | None = None, keep_others: Keep | None = None, by: str | None = None) -> Retention:
         """Set how long ended runs are kept, for every process on this store; None: unchanged. In effect with the next removal."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from windlass.answers import Swept
+from windlass.answers import SweepResult
 from windlass.engine.fires import FIRED_AT_ONCE, Fires
 from windlass.engine.ground import BACK_AT_LATEST, Ground, Part
 from windlass.engine.parking import KEYS, Parking
@@ -16,7 +16,7 @@ from windlass.engine.watch import JUMP, Watch
 from windlass.errors import OutcomeUnknown
 from windlass.machine import ENDED, Abandon, Command, Expire, Lapse, step
 from windlass.model import Run
-from windlass.store.records import Change, Pages, PageSizes, Ready
+from windlass.store.records import Change, Pages, PageSizes, ReadyQueue
 
 SLICE = 500
 SLICES = 20
@@ -38,7 +38,7 @@ class Sweeps(Part):
         self._minute_at = self._prune_at = 0
         self._lapsed_to = (0, 0)  # where the last sweep stopped at its limit
 
-    async def sweep(self, watch: Watch | None = None) -> Swept:
+    async def sweep(self, watch: Watch | None = None) -> SweepResult:
         """Lapse lost leases, fire schedules, dispatch due runs, prune old ones.
 
         Without a watch, leases are judged by the store's time alone, which cannot distinguish a dead worker from a process that
@@ -59,7 +59,7 @@ class Sweeps(Part):
             self._minute_at = self._prune_at = self.clock.monotonic() + PRUNE_EVERY
         pruned = await self._prune_some() if minute or self.clock.monotonic() >= self._prune_at else 0
         more = left or max(lapsed, dispatched) >= SLICE * SLICES
-        return Swept(fired, settled, dispatched, lapsed, pruned, 0 if more else await self._back_in(began, pages))
+        return SweepResult(fired, settled, dispatched, lapsed, pruned, 0 if more else await self._back_in(began, pages))
 
     async def _first_pages(self, watch: Watch | None, *, look_sooner: bool) -> Pages:
         """The first page of everything that may be due, in one read: a sweep with nothing to do makes no other."""
@@ -105,7 +105,7 @@ class Sweeps(Part):
             moved = await self.records.sweeps.dispatch(ids, self.clock.nonce(), now)
         except OutcomeUnknown:
             return 0  # runs that were not moved are still due
-        await self.ground.wake_queues((Ready(queue, now, (seq,)) for seq, queue in moved.items()), now)
+        await self.ground.wake_queues((ReadyQueue(queue, now, (seq,)) for seq, queue in moved.items()), now)
         return len(moved)
 
     async def settle(self, first: list[int] | None = None) -> int:

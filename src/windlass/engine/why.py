@@ -11,7 +11,7 @@ from windlass.answers import Reason
 from windlass.durations import span
 from windlass.engine.ground import Ground, Part
 from windlass.engine.heads import Heads, all_needs
-from windlass.engine.lanes import Open
+from windlass.engine.lanes import OpenLanes
 from windlass.engine.runs import Runs
 from windlass.limiters import Blocker, Limiter, Selector, lacks, needs, owner_of, parts_of, worker_needs
 from windlass.machine import ENDED, LIVE, REFUSED_FOR, last_refused
@@ -129,17 +129,17 @@ class Why(Part):
             )
         return reasons, short, limiters
 
-    def _ways(self, lane: Lane, short: Mapping[WorkerInfo, list[Blocker]]) -> list[tuple[WorkerInfo | None, Open]]:
+    def _ways(self, lane: Lane, short: Mapping[WorkerInfo, list[Blocker]]) -> list[tuple[WorkerInfo | None, OpenLanes]]:
         """The workers whose claims may reach a run of a lane, those with room first, and the lanes that they may take from."""
-        ways = dict[tuple[int | str, ...], tuple[WorkerInfo | None, Open]]()
+        ways = dict[tuple[int | str, ...], tuple[WorkerInfo | None, OpenLanes]]()
         for worker in sorted(short, key=lambda worker: len(short[worker])):
             if any(lanes := self.ground.open_lanes(worker)):
                 alone = [worker.name] if any(one.requires.cores or one.requires.memory for one in lanes.limited) else []
                 ways.setdefault((*lanes.plain, *(-one.id for one in lanes.limited), *alone), (worker, lanes))
-        only = Open([], [lane]) if lane.requires.limited else Open([lane.id], [])
+        only = OpenLanes([], [lane]) if lane.requires.limited else OpenLanes([lane.id], [])
         return list(ways.values())[:_VIEWS] or [(None, only)]
 
-    async def _before(self, run: Run, lanes: Open, limiters: Mapping[str, Limiter], choice: Selector) -> list[Reason]:
+    async def _before(self, run: Run, lanes: OpenLanes, limiters: Mapping[str, Limiter], choice: Selector) -> list[Reason]:
         """The runs of these lanes that a claim would take, or keep resources for, before it reaches a run."""
         seen = (await self._heads.look(lanes, choice, FIRST, _AHEAD)).views[0].heads
         ahead = [head for head in seen if head.place < (run.priority_key, run.position, run.seq)]

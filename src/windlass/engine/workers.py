@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from windlass import payload as json
-from windlass.answers import Left
+from windlass.answers import PendingWork
 from windlass.engine import checks
 from windlass.engine.ground import Part
 from windlass.engine.sightings import SEEN_EVERY
@@ -92,11 +92,11 @@ class Workers(Part):
         if seen_at >= since or not await self.records.workers.drop(name, since):
             raise WrongState(f"Worker {name!r} is alive.", hint="Stop it first; one that is silent for a minute can be removed.")
 
-    async def left(self) -> Left:
+    async def left(self) -> PendingWork:
         """The runs that workers hold now, and when the first recovered run that is retried soon is due."""
         now = self.clock.now()
         leases = await self.records.workers.leases(now)  # first: a run that is recovered meanwhile is found in one of the two
-        return Left(leases, await self.records.workers.recovered_due(now + SOON))
+        return PendingWork(leases, await self.records.workers.recovered_due(now + SOON))
 
 
 def check_worker(worker: WorkerInfo) -> None:

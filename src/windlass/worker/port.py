@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from windlass.answers import Left, Outcome, Swept
+from windlass.answers import Outcome, PendingWork, SweepResult
 from windlass.engine import Watch
 from windlass.errors import WindlassError
 from windlass.model import BeatAnswer, Life, Receipt, Result, Run, Step, WorkerInfo
@@ -110,11 +110,11 @@ class PortOver:
 class Maintenance(Protocol):
     """The engine's verbs for maintenance. Where there is a hub, it calls them."""
 
-    async def sweep(self, watch: Watch | None = None) -> Swept: ...
+    async def sweep(self, watch: Watch | None = None) -> SweepResult: ...
 
     async def tidy(self) -> bool: ...
 
-    async def left(self) -> Left: ...
+    async def left(self) -> PendingWork: ...
 
     async def wait(self, topics: Collection[str], timeout: float) -> set[str]: ...
 

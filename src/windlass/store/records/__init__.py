@@ -29,7 +29,7 @@ from windlass.store.records import (
 from windlass.store.records.access import AccessRecords
 from windlass.store.records.announcements import AnnouncementRecords
 from windlass.store.records.batches import Act, Batches
-from windlass.store.records.changes import Change, Held, Ready, Written
+from windlass.store.records.changes import Change, Held, MoveResult, ReadyQueue
 from windlass.store.records.claims import ClaimRecords
 from windlass.store.records.controls import ControlRecords
 from windlass.store.records.creations import Advance, CreationRecords, Winner
@@ -37,10 +37,10 @@ from windlass.store.records.doctor import DoctorRecords
 from windlass.store.records.groups import GroupRecords
 from windlass.store.records.jobs import JobRecords, SchemaVersion
 from windlass.store.records.journal import JournalRecords
-from windlass.store.records.lanes import Known, LaneRecords, needs_from, needs_text
+from windlass.store.records.lanes import KnownLanes, LaneRecords, needs_from, needs_text
 from windlass.store.records.limiters import LimiterRecords
 from windlass.store.records.places import PlaceRecords
-from windlass.store.records.retention import Old, RetentionRecords
+from windlass.store.records.retention import ExpiredRun, RetentionRecords
 from windlass.store.records.runs import RunRecords
 from windlass.store.records.scales import ScaleRecords
 from windlass.store.records.schedules import ScheduleRecords, Unfinished
@@ -225,7 +225,6 @@ class Records:
 
 
 __all__ = [
-    "BATCHES", "Act", "Advance", "Change", "Held", "Known", "Old", "PageSizes", "Pages", "Ready", "Records", "SchemaVersion", "Unfinished",
-    "Winner",
-    "Written", "fault_points", "needs_from", "needs_text",
+    "BATCHES", "Act", "Advance", "Change", "ExpiredRun", "Held", "KnownLanes", "MoveResult", "PageSizes", "Pages", "ReadyQueue", "Records",
+    "SchemaVersion", "Unfinished", "Winner", "fault_points", "needs_from", "needs_text",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import asdict
 
-from windlass.model import Audited, Scope, Token
+from windlass.model import AuditEntry, Scope, Token
 from windlass.payload import reader
 from windlass.store.base import Row, Statement, Value
 from windlass.store.records.batches import Rows
@@ -75,9 +75,9 @@ class AccessRecords(Rows):
             await self._batch("drop_tokens", Statement("drop_tokens", {"ids": pack(ids)}))
         return len(ids)
 
-    async def audit(self, before: int, count: int) -> list[tuple[int, Audited]]:
+    async def audit(self, before: int, count: int) -> list[tuple[int, AuditEntry]]:
         """Entries with their numbers, newest first."""
-        return [(id, Audited(*entry)) for id, *entry in await self._read("audit_before", before=before, count=count)]
+        return [(id, AuditEntry(*entry)) for id, *entry in await self._read("audit_before", before=before, count=count)]
 
     async def drop_audit(self, before: int, count: int) -> int:
         """Remove audit entries from before a time; how many."""

@@ -31,7 +31,7 @@ class Change(NamedTuple):
     lapsed: int | None = None  # the lease end that must be unchanged: a heartbeat moves it
 
 
-class Ready(NamedTuple):
+class ReadyQueue(NamedTuple):
     """A queue with runs for workers, the time from which they are ready, and their ids where these are known."""
 
     queue: str
@@ -39,11 +39,11 @@ class Ready(NamedTuple):
     runs: Runs = ()
 
 
-class Written(NamedTuple):
+class MoveResult(NamedTuple):
     """The runs that a batch moved, the dependents that no longer wait for them, and the limiters that they released."""
 
     seqs: set[int]
-    released: list[Ready]
+    released: list[ReadyQueue]
     freed: frozenset[str] = frozenset()
 
 
@@ -62,16 +62,16 @@ def releasing_holds(statements: list[Statement], ids: str, count: int, limited: 
     return [lock_holds(ids), *statements, *release_holds(ids, count)] if limited else statements
 
 
-def written_by(statements: Sequence[Statement], answers: Sequence[Sequence[Row]], moving: str) -> Written:
+def written_by(statements: Sequence[Statement], answers: Sequence[Sequence[Row]], moving: str) -> MoveResult:
     """The answer of a batch that moves runs by one of its statements."""
     by_name = {asked.name: rows for asked, rows in zip(statements, answers, strict=True)}
-    released = released_by(statements, answers) + [Ready(queue, 0) for (queue,) in by_name.get("unpark", ())]
-    return Written(seqs_of(by_name[moving]), released, frozenset(key for (key,) in by_name.get("free", ())))
+    released = released_by(statements, answers) + [ReadyQueue(queue, 0) for (queue,) in by_name.get("unpark", ())]
+    return MoveResult(seqs_of(by_name[moving]), released, frozenset(key for (key,) in by_name.get("free", ())))
 
 
-def released_by(statements: Sequence[Statement], answers: Sequence[Sequence[Row]]) -> list[Ready]:
+def released_by(statements: Sequence[Statement], answers: Sequence[Sequence[Row]]) -> list[ReadyQueue]:
     """The dependents that the statements of a batch released."""
-    return [Ready(*row) for asked, rows in zip(statements, answers, strict=True) if asked.name in RELEASE for row in rows]
+    return [ReadyQueue(*row) for asked, rows in zip(statements, answers, strict=True) if asked.name in RELEASE for row in rows]
 
 
 def consequences(ids: str, ended: str, mark: str, now: int) -> list[Statement]:

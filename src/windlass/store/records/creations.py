@@ -9,7 +9,7 @@ from windlass.payload import slices
 from windlass.store.base import Row, Statement, Value
 from windlass.store.creation import Creation, KeyRow, Kind, NewRow, plain, sizes
 from windlass.store.records.batches import Rows
-from windlass.store.records.changes import SETTLE, Ready, released_by
+from windlass.store.records.changes import SETTLE, ReadyQueue, released_by
 from windlass.store.records.groups import GroupRow, before_members, behind_members
 from windlass.store.rows import pack
 
@@ -26,11 +26,11 @@ class Winner(NamedTuple):
     held: bool = True  # False: the next creation that asks for the key takes it
 
 
-class Stored(NamedTuple):
+class CreationResult(NamedTuple):
     """The holders of the keys of a creation, and those of its runs that have nothing left to wait for."""
 
     winners: dict[tuple[str, str], Winner]
-    released: list[Ready]
+    released: list[ReadyQueue]
 
 
 class Advance(NamedTuple):
@@ -51,7 +51,7 @@ class CreationRecords(Rows):
 
     async def create(
         self, creation: Creation, mark: str, *, verb: str = "create", before: Sequence[Statement] = (), behind: Sequence[Statement] = ()
-    ) -> Stored:
+    ) -> CreationResult:
         """Insert the runs whose keys are free, and return the holders of all keys; Conflict when the plan no longer holds."""
         now, keys = creation.now, pack(creation.keys)
         predecessors = sorted({wait[1] for wait in creation.waits})
@@ -87,7 +87,7 @@ class CreationRecords(Rows):
         if creation.keys:
             statements.append(Statement("winners", {"r": keys, "now": creation.judged_at}))
         answers = await self._batch(verb, *statements)
-        return Stored(_winners(answers[-1]) if creation.keys else {}, released_by(statements, answers))
+        return CreationResult(_winners(answers[-1]) if creation.keys else {}, released_by(statements, answers))
 
     def _cut(self, rows: Mapping[Kind, Sequence[NewRow]]) -> Iterator[tuple[Kind, Sequence[NewRow]]]:
         """The rows of each kind, in sets that fit into one parameter of the database."""
@@ -95,13 +95,13 @@ class CreationRecords(Rows):
             for some in slices(alike, sizes(alike), self._limit):
                 yield kind, some
 
-    async def create_group(self, group: GroupRow, creation: Creation, mark: str) -> Stored:
+    async def create_group(self, group: GroupRow, creation: Creation, mark: str) -> CreationResult:
         """Insert a group with its runs; Conflict when the plan no longer holds, or the group's key is held by another."""
         keys = [(row.scope, row.key) for row in creation.keys]
         before, behind = before_members(group, creation.now), behind_members(group, keys, creation.now)
         return await self.create(creation, mark, verb="create_group", before=before, behind=behind)
 
-    async def fire(self, creation: Creation, advances: Sequence[Advance], skips: Sequence[tuple[Any, ...]], mark: str) -> Stored:
+    async def fire(self, creation: Creation, advances: Sequence[Advance], skips: Sequence[tuple[Any, ...]], mark: str) -> CreationResult:
         """Advance schedules and create their runs, all together; Conflict when one of them is no longer as it was read."""
         ids = pack([advance.id for advance in advances])
         before = [

@@ -15,7 +15,7 @@ NEWEST = 2**63 - 1
 _policy = reader(Policy)
 
 
-class Waiting(NamedTuple):
+class WaitingRuns(NamedTuple):
     """The number of runs that wait in a lane, as far as they were counted, and since when the first one could begin."""
 
     lane: int
@@ -24,7 +24,7 @@ class Waiting(NamedTuple):
     since: int | None
 
 
-class Lost(NamedTuple):
+class LostLease(NamedTuple):
     """A lease that ran out: the job of its run, and its worker."""
 
     job: str
@@ -68,9 +68,9 @@ class LongTransaction(NamedTuple):
 class DoctorRecords(Rows):
     """Reads for the doctor's checks."""
 
-    async def lanes_waiting(self, limit: int) -> list[Waiting]:
+    async def lanes_waiting(self, limit: int) -> list[WaitingRuns]:
         """Every lane in which runs wait, each counted up to a number."""
-        lanes = [Waiting(*row) for row in await self._read("lanes_waiting", limit=limit)]
+        lanes = [WaitingRuns(*row) for row in await self._read("lanes_waiting", limit=limit)]
         return [lane for lane in lanes if lane.ready or lane.parked]
 
     async def late_runs(self, before: int, count: int) -> list[int]:
@@ -82,9 +82,9 @@ class DoctorRecords(Rows):
         rows = await self._read("newest_entry", last=NEWEST)
         return rows[0][0] if rows else None
 
-    async def lapses(self, since: int, count: int) -> list[Lost]:
+    async def lapses(self, since: int, count: int) -> list[LostLease]:
         """Leases that ran out, among the newest entries of the journal."""
-        return [Lost(*row) for row in await self._read("lapses", last=NEWEST, since=since, count=count)]
+        return [LostLease(*row) for row in await self._read("lapses", last=NEWEST, since=since, count=count)]
 
     async def runtimes(self, jobs: Sequence[str], state: str, count: int) -> list[Timing]:
         """How long the last runs of each job took that ended in a state."""

@@ -13,7 +13,7 @@ from windlass.store.records.changes import seqs_of
 from windlass.store.rows import pack
 
 
-class Known(NamedTuple):
+class KnownLanes(NamedTuple):
     """Lanes, and how often lanes had been removed before they were read."""
 
     removed: int
@@ -39,10 +39,10 @@ class LaneRecords(Rows):
         values: dict[str, Value] = {"r": pack(sorted(lanes)), "owner": owner, "limit": limit, "share": share}
         await self._batch("lanes", Statement("lock_lanes"), Statement("add_lanes", values | {"controls": controls, "now": now}))
 
-    async def after(self, last: int) -> Known:
+    async def after(self, last: int) -> KnownLanes:
         """The lanes after a number, and how often lanes had been removed before they were read."""
         (revs, *_), rows = await self._batch("read", Statement("controls_rev"), Statement("lanes_after", {"after": last}))
-        return Known(revs[1], [Lane(identity, queue, job, needs_from(text), *rest) for identity, queue, job, text, *rest in rows])
+        return KnownLanes(revs[1], [Lane(identity, queue, job, needs_from(text), *rest) for identity, queue, job, text, *rest in rows])
 
     async def room(self, owner: str | None) -> Room:
         return Room(*(await self._read("room", owner=owner))[0])

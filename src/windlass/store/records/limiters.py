@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from windlass.answers import Holder
-from windlass.limiters import Limiter, Parked, Taken, parts_of
+from windlass.limiters import Limiter, Occupation, ParkedRun, parts_of
 from windlass.store.base import Statement, Value
 from windlass.store.records.batches import Rows
 from windlass.store.rows import pack
@@ -38,7 +38,9 @@ def lock_holds(ids: str) -> Statement:
     return Statement("lock_limiters_of", {"ids": ids})
 
 
-def within(taken: Sequence[Taken], parked: Sequence[Parked], later: Mapping[str, int], limiters: Mapping[str, Limiter]) -> dict[str, Value]:
+def within(
+    taken: Sequence[Occupation], parked: Sequence[ParkedRun], later: Mapping[str, int], limiters: Mapping[str, Limiter]
+) -> dict[str, Value]:
     """The sets that a claim within limits binds: needs, limiters, rates, parked runs, and limiters that open later."""
     keys = sorted({row.key for row in taken} | {row.key for row in parked} | later.keys())
     windows = [(key, n, *one) for key in sorted({row.key for row in taken}) for n, one in enumerate(limiters[key].windows)]

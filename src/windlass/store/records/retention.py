@@ -39,7 +39,7 @@ class StoredSetting(NamedTuple):
     at: int
 
 
-class Old(NamedTuple):
+class ExpiredRun(NamedTuple):
     """A run that is past its retention."""
 
     seq: int
@@ -70,16 +70,16 @@ class RetentionRecords(Rows):
 
     # Removal
 
-    async def prunable(self, state: State, before: int, after: tuple[int, int], count: int) -> list[Old]:
+    async def prunable(self, state: State, before: int, after: tuple[int, int], count: int) -> list[ExpiredRun]:
         """Runs that ended in a state before a time, by their end, after such a pair of time and number."""
         rows = await self._read("prunable", state=state.value, before=before, at=after[0], seq=after[1], count=count)
-        return [Old(seq, at, bool(needed)) for seq, at, needed in rows]
+        return [ExpiredRun(seq, at, bool(needed)) for seq, at, needed in rows]
 
-    async def prunable_own(self, before: int, read: int, until: int, after: tuple[int, int], count: int) -> list[Old]:
+    async def prunable_own(self, before: int, read: int, until: int, after: tuple[int, int], count: int) -> list[ExpiredRun]:
         """Runs whose own retention ended before a time. Those that ended after `read` are needed, unless it ended before `until`."""
         at, seq = after
         rows = await self._read("prunable_own", before=before, read=read, until=until, at=at, seq=seq, count=count)
-        return [Old(seq, at, bool(needed)) for seq, at, needed in rows]
+        return [ExpiredRun(seq, at, bool(needed)) for seq, at, needed in rows]
 
     async def unlocked_old(self, ids: Sequence[int]) -> list[int]:
         """Those of these runs that can be removed without waiting for a lock."""

@@ -20,7 +20,7 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Granted(NamedTuple):
+class SlotResult(NamedTuple):
     """A direct call as it was just written, and the server's time of the batch, where there is a server."""
 
     slot: Slot
@@ -30,7 +30,7 @@ class Granted(NamedTuple):
 class SlotRecords(Rows):
     """Direct calls."""
 
-    async def reserve(self, slot: Slot, capacity: int | None, controls: int, limit: int, now: int) -> Granted | None:
+    async def reserve(self, slot: Slot, capacity: int | None, controls: int, limit: int, now: int) -> SlotResult | None:
         """A place in the line, held at once if nothing is before it."""
         values: dict[str, Value] = {
             "id": slot.id,
@@ -44,19 +44,19 @@ class SlotRecords(Rows):
         added = Statement("add_slot", values | {"limit": limit})
         return await self._granted("reserve", added, slot.key, slot.id, capacity, controls, now)
 
-    async def renew(self, slot: Slot, lease: int, capacity: int | None, controls: int, now: int) -> Granted | None:
+    async def renew(self, slot: Slot, lease: int, capacity: int | None, controls: int, now: int) -> SlotResult | None:
         """A longer lease, and the slot itself if its turn has come."""
         renewed = Statement("renew_slot", {"id": slot.id, "token": slot.token, "lease": lease, "now": now})
         return await self._granted("renew", renewed, slot.key, slot.id, capacity, controls, now)
 
     async def _granted(
         self, verb: str, first: Statement, key: str, identity: str, capacity: int | None, controls: int, now: int
-    ) -> Granted | None:
+    ) -> SlotResult | None:
         limiters = Statement("hold_limiters", {"g": pack([(key, parts_of(key)[0])]), "now": now})
         grant = Statement("grant_slots", {"key": key, "capacity": capacity, "controls": controls, "now": now})
         rows = (await self._batch(verb, limiters, first, grant, Statement("find_slot", {"id": identity})))[-1]
         slots, server = split_time(rows, len(Slot.__struct_fields__))
-        return Granted(Slot(*slots[0]), server) if slots else None
+        return SlotResult(Slot(*slots[0]), server) if slots else None
 
     async def find(self, identity: str) -> Slot | None:
         slots, _ = split_time(await self._read("find_slot", id=identity), len(Slot.__struct_fields__))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from windlass.model import Run, Schedule, Slot
 from windlass.store.base import Row, Statement, Value
 from windlass.store.records.batches import Rows
-from windlass.store.records.changes import Ready, consequences, released_by, seqs_of
+from windlass.store.records.changes import ReadyQueue, consequences, released_by, seqs_of
 from windlass.store.records.schedules import schedule_of
 from windlass.store.rows import pack, run_of
 
@@ -118,7 +118,7 @@ class SweepRecords(Rows):
         """Those predecessors of these runs that have ended."""
         return sorted(seqs_of(await self._read("checked_ends", ids=pack(runs))))
 
-    async def settle(self, runs: Sequence[int], ended: Sequence[int], nonce: str, mark: str, now: int) -> list[Ready]:
+    async def settle(self, runs: Sequence[int], ended: Sequence[int], nonce: str, mark: str, now: int) -> list[ReadyQueue]:
         """Apply the ends of predecessors to these runs, and drop their checks."""
         statements = consequences(pack(ended), nonce, mark, now) if ended else []
         statements.append(Statement("drop_checks", {"ids": pack(runs)}))

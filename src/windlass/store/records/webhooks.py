@@ -74,7 +74,7 @@ class NewDelivery(NamedTuple):
     url: str | None
 
 
-class Due(NamedTuple):
+class DueDelivery(NamedTuple):
     """A delivery that is due."""
 
     webhook: str
@@ -175,10 +175,10 @@ class DeliveryRecords(Rows):
         """The statements that store deliveries, to be written together with the offset up to which the journal was read for them."""
         return [Statement("add_deliveries", {"r": pack(deliveries), "now": now, "until": until})] if deliveries else []
 
-    async def due(self, webhooks: Collection[str], now: int, count: int) -> list[Due]:
+    async def due(self, webhooks: Collection[str], now: int, count: int) -> list[DueDelivery]:
         """The first `count` due deliveries of each endpoint, all of them oldest first."""
         rows = await self._read("due_deliveries", names=pack(sorted(webhooks)), now=now, count=count) if webhooks else ()
-        return [Due(*row) for row in rows]
+        return [DueDelivery(*row) for row in rows]
 
     async def next_times(self, webhooks: Collection[str], now: int) -> list[int]:
         """When the next delivery of each of these endpoints becomes due, where there is one."""

@@ -10,7 +10,7 @@ from windlass.model import Limits, Run, State
 from windlass.store.base import Statement, Value
 from windlass.store.columns import PATCHED, WRITTEN_BACK
 from windlass.store.records.batches import Rows
-from windlass.store.records.changes import Change, Held, Written, consequences, lock_groups, releasing_holds, written_by
+from windlass.store.records.changes import Change, Held, MoveResult, consequences, lock_groups, releasing_holds, written_by
 from windlass.store.rows import STATES, error_text, pack, run_of, split_time, storing
 
 WIDEST = 4  # bytes of a character
@@ -18,7 +18,7 @@ WIDEST = 4  # bytes of a character
 _written_back, _patched = storing(WRITTEN_BACK), storing(PATCHED)
 
 
-class Beaten(NamedTuple):
+class BeatResult(NamedTuple):
     """Runs whose leases were extended, and the server's time of the batch, where there is a server."""
 
     states: dict[Held, State]
@@ -40,19 +40,19 @@ class WorkRecords(Rows):
         started = await self._batch("start", Statement("start", {"r": rows, "mark": mark, "now": now}), journal)
         return set(map(Held._make, started[0]))
 
-    async def beat(self, held: Sequence[Held], lease: int, progress: Mapping[Held, str], now: int) -> Beaten:
+    async def beat(self, held: Sequence[Held], lease: int, progress: Mapping[Held, str], now: int) -> BeatResult:
         """Extend these leases and store progress; returns those that are held so and that no other transaction has locked."""
         rows = pack([(*item, progress.get(item)) for item in sorted(held)])
         beaten = await self._batch("beat", Statement("beat", {"r": rows, "lease": lease, "now": now}))
         states, server = split_time(beaten[0], 3)
-        return Beaten({Held(seq, token): STATES[state] for seq, token, state in states}, server)
+        return BeatResult({Held(seq, token): STATES[state] for seq, token, state in states}, server)
 
     async def still_held(self, held: Sequence[Held]) -> set[Held]:
         """Those of these that are held so, locked by another transaction or not."""
         rows = await self._read("still_held", ids=pack([item.seq for item in held])) if held else ()
         return {Held(*row) for row in rows}.intersection(held)
 
-    async def succeed(self, done: Sequence[SuccessRow], mark: str, follow: str, now: int, *, limited: bool) -> Written:
+    async def succeed(self, done: Sequence[SuccessRow], mark: str, follow: str, now: int, *, limited: bool) -> MoveResult:
         """End these runs as succeeded, each under its token; returns those that were held so."""
         ordered = sorted(done)
         ids = pack([item[0] for item in ordered])
@@ -79,7 +79,7 @@ class WorkRecords(Rows):
 
     # What `step` decided
 
-    async def write_back(self, verb: str, changes: Sequence[Change], mark: str, follow: str, now: int, *, limited: bool) -> Written:
+    async def write_back(self, verb: str, changes: Sequence[Change], mark: str, follow: str, now: int, *, limited: bool) -> MoveResult:
         """Write what `step` decided; returns the runs that were still as they were read."""
         ordered = sorted(changes, key=lambda change: change.before.seq)
         closed = [_closed(change) for change in ordered if change.after.attempt > change.before.attempt]

@@ -26,7 +26,7 @@ _names = reader(tuple[str, ...] | None)
 _told = reader(dict[str, str])
 
 
-class Seen(NamedTuple):
+class WorkerRow(NamedTuple):
     """A row of `workers`."""
 
     info: WorkerInfo
@@ -71,7 +71,7 @@ class WorkerRecords(Rows):
         """The number of other workers."""
         return int((await self._read("workers_besides", name=name))[0][0])
 
-    async def after(self, name: str, count: int) -> list[Seen]:
+    async def after(self, name: str, count: int) -> list[WorkerRow]:
         return [_seen(row) for row in await self._read("workers_after", after=name, count=count)]
 
     async def held_by(self, workers: Sequence[str], few: int) -> dict[str, tuple[int, tuple[str, ...]]]:
@@ -138,10 +138,10 @@ class WorkerRecords(Rows):
         await self._batch("stop_worker", Statement("stop_worker", {"name": worker, "about": about, "now": now}))
 
 
-def _seen(row: Row) -> Seen:
+def _seen(row: Row) -> WorkerRow:
     *_, about, metrics, metrics_at, registered_at, seen_at, stopped_at = row
     facts = _named(about or "{}"), _numbers(metrics or "{}")
-    return Seen(_worker_of(row), *facts, metrics_at, registered_at, seen_at, stopped_at)
+    return WorkerRow(_worker_of(row), *facts, metrics_at, registered_at, seen_at, stopped_at)
 
 
 def _worker_of(row: Row) -> WorkerInfo:
