@@ -362,7 +362,7 @@ def test_preview_of_a_downtime(nightly: Shop, words: list[str], skipped: int, ca
 @pytest.mark.parametrize(
     ("overlap", "says"),
     [
-        ("allow", "each is made"),
+        ("allow", "each run is created"),
         ("skip", "each is skipped while"),
         ("queue", "the next one waits"),
         ("cancel", "each cancels those before"),

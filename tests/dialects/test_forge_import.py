@@ -137,7 +137,7 @@ def test_what_cannot_be_stored_is_named_and_does_not_stay_pending(h: Harness, ol
     assert (result.pending, result.ended, sorted(job for job, _ in result.refused)) == (1, 3, [nul, big, wrong, negative, nameless])
     for job_id in (nul, big, wrong):
         assert row(h, job_id).status == "quarantined"
-        assert (row(h, job_id).fail_reason or "").startswith("Its end could not be taken over: ")
+        assert (row(h, job_id).fail_reason or "").startswith("Its end could not be imported: ")
     assert row(h, good).status == "pending"
 
 
@@ -201,7 +201,7 @@ def test_the_command_takes_over_a_file_and_leaves_it_as_it_is(
     put(old, 2, "completed", result="42")
     before = contents(tmp_path / "old")
     assert cli.main(["dialects", "forge", "import", str(old), "--store", "new.db"]) == 0
-    assert "Taken over into new.db: 1 pending, 1 ended; 0 known before." in capsys.readouterr().out
+    assert "Imported into new.db: 1 pending, 1 ended; 0 were there before." in capsys.readouterr().out
     assert contents(tmp_path / "old") == before
     assert cli.main(["dialects", "forge", "import", str(old), "--store", "new.db", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"pending": 0, "ended": 0, "known": 2, "refused": []}

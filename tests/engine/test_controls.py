@@ -697,11 +697,11 @@ def test_pauses_and_queues_are_listed_at_the_command_line(place: Place, command:
     assert command("resume", "--all") == "Everything is resumed."
     assert command("resume", "--all") == "Everything was not paused."
     assert command.json("resume", "--job", "send") == {"resumed": True}
-    assert command("queues") == "Nothing is set for any queue."
+    assert command("queues") == "No queue has settings."
     assert command("queues", "set", "mail", "--aging", "5m") == "In mail a wait of 5m is worth one step of priority."
     assert command("queues").splitlines()[1].split() == ["mail", "5m"]
     assert command.json("queues", "list") == {"queues": [{"name": "mail", "aging": 300_000}]}
-    assert command("queues", "set", "mail", "--aging", "none") == "In mail priorities alone count."
+    assert command("queues", "set", "mail", "--aging", "none") == "In mail only priorities count."
     assert command.json("queues") == {"queues": []}
 
 

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave_threads_behind(code: int) -> None:
-    """Python waits at its end for every thread in a pool, also for one in which a handler hangs: then end without it."""
+    """Python waits at exit for every thread of a pool, and a handler may hang in one: then end the process without waiting."""
     if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
         logging.shutdown()
         sys.stdout.flush()
@@ -53,7 +53,7 @@ def _output(*, json: bool) -> Output:
 
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
-            reconfigure(errors="backslashreplace")  # a narrow encoding must not end a command half way
+            reconfigure(errors="backslashreplace")  # characters that the encoding does not have must not end a command halfway
     return Output(json=json)
 
 

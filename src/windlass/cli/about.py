@@ -45,7 +45,7 @@ def show_config(context: CommandContext) -> int:
 
 
 def _stored(context: CommandContext, values: Mapping[str, Value]) -> dict[str, Value]:
-    """Values in the store, which hold for every process and come before all others."""
+    """Values in the store, which apply to every process and override all others."""
     try:
         retention = context.call(Verbs.retention)
     except WindlassError as error:
@@ -69,7 +69,7 @@ def _masked(name: str, value: Any) -> Any:
     "faults", option("what", choices=("list",), help="list the names for WINDLASS_FAULTS"), topic=OPERATE, examples="windlass faults list"
 )
 def list_faults(context: CommandContext) -> int:
-    """List the places where a test can make a process fail."""
+    """List the fault points, at which a test can make a process fail."""
     from windlass.dialects.kumofire.points import POINTS  # here, because few commands need a dialect
 
     points = sorted({*fault_points("sqlite"), *fault_points("postgres"), *POINTS_ELSEWHERE, *POINTS})

@@ -19,7 +19,7 @@ MEANINGS = {
     FAILED: "an error, the run that was waited for did not succeed, or doctor reports a problem",
     USAGE: "the command line, the payload or a setting cannot be read",
     NOT_FOUND: "there is no such run or job, or no longer",
-    CONFLICT: "the run is in a state that does not allow it, another process was first, or a slot was lost",
+    CONFLICT: "the state of the run does not allow it, another process was first, or a slot was lost",
     UNREACHABLE: "the store cannot be reached or is busy; later it may work",
     TIMED_OUT: "--timeout is over and the run has not ended, or no slot was free",
     INTERRUPTED: "interrupted by Ctrl-C",

@@ -18,7 +18,7 @@ COMMANDS = Commands()
 
 
 class Node(NamedTuple):
-    """A place on the command line: the commands so far, those that can follow, and the options."""
+    """A position on the command line: the commands so far, the commands that can follow, and the options."""
 
     path: str
     commands: Mapping[str, str]
@@ -26,14 +26,14 @@ class Node(NamedTuple):
 
     @property
     def words(self) -> dict[str, str]:
-        """All that can be written here, with its help."""
+        """Every word that can follow, with its help."""
         flags = {name: _help(option) for option in self.options for name in option.names if name.startswith("-")}
         values = {value: _help(option) for option in self.options if not _is_flag(option) for value in _choices(option)}
         return {**self.commands, **values, **flags}
 
 
 def nodes(rows: Iterable[CommandRow]) -> Iterator[Node]:
-    """Every place on the command line."""
+    """Every position on the command line."""
     rows = list(rows)
     yield Node("", {row.name: row.help for row in rows}, (HELP, VERSION, *COMMON))
     for row in rows:

@@ -1,4 +1,4 @@
-"""What every command is called with: its arguments, the settings, the verbs, its output, and how it waits."""
+"""The context of a command: its arguments, the settings, the verbs, its output, and how it waits."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class CommandContext:
         return None if arguments.get("store") else self.settings.hub
 
     def fields(self, names: Sequence[str]) -> dict[str, Any]:
-        """The fields of these names that the command line has; others stay as they are."""
+        """Those of these fields that were given on the command line."""
         arguments = vars(self.arguments)
         return {name: arguments[name] for name in names if name in arguments}
 
@@ -93,7 +93,7 @@ class CommandContext:
             run_sync(self.verbs.close())
 
     def call(self, verb: Callable[Concatenate[Any, P], Awaitable[T]], /, *arguments: P.args, **options: P.kwargs) -> T:
-        """The answer of a verb. An action of the actor leaves an entry in the audit; a hub writes its own entry, by the token."""
+        """The answer of a verb. An action is audited under the name of the actor; a hub audits it by the token."""
         row, verbs = row_of(verb), self.verbs
         if row.audit is not None and isinstance(verbs, Engine):
             words = inspect.signature(verb).bind(verbs, *arguments, **options)
@@ -129,7 +129,7 @@ class CommandContext:
         return OK
 
     def pause(self, seconds: float) -> None:
-        """Let time pass; Ctrl-C ends it."""
+        """Wait; Ctrl-C ends the wait."""
         nap(seconds)
 
 

@@ -1,4 +1,4 @@
-"""The commands that set what holds for all: pauses, queues, resources, lanes, retention."""
+"""The commands about settings for all processes: pauses, queues, resources, lanes, retention."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _named(scope: PauseScope, name: str) -> str:
 @COMMANDS.add(
     "pause",
     PAUSED,
-    option("--reason", help="why; lists and `windlass why` show it"),
+    option("--reason", help="the reason, which lists and `windlass why` show"),
     topic=CHANGE,
     meant_by=("hold", "suspend"),
     examples="windlass pause --queue mail --reason 'the mail server moves'\nwindlass pause --all",
 )
 def pause(context: CommandContext) -> int:
-    """Start no runs of a queue, of a job, or at all; running ones continue."""
+    """Pause a queue, a job, or everything: no runs are claimed, and running ones continue."""
     scope, name = _paused(context.arguments)
     done = context.call(Verbs.pause, scope, name, reason=context.arguments.reason, by=actor())
     return context.answer(Verbs.pause, done, f"{_named(scope, name)} is paused.")
@@ -67,7 +67,7 @@ def pause(context: CommandContext) -> int:
     "resume", PAUSED, topic=CHANGE, meant_by=("unpause", "continue"), examples="windlass resume --queue mail\nwindlass resume --all"
 )
 def resume(context: CommandContext) -> int:
-    """Start runs of what was paused again."""
+    """Resume what was paused."""
     scope, name = _paused(context.arguments)
     done = context.call(Verbs.resume, scope, name)
     return context.answer(Verbs.resume, done, f"{_named(scope, name)} {'is resumed' if done else 'was not paused'}.")
@@ -75,7 +75,7 @@ def resume(context: CommandContext) -> int:
 
 @COMMANDS.add("pauses", topic=LOOK, examples="windlass pauses\nwindlass pauses --json")
 def pauses(context: CommandContext) -> int:
-    """List what is paused."""
+    """List all pauses."""
     records = context.call(Verbs.pauses)
     return context.answer_list(Verbs.pauses, records, _pauses, "Nothing is paused.")
 
@@ -91,9 +91,9 @@ def _pauses(records: Sequence[Pause], now: int) -> Table:
 
 
 def list_queues(context: CommandContext) -> int:
-    """List the queues for which something is set."""
+    """List the queues that have settings."""
     records = context.call(Verbs.queues)
-    return context.answer_list(Verbs.queues, records, _queues, "Nothing is set for any queue.")
+    return context.answer_list(Verbs.queues, records, _queues, "No queue has settings.")
 
 
 def _queues(records: Sequence[Queue], _: int) -> Table:
@@ -105,7 +105,7 @@ def _queues(records: Sequence[Queue], _: int) -> Table:
 
 QUEUES = COMMANDS.group(
     "queues",
-    help="List the queues for which something is set, and set how waiting counts",
+    help="List the queues that have settings, and set their aging",
     topic=CHANGE,
     examples="windlass queues\nwindlass queues set mail --aging 60s",
     function=list_queues,
@@ -121,15 +121,15 @@ QUEUES.add("list", examples="windlass queues list\nwindlass queues list --json")
         type=duration_or_none,
         required=True,
         metavar="TIME",
-        help="a wait of so long is worth one step of priority; none: priorities alone count",
+        help="how much waiting is worth one step of priority; none: only priorities count",
     ),
     examples="windlass queues set mail --aging 60s\nwindlass queues set mail --aging none",
 )
 def set_queue(context: CommandContext) -> int:
-    """Set how waiting counts in a queue, for runs made from now on."""
+    """Set the aging of a queue, for runs created from now on."""
     arguments = context.arguments
     queue = context.call(Verbs.set_queue, arguments.name, aging=arguments.aging)
-    counts = "priorities alone count" if queue is None else f"a wait of {views.span(queue.aging)} is worth one step of priority"
+    counts = "only priorities count" if queue is None else f"a wait of {views.span(queue.aging)} is worth one step of priority"
     return context.answer(Verbs.set_queue, queue, f"In {line(arguments.name)} {counts}.", name=arguments.name, aging=arguments.aging)
 
 
@@ -139,7 +139,7 @@ def set_queue(context: CommandContext) -> int:
 def list_resources(context: CommandContext) -> int:
     """List resources, and how much of each is occupied."""
     records = context.call(Verbs.resources)
-    return context.answer_list(Verbs.resources, records, _resources, "No resources. Make one: windlass resources set NAME --capacity 1")
+    return context.answer_list(Verbs.resources, records, _resources, "No resources. Create one: windlass resources set NAME --capacity 1")
 
 
 def _resources(records: Sequence[ResourceState], _: int = 0) -> Table:
@@ -210,11 +210,20 @@ def _capacity(text: str) -> int | None:
 @RESOURCES.add(
     "set",
     NAME,
-    edit("--capacity", type=_capacity, metavar="N", help="so much of it can be occupied at once; none: any number"),
-    edit("--rate", dest="rates", action="append", metavar="N/TIME", help="so many in a second, minute, hour, day or 30s; may be repeated"),
-    edit("--no-rate", dest="rates", action="store_const", const=None, help="no limit to how often"),
+    edit("--capacity", type=_capacity, metavar="N", help="how much of it can be occupied at once; none: no limit"),
     edit(
-        "--max-wait", type=duration, metavar="TIME", help="reserve resources for a run that lacks several of them for so long (default: 1m)"
+        "--rate",
+        dest="rates",
+        action="append",
+        metavar="N/TIME",
+        help="how many start per second, minute, hour, day or 30s; may be repeated",
+    ),
+    edit("--no-rate", dest="rates", action="store_const", const=None, help="no rate limits"),
+    edit(
+        "--max-wait",
+        type=duration,
+        metavar="TIME",
+        help="how long a run that lacks several resources waits until they are reserved for it (default: 1m)",
     ),
     meant_by=("add", "create", "new"),
     examples="""
@@ -224,7 +233,7 @@ def _capacity(text: str) -> int | None:
     """,
 )
 def set_resource(context: CommandContext) -> int:
-    """Set how much there is of a resource, and how often it may be used; what is left out stays as it is."""
+    """Set the capacity and the rates of a resource; what is left out does not change."""
     changes, resource = context.fields(("capacity", "rates", "max_wait")), context.arguments.name
     if not changes:
         raise BadInput("There is nothing to set.", hint="Give --capacity, --rate or --max-wait.")
@@ -250,7 +259,7 @@ def drop_resource(context: CommandContext) -> int:
 
 
 def list_lanes(context: CommandContext) -> int:
-    """List lanes: their queue, job and requirements, when they were last used, and which token has made them."""
+    """List lanes: their queue, job and requirements, their last use, and the token that created them."""
     records = context.call(Verbs.all_lanes, after=context.arguments.after, count=context.arguments.limit)
     return context.answer_list(Verbs.all_lanes, records, _lanes, "No lanes.")
 
@@ -274,7 +283,7 @@ def _requires(needs: Needs) -> str:
 LANES = COMMANDS.group(
     "lanes",
     limit(100),
-    after("LANE", "only lanes behind this number", type=int, default=0),
+    after("LANE", "only lanes after this number", type=int, default=0),
     help="List and remove lanes: the sets of runs that the same workers may take",
     topic=CHANGE,
     examples="""
@@ -290,7 +299,7 @@ LANES = COMMANDS.group(
     "drop", option("lanes", type=int, nargs="+", metavar="LANE"), meant_by=("delete", "remove", "rm"), examples="windlass lanes drop 12 13"
 )
 def drop_lane(context: CommandContext) -> int:
-    """Remove lanes that have no unfinished runs; a lane that is needed again is made again."""
+    """Remove lanes that have no unfinished runs; a lane that is needed again is created again."""
     for lane in context.arguments.lanes:
         context.call(Verbs.drop_lane, lane)
     return context.answer(Verbs.drop_lane, None, f"{len(context.arguments.lanes)} removed.")
@@ -317,12 +326,12 @@ RETENTION.add("show", examples="windlass retention show\nwindlass retention show
 
 @RETENTION.add(
     "set",
-    option("--succeeded", type=keep, metavar="TIME", help="keep runs that succeeded for so long, or forever"),
-    option("--others", type=keep, metavar="TIME", help="keep runs that ended otherwise for so long, or forever"),
+    option("--succeeded", type=keep, metavar="TIME", help="how long succeeded runs are kept, or forever"),
+    option("--others", type=keep, metavar="TIME", help="how long runs that ended otherwise are kept, or forever"),
     examples="windlass retention set --succeeded 7d\nwindlass retention set --others forever",
 )
 def set_retention(context: CommandContext) -> int:
-    """Set how long ended runs are kept, for every process on this store; what is left out stays as it is."""
+    """Set how long ended runs are kept, for every process on this store; what is left out does not change."""
     arguments = context.arguments
     changes = {"keep_succeeded": arguments.succeeded, "keep_others": arguments.others}
     return _print_retention(context, context.call(Verbs.set_retention, **changes, by=actor()))

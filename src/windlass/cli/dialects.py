@@ -19,7 +19,7 @@ from windlass.model import Run
 from windlass.store.base import run_sync
 
 COMMANDS = Commands()
-AS = option("--as", dest="dialect", metavar="NAME", help="in the words of a protocol; `windlass dialects` lists them")
+AS = option("--as", dest="dialect", metavar="NAME", help="show it in the words of this protocol; `windlass dialects` lists them")
 
 
 def list_dialects(context: CommandContext) -> int:
@@ -45,17 +45,17 @@ BELOW = COMMANDS.group(
     function=list_dialects,
 )
 FORGE = BELOW.group(
-    "forge", examples="windlass dialects forge import old.sqlite --store new.db", help="Take over the jobs of another program"
+    "forge", examples="windlass dialects forge import old.sqlite --store new.db", help="Import the jobs of another program of this protocol"
 )
 
 
 @FORGE.add(
     "import",
-    option("old", metavar="OLD", help="the file that the other program has made; it is only read"),
+    option("old", metavar="OLD", help="the file of the other program, which is only read"),
     examples="windlass dialects forge import forge-monitor.sqlite --store forge.db",
 )
 def import_forge(context: CommandContext) -> int:
-    """Take over the jobs of another program of the Forge protocol, those that have ended as history."""
+    """Import the jobs of another program of the Forge protocol; ended ones become history."""
     from windlass.dialects.forge.imports import Import
 
     old, address = context.arguments.old, _new_store(context)
@@ -71,17 +71,17 @@ def import_forge(context: CommandContext) -> int:
         context.output.document({"pending": result.pending, "ended": result.ended, "known": result.known, "refused": refused})
     else:
         context.output.raw(
-            f"Taken over into {shown(address)}: {result.pending} pending, {result.ended} ended; {result.known} known before."
+            f"Imported into {shown(address)}: {result.pending} pending, {result.ended} ended; {result.known} were there before."
         )
         for job, reason in result.refused:
-            context.output.note(f"Not taken over as it was: {line(job)}: {line(reason)}")
+            context.output.note(f"Not imported unchanged: {line(job)}: {line(reason)}")
     return FAILED if result.refused else OK
 
 
 def _new_store(context: CommandContext) -> str:
-    """The store of a hub in this environment, which must be another than the file whose jobs it gets."""
+    """The store of a hub in this environment, which must not be the imported file itself."""
     if context.hub:
-        raise BadInput("Jobs cannot be taken over through a hub.", hint="Name its store: --store forge.db.")
+        raise BadInput("Jobs cannot be imported through a hub.", hint="Name its store: --store forge.db.")
     context.values.update(hub_values("forge", context.values, os.environ))
     path = located(context.store).place
     if os.path.exists(path) and os.path.exists(context.arguments.old) and os.path.samefile(path, context.arguments.old):

@@ -38,7 +38,7 @@ GROUPS = COMMANDS.group(
     "list",
     option("--status", choices=get_args(GroupStatus), metavar="STATUS", help=", ".join(get_args(GroupStatus))),
     limit(20),
-    after("ID", "only groups behind this one"),
+    after("ID", "only groups after this one"),
     examples="windlass groups list\nwindlass groups list --status partial --json",
 )
 def list_all(context: CommandContext) -> int:
@@ -55,7 +55,7 @@ def list_all(context: CommandContext) -> int:
     "show",
     ID,
     limit(20, " runs"),
-    after("RUN", "only the runs behind this one"),
+    after("RUN", "only runs after this one"),
     examples="windlass groups show ID\nwindlass groups show ID --limit 1000 --json",
 )
 def show(context: CommandContext) -> int:
@@ -77,11 +77,11 @@ def show(context: CommandContext) -> int:
 @GROUPS.add(
     "cancel",
     ID,
-    option("--reason", help="why; it is kept with the group and its runs"),
+    option("--reason", help="the reason, which is stored with the group and its runs"),
     examples="windlass groups cancel ID\nwindlass groups cancel ID --reason 'wrong input'",
 )
 def cancel(context: CommandContext) -> int:
-    """Cancel what has not ended of a group."""
+    """Cancel the unfinished runs of a group."""
     id = context.arguments.id
     group = context.call(Verbs.cancel_group, id, reason=context.arguments.reason, by=actor())
     running = "" if group.finished_at is not None else ": the workers of running runs are asked to stop"
@@ -90,13 +90,13 @@ def cancel(context: CommandContext) -> int:
 
 @GROUPS.add("rerun", ID, examples="windlass groups rerun ID")
 def rerun(context: CommandContext) -> int:
-    """Make a new group from one that has ended, and print its id."""
+    """Create a new group from an ended one, and print its id."""
     id = context.arguments.id
     group = context.call(Verbs.rerun_group, id)
     return context.answer(Verbs.rerun_group, group, group.id)
 
 
-# How they look
+# Tables
 
 
 def _status(group: Group) -> Text:

@@ -1,4 +1,4 @@
-"""The commands that serve: a hub, and a hub with a worker beside it."""
+"""The commands that serve: a hub alone, and a hub with a worker."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _needing_extra() -> Iterator[None]:
     """,
 )
 def up(context: CommandContext) -> int:
-    """Serve everything from one file: the HTTP API, the page, and a worker for an app, if one is named."""
+    """Serve the HTTP API and the page, and run a worker for an app if one is named."""
     return _run(context, link=True)
 
 

@@ -39,7 +39,7 @@ def _jobs(records: Sequence[JobRecord], _: int) -> Table:
 JOBS = COMMANDS.group(
     "jobs",
     limit(100),
-    after("NAME", "only jobs behind this name", default=""),
+    after("NAME", "only jobs after this name", default=""),
     topic=LOOK,
     meant_by=("definitions", "functions", "tasks"),
     examples="""
@@ -54,17 +54,17 @@ JOBS = COMMANDS.group(
 
 @JOBS.add("show", NAME, examples="windlass jobs show thumbnail")
 def show_job(context: CommandContext) -> int:
-    """Show a definition, and what the job takes."""
+    """Show a definition, and the arguments of the job."""
     job = context.call(Verbs.get_job, context.arguments.name)
     lines = [f"{job.name}: {job.handler or 'not defined yet'}, in queue {job.options.queue or defaults.QUEUE}"]
     lines += (job.description or "").splitlines()
-    lines.append(fits.takes(job.takes) if job.takes is not None else "What it takes is not known.")
+    lines.append(fits.takes(job.takes) if job.takes is not None else "Its arguments are not known.")
     if job.payload:
-        lines.append(f"What is left out: {as_json(job.payload)}")
+        lines.append(f"Payload template: {as_json(job.payload)}")
     return context.answer(Verbs.get_job, job, *map(line, lines))
 
 
 @JOBS.add("drop", NAME, meant_by=("delete", "remove", "rm"), examples="windlass jobs drop misspelt")
 def drop_job(context: CommandContext) -> int:
-    """Remove a job that is not defined and has no runs."""
+    """Remove the placeholder of an undefined job that has no runs."""
     return drop(context, Verbs.drop_job)

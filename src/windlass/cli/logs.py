@@ -45,7 +45,7 @@ class JsonFormat(logging.Formatter):
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; what it does not have becomes its text."""
+    """A value that JSON can express; any other becomes a text."""
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return str(value)

@@ -1,4 +1,4 @@
-"""What is printed: plain and safe text, colours on terminals only, JSON on demand."""
+"""Printing: plain text that is safe on a terminal, colours on terminals only, JSON on demand."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def _escaped(character: re.Match[str]) -> str:
 
 
 def clean(text: str) -> str:
-    """The text with everything written out that would act on a terminal instead of being read; lines stay lines."""
+    """The text with an escape in place of each character that would control a terminal; line breaks stay."""
     return _UNSAFE.sub(_escaped, text)
 
 
 def line(text: str) -> str:
-    """The text on one line, so that nothing in it can look like the next one."""
+    """The text on one line, so that no part of it can look like another line."""
     return clean(text).replace("\n", "\\n").replace("\t", " ")
 
 
 def as_json(value: Any) -> str:
-    """One line of JSON that a terminal can be shown."""
+    """One line of JSON that is safe to print on a terminal."""
     text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
     return _UNSAFE.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
 
@@ -71,7 +71,7 @@ class Output:
         self.console.print(Text(clean(text)), soft_wrap=True)
 
     def note(self, text: str, style: str = "dim") -> None:
-        """Print something beside the answer, for people only."""
+        """Print a note beside the answer, for people only."""
         if not self.json:
             self.notes.print(Text(line(text), style=style), soft_wrap=True)
 

@@ -194,7 +194,7 @@ def _check_before_command(top: CommandParser, words: Sequence[str]) -> None:
         if name not in top.flags and name not in ("-h", "--help", "--version"):
             raise BadInput(
                 f"{name} cannot stand before the command.",
-                hint=f"Write it behind: windlass COMMAND {name}. windlass --help lists the commands.",
+                hint=f"Write it after the command: windlass COMMAND {name}. windlass --help lists the commands.",
             )
         if name in top.flags and top.flags[name].nargs is None and not value:
             next(following, None)

@@ -1,4 +1,4 @@
-"""The commands that run the parts of a protocol which has a dispatcher and consumers."""
+"""The commands that run the dispatcher and the consumers of a protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windlass.cli.targets import find_target
 from windlass.errors import BadInput
 
 COMMANDS = Commands()
-DIALECT = option("--dialect", metavar="NAME", required=True, help="the protocol whose part this is, such as kumofire")
+DIALECT = option("--dialect", metavar="NAME", required=True, help="the protocol, such as kumofire")
 
 
 @COMMANDS.add(
@@ -29,7 +29,7 @@ DIALECT = option("--dialect", metavar="NAME", required=True, help="the protocol 
     """,
 )
 def dispatch(context: CommandContext) -> int:
-    """Send what is due to the consumers of a protocol, until Ctrl-C or SIGTERM."""
+    """Send due runs to the consumers of a protocol, until Ctrl-C or SIGTERM."""
     name = context.arguments.dialect
     parts, settings = dialects.parts_of(name), dialects.settings_of(name, (context.settings.dialects or {}).get(name, {}), os.environ)
     start_logging(context.settings.filled())

@@ -11,7 +11,7 @@ from types import FrameType
 
 from windlass.clock import nap
 
-SUPERVISED = "WINDLASS_SUPERVISED"  # in the environment of a child, which must not watch over a child of its own
+SUPERVISED = "WINDLASS_SUPERVISED"  # in the environment of a child, which must not start a child of its own
 POLL_EVERY = 0.5
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}

@@ -88,15 +88,15 @@ def _value(text: str) -> Any:
         help="one JSON text, key=value pairs (values are JSON where they can be), or - for standard input",
     ),
     option("--queue", help="another queue than the job's"),
-    option("--priority", type=int, metavar="N", help="a larger one goes first"),
+    option("--priority", type=int, metavar="N", help="higher priorities are executed first"),
     one_of(
         option("--delay", type=duration, metavar="TIME", help="not before this has passed, such as 30s, 5m, 2h"),
         option("--at", type=instant, metavar="TIME", help="not before this time, such as 2026-01-31T09:00 or ...T09:00Z"),
     ),
     option("--key", help="at most one unfinished run has it; a second call prints the id of the first"),
     option("--after", action="append", metavar="ID", help="wait until this run has succeeded; may be repeated"),
-    option("--max-attempts", type=int, metavar="N", help="executions in all"),
-    option("--keep", type=keep, metavar="TIME", help="keep it for so long after its end, or forever"),
+    option("--max-attempts", type=int, metavar="N", help="the number of executions at most"),
+    option("--keep", type=keep, metavar="TIME", help="how long it is kept after its end, or forever"),
     option("--solver-url", metavar="URL", help="a program to execute, instead of the job's own code"),
     option("--solver-checksum", metavar="SHA256", help="the SHA-256 of that program; few workers execute one without"),
     option("--meta", metavar="JSON", help="an object of your own facts about the run, of at most 4 KiB"),
@@ -159,14 +159,14 @@ def nearest_job(context: CommandContext, name: str) -> str | None:
 
 
 def print_created(context: CommandContext, created: Created) -> int:
-    """Print the id of a run that a command has made, or that has the key already."""
+    """Print the id of a created run, or of the run that holds the key already."""
     if not created.created:
-        context.output.note("Nothing was made: this run has the key.")
+        context.output.note("Nothing was created: this run holds the key.")
     return context.answer(Verbs.rerun, created, created.id)
 
 
 def _wait(context: CommandContext, created: Created) -> int:
-    context.output.note(f"Waiting for run {created.id}; it goes on without you (windlass show {created.id}).")
+    context.output.note(f"Waiting for run {created.id}; Ctrl-C does not stop it (windlass show {created.id}).")
     run = _ended(context, created.id, context.arguments.timeout)
     if context.output.json:
         context.output.document(plain(Verbs.get, _detail(context, run)))
@@ -210,14 +210,14 @@ FILTERS = (
         metavar="STATE",
         help=f"{', '.join(State)}; may be repeated",
     ),
-    option("--job", metavar="NAME", help="of this job"),
-    option("--queue", metavar="NAME", help="of this queue"),
-    option("--group", metavar="ID", help="of this group"),
-    option("--schedule", metavar="KEY", help="of this schedule"),
-    option("--worker", metavar="NAME", help="whose current or last attempt this worker has or had"),
-    option("--key", help="with this key"),
-    option("--tag", help="whose worker must have this tag"),
-    option("--error", metavar="CODE", help="with an error of this code"),
+    option("--job", metavar="NAME", help="only runs of this job"),
+    option("--queue", metavar="NAME", help="only runs of this queue"),
+    option("--group", metavar="ID", help="only runs of this group"),
+    option("--schedule", metavar="KEY", help="only runs of this schedule"),
+    option("--worker", metavar="NAME", help="only runs whose current or last attempt this worker has or had"),
+    option("--key", help="only runs with this key"),
+    option("--tag", help="only runs whose worker must have this tag"),
+    option("--error", metavar="CODE", help="only runs with an error of this code"),
     option("--since", dest="created_since", type=past, metavar="TIME", help="created since a time, or since so long ago: 2h"),
     option("--until", dest="created_before", type=past, metavar="TIME", help="created before a time, or longer ago"),
     option("--ended-since", type=past, metavar="TIME", help="ended since"),
@@ -232,7 +232,7 @@ FILTERS = (
     *FILTERS,
     limit(20),
     CURSOR,
-    option("--watch", action="store_true", help="draw them again every second, until Ctrl-C"),
+    option("--watch", action="store_true", help="refresh the list every second, until Ctrl-C"),
     AS,
     topic=LOOK,
     meant_by=("list", "ls", "ps", "tasks"),
@@ -248,7 +248,7 @@ FILTERS = (
 def runs(context: CommandContext) -> int:
     """List runs, newest first."""
     if context.arguments.watch and (context.output.json or not context.output.seen):
-        raise BadInput("--watch draws on a terminal.", hint="Leave it out, and call `windlass runs --json` as often as you need.")
+        raise BadInput("--watch needs a terminal.", hint="Leave it out, and call `windlass runs --json` as often as you need.")
     return _watch_runs(context) if context.arguments.watch else _list_runs(context)
 
 
@@ -296,7 +296,7 @@ def _chosen(context: CommandContext) -> Run:
         return context.call(Verbs.get, context.arguments.id)
     newest = context.call(Verbs.runs, count=1).runs
     if not newest:
-        raise NotFound("There are no runs.", hint="Make one: windlass enqueue NAME")
+        raise NotFound("There are no runs.", hint="Create one: windlass enqueue NAME")
     return newest[0]
 
 
@@ -320,14 +320,14 @@ def _lines(
 @COMMANDS.add(
     "show",
     ONE_RUN,
-    option("--tail", type=count, default=10, metavar="N", help="so many lines of its log (default: 10)"),
+    option("--tail", type=count, default=10, metavar="N", help="the number of log lines, the last ones (default: 10)"),
     AS,
     topic=LOOK,
     meant_by=("get", "describe", "inspect", "status", "info", "result"),
     examples="windlass show ID\nwindlass show --last\nwindlass show ID --json",
 )
 def show(context: CommandContext) -> int:
-    """Show everything that is known of a run."""
+    """Show a run with its attempts, history and log."""
     run = _chosen(context)
     if context.arguments.dialect is not None:
         return print_run(context, run)
@@ -361,7 +361,7 @@ def show(context: CommandContext) -> int:
     "logs",
     ONE_RUN,
     option("-f", "--follow", action="store_true", help="continue until the run has ended; the exit code tells how it ended"),
-    option("--attempt", type=count, metavar="N", help="of the N-th attempt only"),
+    option("--attempt", type=count, metavar="N", help="only lines of the N-th attempt"),
     option("--tail", type=count, metavar="N", help="begin with the last N lines (default: all)"),
     topic=LOOK,
     meant_by=("tail",),
@@ -435,13 +435,13 @@ def _in_words(reason: Reason, now: int) -> str:
 @COMMANDS.add(
     "cancel",
     ID,
-    option("--reason", help="why; it is kept with the run"),
+    option("--reason", help="the reason, which is stored with the run"),
     topic=CHANGE,
     meant_by=("kill", "stop", "abort", "delete", "remove", "revoke", "rm"),
     examples="windlass cancel ID\nwindlass cancel ID --reason 'ordered twice'",
 )
 def cancel(context: CommandContext) -> int:
-    """Cancel a run, or ask the worker that has it to stop."""
+    """Cancel a run that waits, or stop one that runs."""
     id = context.arguments.id
     run = context.call(Verbs.cancel, id, reason=context.arguments.reason, by=actor())
     return context.answer(Verbs.cancel, run, run.state + ("" if run.state in ENDED else ": its worker is asked to stop"))
@@ -451,11 +451,11 @@ def cancel(context: CommandContext) -> int:
     "move",
     ID,
     one_of(
-        option("--top", dest="to", action="store_const", const="top", help="before all that are queued"),
-        option("--bottom", dest="to", action="store_const", const="bottom", help="behind all that are queued"),
-        option("--before", metavar="OTHER", help="just before another run of its queue"),
-        option("--after", metavar="OTHER", help="just behind another run of its queue"),
-        option("--place", type=number(0, DEEPEST), metavar="N", help="behind N others; 0 is the head"),
+        option("--top", dest="to", action="store_const", const="top", help="before all queued runs"),
+        option("--bottom", dest="to", action="store_const", const="bottom", help="after all queued runs"),
+        option("--before", metavar="OTHER", help="directly before another run of its queue"),
+        option("--after", metavar="OTHER", help="directly after another run of its queue"),
+        option("--place", type=number(0, DEEPEST), metavar="N", help="after N other runs; 0 is the head"),
         required=True,
     ),
     topic=CHANGE,
@@ -463,7 +463,7 @@ def cancel(context: CommandContext) -> int:
     examples="windlass move ID --top\nwindlass move ID --before OTHER\nwindlass move ID --place 3",
 )
 def move(context: CommandContext) -> int:
-    """Give a run that waits another place in its queue."""
+    """Move a queued run to another place in its queue."""
     arguments = context.arguments
     where = {"place": arguments.place, "to": arguments.to, "before": arguments.before, "after": arguments.after}
     run = context.call(Verbs.move, arguments.id, **where, by=actor())
@@ -479,5 +479,5 @@ def move(context: CommandContext) -> int:
     examples="windlass rerun ID\nwindlass rerun ID --attempt 1",
 )
 def rerun(context: CommandContext) -> int:
-    """Make a new run from an ended one, and print its id."""
+    """Create a new run from an ended one, and print its id."""
     return print_created(context, context.call(Verbs.rerun, context.arguments.id, attempt=context.arguments.attempt))

@@ -32,9 +32,9 @@ from windlass.store.base import run_sync
 FIELDS = ("cron", "every", "at", "zone", "missed", "max_missed", "max_age", "overlap", "jitter", "enabled", "job")
 KINDS = {"cron": "cron", "every": "interval", "at": "once"}
 CHANGE_OF_THE_CLOCK = "the clock is changed on this day"
-AT_ONCE = "these are made one right after the other"
+AT_ONCE = "their runs are created one after the other"
 OVERLAPS = {
-    "allow": "each is made, whether or not the runs before it have ended",
+    "allow": "each run is created, whether or not the runs before it have ended",
     "skip": f"{AT_ONCE}, and each is skipped while a run before it has not ended",
     "queue": f"{AT_ONCE}; while a run has not ended, the next one waits for it, and those after that are skipped",
     "cancel": f"{AT_ONCE}, and each cancels those before it that have not ended",
@@ -51,19 +51,19 @@ RULE = (
 )
 FIELD_OPTIONS = (
     edit("--zone", help="the time zone of the rule, such as Europe/Paris (default: UTC)"),
-    edit("--payload", dest="overrides", metavar="JSON", help="an object, laid over the job's template"),
+    edit("--payload", dest="overrides", metavar="JSON", help="an object whose members override those of the job's payload template"),
     edit("--missed", choices=("skip", "latest", "all"), help="what happens to instants that were missed (default: latest)"),
-    edit("--max-missed", type=int, metavar="N", help="of those, so many are caught up at most (default: 100)"),
-    edit("--max-age", type=duration_or_none, metavar="TIME", help="none is caught up that is older than this; none: however old"),
-    edit("--overlap", choices=("allow", "skip", "queue", "cancel"), help="when the run before has not ended (default: allow)"),
-    edit("--jitter", type=duration, metavar="TIME", help="start up to so much later, each run differently"),
+    edit("--max-missed", type=int, metavar="N", help="how many missed instants are caught up at most (default: 100)"),
+    edit("--max-age", type=duration_or_none, metavar="TIME", help="missed instants older than this are not caught up; none: no limit"),
+    edit("--overlap", choices=("allow", "skip", "queue", "cancel"), help="what happens while the last run has not ended (default: allow)"),
+    edit("--jitter", type=duration, metavar="TIME", help="delay each run by a random time up to this"),
     edit("--disabled", dest="enabled", action="store_false", help="do not fire until it is enabled"),
 )
 
 COMMANDS = Commands()
 SCHEDULES = COMMANDS.group(
     "schedules",
-    help="List, add, change and preview schedules: the rules that make runs",
+    help="List, add, change and preview schedules: the rules that create runs",
     topic=CHANGE,
     meant_by=("cron", "crontab", "beat", "periodic"),
     examples="""
@@ -96,7 +96,7 @@ def _payload(text: str) -> dict[str, Any]:
     "add",
     option("key", metavar="KEY", help="the key of the schedule; the same key again updates it"),
     option("job", metavar="JOB", help="the job of its runs"),
-    option("--new", action="store_true", help="refuse a key that is there already"),
+    option("--new", action="store_true", help="refuse an existing key"),
     one_of(*RULE, required=True),
     *FIELD_OPTIONS,
     meant_by=("create", "new"),
@@ -107,7 +107,7 @@ def _payload(text: str) -> dict[str, Any]:
     """,
 )
 def add(context: CommandContext) -> int:
-    """Add a schedule, or update the one with this key; with --new, refuse a key that is there."""
+    """Add a schedule, or update the one with this key; with --new, refuse an existing key."""
     fields, key = fields_of(context), context.arguments.key
     schedule = context.call(Verbs.schedule, key, fields.pop("job"), new=context.arguments.new, **fields)
     _warn_of_unknown_job(context, schedule.job)
@@ -177,14 +177,14 @@ def remove(context: CommandContext) -> int:
     context.answer(Verbs.remove_schedule, None, line(f"{schedule.key} is removed; its runs stay."))
     if schedule.code_hash is not None:
         context.output.note(
-            "Code defines it: the next worker that starts makes it again. To keep it off, disable it instead.", style="yellow"
+            "Code defines it: the next worker that starts creates it again. To stop it for good, disable it instead.", style="yellow"
         )
     return OK
 
 
 @SCHEDULES.add("trigger", KEY, meant_by=("run", "fire"), examples="windlass schedules trigger nightly")
 def trigger(context: CommandContext) -> int:
-    """Make a run of a schedule now, and print its id; its instants stay as they are."""
+    """Create a run of a schedule now, and print its id; its instants do not change."""
     key = context.arguments.key
     created = context.call(Verbs.trigger, key)
     return context.answer(Verbs.trigger, created, created.id)
@@ -196,7 +196,7 @@ def trigger(context: CommandContext) -> int:
 @SCHEDULES.add(
     "list",
     limit(100),
-    after("KEY", "only schedules behind this key", default=""),
+    after("KEY", "only schedules after this key", default=""),
     examples="windlass schedules list\nwindlass schedules list --json",
 )
 def list_all(context: CommandContext) -> int:
@@ -207,7 +207,7 @@ def list_all(context: CommandContext) -> int:
 
 @SCHEDULES.add("skips", KEY, limit(20), examples="windlass schedules skips nightly\nwindlass schedules skips nightly --json")
 def skips(context: CommandContext) -> int:
-    """List what was due and did not become a run, latest first."""
+    """List the skipped instants of a schedule, latest first."""
     schedule = context.call(Verbs.get_schedule, context.arguments.key)
     records = context.call(Verbs.skips, schedule.key, count=context.arguments.limit)
     if context.output.json:
@@ -238,7 +238,7 @@ def _span(text: str) -> tuple[int, int]:
 @SCHEDULES.add(
     "preview",
     KEY,
-    option("--count", type=count, default=10, metavar="N", help="so many instants (default: 10)"),
+    option("--count", type=count, default=10, metavar="N", help="the number of instants (default: 10)"),
     option("--from", dest="start", type=instant, metavar="TIME", help="from this time on (default: now)"),
     option("--down", type=_span, metavar="FROM..TO", help="what would happen if nothing had run from one time to another"),
     examples="""
@@ -319,7 +319,7 @@ def _range(schedule: Schedule, number: int, first: int, last: int) -> str:
     return _local(schedule, first) if number == 1 else f"{number:,}, from {_local(schedule, first)} to {_local(schedule, last)}"
 
 
-# How they look
+# Tables
 
 
 def schedule_table(schedules: Sequence[Schedule], now: int) -> Table:
@@ -338,7 +338,7 @@ def _rule(schedule: Schedule) -> str:
 
 
 def _state(schedule: Schedule) -> Text:
-    """Whether it can fire, and whose word counts."""
+    """Whether it fires, and whether a person has edited what code defines."""
     word, style = ("disabled", "yellow") if not schedule.enabled else ("over", "dim") if schedule.next_at is None else ("enabled", "green")
     source = "" if schedule.code_hash is None else ", edited" if edited(schedule) else ", by code"
     return Text.assemble((word, style), (source, "dim"))

@@ -30,7 +30,7 @@ COMMANDS = Commands()
 
 @COMMANDS.add("slots", limit(100), topic=LOOK, examples="windlass slots\nwindlass slots --json")
 def slots(context: CommandContext) -> int:
-    """List direct calls that hold a slot or wait for one, in their order."""
+    """List the direct calls that hold a slot or wait for one, in their order."""
     records = context.call(Verbs.slots, count=context.arguments.limit)
     return context.answer_list(Verbs.slots, records, _slots, "No slot is held or waited for.")
 
@@ -48,7 +48,7 @@ def _slots(records: Sequence[Slot], now: int) -> Table:
 @COMMANDS.add(
     "slot",
     option("resource", metavar="RESOURCE"),
-    option("argv", nargs="*", metavar="COMMAND", help="the command to run, behind two dashes"),
+    option("argv", nargs="*", metavar="COMMAND", help="the command to run, after two dashes"),
     option("--timeout", type=duration, metavar="TIME", help="wait no longer than this (exit code 124)"),
     option("--key", help="use a slot of this key"),
     option("--weight", type=int, default=1, metavar="N", help="how much of the resource is needed (default: 1)"),
@@ -61,10 +61,10 @@ def _slots(records: Sequence[Slot], now: int) -> Table:
     """,
 )
 def slot(context: CommandContext) -> int:
-    """Run a command while it holds the next slot of a resource; the exit code is the command's."""
+    """Run a command while holding the next slot of a resource; the exit code is the command's."""
     arguments = context.arguments
     if not arguments.argv:
-        raise BadInput("There is no command to run.", hint=f"Write it behind two dashes: windlass slot {arguments.resource} -- COMMAND.")
+        raise BadInput("There is no command to run.", hint=f"Write it after two dashes: windlass slot {arguments.resource} -- COMMAND.")
     call = SlotRequest(
         arguments.resource,
         arguments.key,
@@ -78,7 +78,7 @@ def slot(context: CommandContext) -> int:
 
 
 class _Child:
-    """The command, and what signals do: before it starts they end the wait, afterwards it gets them."""
+    """The command, and the handling of signals: before it starts they end the wait, afterwards they are passed on to it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

@@ -28,7 +28,7 @@ COMMANDS = Commands()
 
 
 def workers(context: CommandContext) -> int:
-    """List workers that are alive or were so lately, and the number of their runs."""
+    """List live and recently seen workers, and the number of their runs."""
     records = context.call(Verbs.workers, after=context.arguments.after, count=context.arguments.limit)
     return context.answer_list(Verbs.workers, records, _workers, "No workers. Start one: windlass work MODULE:APP")
 
@@ -51,7 +51,7 @@ def _workers(records: Sequence[WorkerRecord], now: int) -> Table:
 WORKERS = COMMANDS.group(
     "workers",
     limit(100),
-    after("NAME", "only workers behind this name", default=""),
+    after("NAME", "only workers after this name", default=""),
     topic=LOOK,
     meant_by=("agents", "nodes"),
     examples="""
@@ -71,13 +71,13 @@ def drop_worker(context: CommandContext) -> int:
 
 @COMMANDS.add(
     "stats",
-    option("--minutes", type=number(1, Limits().minutes), default=60, metavar="N", help="so many of the last minutes (default: 60)"),
+    option("--minutes", type=number(1, Limits().minutes), default=60, metavar="N", help="the number of minutes, up to now (default: 60)"),
     topic=LOOK,
     meant_by=("status", "counts", "metrics", "monitor"),
     examples="windlass stats\nwindlass stats --minutes 1440 --json",
 )
 def stats(context: CommandContext) -> int:
-    """Show how many runs are in each state, and how many there were in the last minutes."""
+    """Show how many runs are in each state, and the counts of the last minutes."""
     if isinstance(context.verbs, Engine):
         while not run_sync(context.verbs.roll_up()):  # a hub counts by itself
             pass

@@ -1,4 +1,4 @@
-"""Finds the app that `module:attribute` names."""
+"""Imports the object that `module:attribute` names."""
 
 from __future__ import annotations
 

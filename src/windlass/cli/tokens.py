@@ -38,7 +38,7 @@ TOKENS = COMMANDS.group(
     option("--scopes", type=split, required=True, metavar="A,B", help=f"some of {', '.join(SCOPES)}; admin includes the others"),
     option("--worker", metavar="NAME", help="valid for this worker only, and for names that begin with it and a dot"),
     option("--principal", metavar="NAME", help="the owner of what code defines with it (default: its own name)"),
-    option("--expires", type=duration, metavar="TIME", help="valid for so long, such as 90d (default: until it is revoked)"),
+    option("--expires", type=duration, metavar="TIME", help="how long it is valid, such as 90d (default: until it is revoked)"),
     meant_by=("add", "new"),
     examples="""
     windlass tokens create shop --scopes read,submit --expires 90d
@@ -56,7 +56,7 @@ def create(context: CommandContext) -> int:
 @TOKENS.add(
     "rotate",
     ID,
-    option("--overlap", type=duration, default=TOKEN_OVERLAP, metavar="TIME", help="both are valid for so long (default: 1d)"),
+    option("--overlap", type=duration, default=TOKEN_OVERLAP, metavar="TIME", help="how long both are valid (default: 1d)"),
     examples="windlass tokens rotate ID\nwindlass tokens rotate ID --overlap 1h",
 )
 def rotate(context: CommandContext) -> int:
@@ -83,7 +83,7 @@ def revoke(context: CommandContext) -> int:
 @TOKENS.add(
     "list",
     limit(100),
-    after("ID", "only tokens behind this one", default=""),
+    after("ID", "only tokens after this one", default=""),
     examples="windlass tokens list\nwindlass tokens list --json",
 )
 def list_all(context: CommandContext) -> int:
@@ -101,7 +101,7 @@ def audit(context: CommandContext) -> int:
     return context.answer_list(Verbs.audit, page.entries, _audit_table, "The audit is empty.", page=page)
 
 
-# How they look
+# Tables
 
 
 def _token_table(tokens: Sequence[Token], now: int) -> Table:

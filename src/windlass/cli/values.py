@@ -1,4 +1,4 @@
-"""Reads the values of options: numbers, durations, instants; and has the options that many commands share."""
+"""Reads the values of options: numbers, durations, instants; and the options that many commands share."""
 
 from __future__ import annotations
 
@@ -82,4 +82,4 @@ def after(metavar: str, help: str, **details: Any) -> Option:
     return option("--after", metavar=metavar, help=help, **details)
 
 
-CURSOR = option("--cursor", help="continue where another page ended")
+CURSOR = option("--cursor", help="the cursor of the previous page")

@@ -54,7 +54,7 @@ def _clock_time(ms: int) -> str:
 
 
 def ago(at: int, now: int) -> str:
-    """How far a time is from now."""
+    """The distance of a time from now."""
     if abs(now - at) < 1_000:
         return "now"
     return f"{span(now - at)} ago" if at < now else f"in {span(at - now)}"
@@ -85,7 +85,7 @@ def _job_text(run: Run) -> Text:
 
 
 def _when(run: Run, now: int) -> str:
-    """The time that matters most in its state."""
+    """The most relevant time in its state."""
     if run.finished_at is not None:
         return ago(run.finished_at, now)
     return ago(run.due_at if run.state is State.SCHEDULED else run.started_at or run.created_at, now)

@@ -43,7 +43,7 @@ FIELD_OPTIONS = (
         action="append",
         type=duration,
         metavar="TIME",
-        help="before the next attempt; may be repeated (default: 5s, 1m)",
+        help="the delay before the next attempt; may be repeated (default: 5s, 1m)",
     ),
     edit("--disabled", dest="enabled", action="store_false", help="send nothing until it is enabled"),
 )
@@ -96,7 +96,7 @@ def add(context: CommandContext) -> int:
     edit("--url", help="another address"),
     edit("--any-job", dest="jobs", action="store_const", const=None, help="runs of every job"),
     edit("--any-queue", dest="queues", action="store_const", const=None, help="runs of every queue"),
-    edit("--enabled", action="store_true", help="send again, of changes from now on"),
+    edit("--enabled", action="store_true", help="enable it again: changes from now on are sent"),
     *FIELD_OPTIONS,
     examples="""
     windlass webhooks set ID --enabled
@@ -124,7 +124,7 @@ def remove(context: CommandContext) -> int:
 @WEBHOOKS.add(
     "rotate",
     ID,
-    option("--overlap", type=duration, default=SECRET_OVERLAP, metavar="TIME", help="both sign for so long (default: 1d)"),
+    option("--overlap", type=duration, default=SECRET_OVERLAP, metavar="TIME", help="how long both sign (default: 1d)"),
     examples="windlass webhooks rotate ID\nwindlass webhooks rotate ID --overlap 0s",
 )
 def rotate(context: CommandContext) -> int:
@@ -150,10 +150,10 @@ def list_all(context: CommandContext) -> int:
     "deliveries",
     one_of(
         option("id", nargs="?", metavar="ID", help="the id of the webhook"),
-        option("--run", dest="of_run", metavar="RUN", help="those of all changes of this run instead, oldest first"),
+        option("--run", dest="of_run", metavar="RUN", help="the deliveries of this run instead, oldest first"),
         required=True,
     ),
-    option("--status", choices=("pending", "delivered", "failed"), help="only these"),
+    option("--status", choices=("pending", "delivered", "failed"), help="only deliveries with this status"),
     limit(20),
     CURSOR,
     examples="""
@@ -174,13 +174,13 @@ def deliveries(context: CommandContext) -> int:
 
 @WEBHOOKS.add("resend", option("id", metavar="ID", help="the id of the delivery"), examples="windlass webhooks resend ID")
 def resend(context: CommandContext) -> int:
-    """Send a delivery again, by any hub that runs."""
+    """Send a delivery again; any running hub sends it."""
     identity = context.arguments.id
     delivery = context.call(Verbs.resend, identity)
     return context.answer(Verbs.resend, delivery, line(f"{delivery.id} is sent again."))
 
 
-# How they look
+# Tables
 
 
 def _webhook_table(webhooks: Sequence[Webhook], now: int) -> Table:
@@ -202,7 +202,7 @@ def _state(webhook: Webhook, now: int) -> Text:
     if not webhook.enabled:
         return Text(line(f"disabled: {webhook.reason}") if webhook.reason else "disabled", style="yellow")
     if webhook.paused_until > now:
-        return Text(f"left alone for {spelled(webhook.paused_until - now)}, {webhook.failures:,} failures in a row", style="yellow")
+        return Text(f"paused for {spelled(webhook.paused_until - now)}, {webhook.failures:,} failures in a row", style="yellow")
     return Text("enabled", style="green")
 
 

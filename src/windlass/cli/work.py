@@ -102,7 +102,7 @@ def find_app(target: str | None, store: str | None, variable: str = "WINDLASS_ST
 
 
 def _place(address: str) -> str:
-    """The same for every way to write the same path."""
+    """An address in one form, however its path is written."""
     kind, place = located(address)
     return os.path.abspath(place) if kind == "sqlite" and place != MEMORY else place
 

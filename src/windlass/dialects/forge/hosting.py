@@ -28,7 +28,7 @@ def check(address: str, environment: Mapping[str, str]) -> None:
     if kind == "sqlite" and path != MEMORY and os.path.isfile(path) and is_of_another_program(path):
         raise BadInput(
             f"{path} was made by another program of the Forge protocol, and nothing in it was changed.",
-            hint=f"Name another file for the store (SQLITE_PATH or --store), and take the jobs over: windlass dialects forge import {path}",
+            hint=f"Name another file for the store (SQLITE_PATH or --store), and import the jobs: windlass dialects forge import {path}",
         )
 
 

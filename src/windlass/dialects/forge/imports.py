@@ -1,4 +1,4 @@
-"""Takes over the jobs of a file that another program of this protocol has made."""
+"""Imports the jobs of a file that another program of this protocol has made."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def read_jobs(path: str, *, ended: bool) -> Iterator[list[OldJob]]:
 
 
 class Import:
-    """Takes jobs over by the engine's own verbs: those that have ended are created, claimed and reported once more."""
+    """Imports jobs by the engine's own verbs: ended ones are created, claimed and reported once more."""
 
     def __init__(self, engine: Engine, queue: str = QUEUE) -> None:
         self._engine, self._queue, self.result = engine, queue, ImportResult()
@@ -126,12 +126,12 @@ class Import:
         self.result.ended += len(runs)
 
     async def _check_queue(self, batch: Sequence[OldJob]) -> None:
-        """Refuse where a claim could take jobs of somebody else."""
+        """Refuse a queue in which a claim could take other jobs than the imported ones."""
         own = {job.run_id for job in batch}
         pending = await self._engine.ranked(self._queue, (State.QUEUED,), limit=len(own) + 1)
         if any(run.id not in own for run in pending) and len(await self._engine.get_many(list(own))) < len(own):
             raise BadInput(
-                f"Jobs wait in the queue {self._queue}, so history cannot be taken over now.",
+                f"Jobs wait in the queue {self._queue}, so history cannot be imported now.",
                 hint="Import into a new store, before its hub is started.",
             )
 
@@ -193,7 +193,7 @@ class Import:
     def _not_imported(self, job: OldJob, token: str | None, error: WindlassError) -> Fail:
         """The end of a job whose own end cannot be stored."""
         self._refuse(job, error)
-        return Fail(token=token, error=Failure("not_imported", f"Its end could not be taken over: {error.message}"), retry=False)
+        return Fail(token=token, error=Failure("not_imported", f"Its end could not be imported: {error.message}"), retry=False)
 
 
 def _tag(worker: str) -> str:
