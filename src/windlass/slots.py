@@ -86,7 +86,7 @@ class HeldSlot:
         if slot.state == "waiting":
             raise Timeout(
                 f"No slot of {self.resource!r} was free within {(timeout or 0) / 1000:g} s.",
-                hint=f"Wait for longer, or see who has it: windlass resources show {self.resource}.",
+                hint=f"Wait for longer, or see what occupies it: windlass resources show {self.resource}.",
             )
         await self.renew()  # the start of its lease is not known here
         if self.lost:

@@ -65,7 +65,7 @@ class DefineJob(Body, frozen=True):
 
 
 class _NewRun(Body, frozen=True):
-    """What every run to create has."""
+    """The members of every request for a run."""
 
     job: str
     payload: Any = None

@@ -41,7 +41,7 @@ class Block:
     """A transaction block: it collects runs that are stored at its end, or has the caller's connection, to which they go at once."""
 
     def __init__(self, engine: Verbs | None) -> None:
-        self.engine, self.open = engine, True  # a task started inside may outlive the block
+        self.engine, self.open = engine, True  # a task that is started in the block may outlive it
         self.news: list[NewRun] = []
         self.handles: list[Any] = []
 

@@ -47,7 +47,7 @@ class BaseHandle(Generic[R]):
         return self._id
 
     def known(self, run_id: str, *, created: bool = True) -> None:
-        """Called when the run is stored."""
+        """Set the id, once the run is stored."""
         self._id, self.created = run_id, created
 
     @property

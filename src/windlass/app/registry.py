@@ -114,7 +114,7 @@ class Registry(Opening):
         `set` it is set again at every start.
         """
         if name in self.resources:
-            raise BadInput(f"There are two resources called {name!r}.", hint="Say all of it in one call.")
+            raise BadInput(f"There are two resources called {name!r}.", hint="Define it in one call.")
         self.resources[name] = declared(name, capacity, rates, max_wait, set)
 
     async def _declare(self, engine: Verbs, names: Iterable[str]) -> None:

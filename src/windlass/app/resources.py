@@ -73,5 +73,5 @@ def paused(queue: str | None, job: str | None, everything: bool) -> tuple[PauseS
     if everything:
         options.append(("system", ""))
     if len(options) != 1:
-        raise BadInput("It is not clear what is meant.", hint="Give one of queue='...', job='...' and everything=True.")
+        raise BadInput("Exactly one thing can be paused or resumed.", hint="Give one of queue='...', job='...' and everything=True.")
     return options[0]

@@ -91,5 +91,5 @@ def _instant(at: datetime | str | None, zone: str | None) -> str | None:
     if not isinstance(at, datetime):
         return at
     if at.tzinfo is None and zone is None:
-        raise BadInput(f"at must have a time zone, not {at!r:.80}.", hint="Say whose clocks count: zone='Europe/Paris'.")
+        raise BadInput(f"at must have a time zone, not {at!r:.80}.", hint="Name the zone of its wall clock: zone='Europe/Paris'.")
     return at.isoformat()

@@ -44,7 +44,7 @@ _LOG = logging.getLogger("windlass.app")
 
 HUB_TO_START = 3600.0  # seconds that a worker waits for a hub before it has registered its jobs
 SWITCH_INTERVAL = 0.0001
-"""Seconds after which Python switches threads: the writer releases the interpreter with every statement, and must get it back soon."""
+"""Seconds after which Python switches threads: the writer thread releases the interpreter with every statement, and needs it again soon."""
 
 
 class Working(Enqueueing):
@@ -185,14 +185,14 @@ class AsyncWorking(Working):
 
 
 def memory_of_machine() -> int:
-    """MiB; 0 where the system does not tell."""
+    """The memory of this machine in MiB; 0 if it is unknown."""
     with contextlib.suppress(ValueError, OSError, AttributeError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     return 0
 
 
 def drive(main: Coroutine[Any, Any, T]) -> T:
-    """Like asyncio.run, which however waits for ever for a task or a thread that does not end."""
+    """Like asyncio.run, but does not wait for ever for a task or a thread that does not end."""
     loop, threads = asyncio.new_event_loop(), ThreadPoolExecutor(thread_name_prefix="asyncio")
     loop.set_default_executor(threads)
     try:

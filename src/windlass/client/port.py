@@ -154,7 +154,7 @@ class RemotePort(RemoteVerbs):
         return set((await self._tell("wait", body, WokenTopics, timeout=seconds + ON_THE_WAY)).topics)
 
     async def _tell(self, what: str, body: Any, kind: type[T], *, timeout: float | None = None) -> T:
-        """Sent once, without retries: the worker itself repeats what must be repeated.
+        """Send a verb once, without retries: the worker itself repeats what must be repeated.
 
         A hub whose store fails, or that is overloaded, will recover; its own log has the reason.
         """

@@ -20,7 +20,10 @@ def refusal(answer: HubResponse) -> WindlassError:
         pass
     if answer.status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT):
         kind = TooLarge if answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE else TooSlow
-        return kind(f"Something before the hub answered with {answer.status}.", hint="Send less, or let it pass what a hub takes: 8 MiB.")
+        return kind(
+            f"Something before the hub answered with {answer.status}.",
+            hint="Send less, or configure it to pass bodies of 8 MiB, as a hub accepts.",
+        )
     if answer.status >= 500:
         return OutcomeUnknown(
             f"Something before the hub, or a hub that is just ending, answered with {answer.status}.",
@@ -28,7 +31,5 @@ def refusal(answer: HubResponse) -> WindlassError:
         )
     if 300 <= answer.status < 400:
         where = answer.headers.get("location", "another address")
-        return HubFailed(
-            f"The hub's address leads on to {where:.200}.", hint="Name the hub's own address: nothing is sent elsewhere unasked."
-        )
+        return HubFailed(f"The hub's address redirects to {where:.200}.", hint="Name the hub's own address: redirects are not followed.")
     return HubFailed(f"The answer was {answer.status}, and not from a hub.", hint="Check the address of the hub, and its version.")

@@ -66,7 +66,7 @@ class Spool:
             self._kept.update((_name(outcome), outcome.report) for outcome in new)
 
     def drop(self, outcomes: Iterable[Outcome]) -> None:
-        """These are answered. The file is emptied when all its reports are; sending one again is harmless."""
+        """Drop reports that were answered. The file is emptied when all its reports are; sending one again is harmless."""
         if not self._kept:
             return
         for outcome in outcomes:

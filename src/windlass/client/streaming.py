@@ -1,4 +1,4 @@
-"""The verbs of a hub, and the two that take their time: wait for the end of a run, follow changes."""
+"""The verbs of a hub, and two that take long: wait for the end of a run, follow changes."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _headers(token: str | None) -> dict[str, str]:
 
 
 def _options() -> list[tuple[int, int, int]]:
-    """A connection whose other end is gone without notice must not be waited on for ever."""
+    """Socket options, by which a connection whose other end is gone without notice is detected."""
     options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
     known = (("TCP_KEEPIDLE", SILENCE), ("TCP_KEEPALIVE", SILENCE), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", PROBES))
     options += [(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in known if hasattr(socket, name)]
@@ -112,7 +112,7 @@ class _Common:
     def __init__(self, url: str, token: str | None, ca_file: str | None) -> None:
         self.url, self._opened_by = checked_url(url), os.getpid()
         self._how: dict[str, Any] = {"headers": _headers(token), "follow_redirects": False, "verify": self._verified(ca_file)}
-        # httpx finds a proxy of the environment, and then the proxy keeps the connection to the hub alive.
+        # httpx uses a proxy that the environment names, and then the proxy keeps the connection to the hub alive.
         self._own = not getproxies()
         # No bound for idle ones: httpx closes a surplus one that another thread has been given and does not use yet.
         self._limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)

@@ -22,12 +22,12 @@ def _same(value: Any) -> Any:
 
 
 class ValueKind(NamedTuple):
-    """What the values of a setting have in common."""
+    """How the values of a setting are read and shown."""
 
     read: Callable[[Any], Any]
-    """The value of what TOML has; raises ValueError with what it must be."""
+    """The value for one of TOML; raises ValueError with what it must be."""
     from_text: Callable[[str], Any] = _same
-    """What TOML would have for the text of a variable."""
+    """The TOML value for the text of a variable."""
     flag: Mapping[str, Any] = {}
     """How argparse reads the flag."""
     mask: Callable[[Any], Any] = _same
@@ -35,7 +35,7 @@ class ValueKind(NamedTuple):
     words: Callable[[Any], str] = str
     """The value as people write it."""
     resolve: Callable[[Any, str], Any] | None = None
-    """The value that a file in this folder means, where relative paths are possible."""
+    """The value from a file in this folder, from which relative paths are resolved."""
 
 
 # Reading what TOML has

@@ -52,28 +52,28 @@ class Setting(NamedTuple):
 
 
 class Settings(Struct, frozen=True):
-    """What is set; None is what is not. Durations are milliseconds, sizes MiB."""
+    """All settings; None: not set. Durations are milliseconds, sizes MiB."""
 
     # fmt: off
     store: Annotated[str | None, Setting(
         STORE, "the store: a file, or postgresql://user@host/database", "--store", EVERY, default="windlass.db", page="stores.md",
     )] = None
     pooled: Annotated[bool | None, Setting(
-        YES_OR_NO, "whether a pooler that shares connections by transaction stands before PostgreSQL",
+        YES_OR_NO, "whether a pooler that shares connections by transaction is in front of PostgreSQL",
         otherwise="false", page="stores.md#behind-a-pooler",
     )] = None
     listen_store: Annotated[str | None, Setting(
         ADDRESS, "the address of PostgreSQL itself, past the pooler, for notifications: postgresql://...",
     )] = None
     pool_size: Annotated[int | None, Setting(
-        count(1, 1_000), "the number of connections to PostgreSQL that a store has at most", otherwise="10",
+        count(1, 1_000), "how many connections to PostgreSQL a store has at most", otherwise="10",
     )] = None
     hub: Annotated[str | None, Setting(
         TEXT, "a hub to use instead of a store; its token is in WINDLASS_HUB_TOKEN", "--hub", EVERY, metavar="URL", page="client.md",
     )] = None
     hub_token: Annotated[str | None, Setting(SECRET, "the token for the hub", page="access.md")] = None
     hub_ca: Annotated[str | None, Setting(
-        PATH, "a file with the certificates by which the hub's is verified", otherwise="those of httpx",
+        PATH, "a file with the certificates that verify the hub's", otherwise="those of httpx",
     )] = None
     app: Annotated[str | None, Setting(
         TEXT, "the app of the worker: module:attribute, such as shop:app", "app", (WORK, UP), metavar="MODULE:APP",
@@ -126,7 +126,7 @@ class Settings(Struct, frozen=True):
         count(0, 65_535), "the port on which the hub listens; 0 is any free one", "--port", (UP, HUB), default=8080,
     )] = None
     connections: Annotated[int | None, Setting(
-        count(1, 2**20), "the number of connections that a hub has at most, each of which is an open file",
+        count(1, 2**20), "how many connections a hub has at most, each of which is an open file",
         otherwise="10,000, or as many as the process may open",
     )] = None
     allow: Annotated[tuple[str, ...] | None, Setting(
@@ -178,7 +178,7 @@ class Settings(Struct, frozen=True):
     # fmt: on
 
     def filled(self) -> "Settings":
-        """The same with defaults for what is not set; what has no default stays None."""
+        """The same with defaults for settings that are not set; those without a default stay None."""
         return Settings(**asdict(DEFAULTS) | without_none(asdict(self)))
 
 
@@ -192,7 +192,7 @@ def table_of(record: type[Settings]) -> Table:
 
 
 def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is set of these values."""
+    """Those of these values that are set."""
     return {name: value for name, value in values.items() if value is not None}
 
 
