@@ -992,7 +992,7 @@ def test_a_warning_is_no_failure(shop: Harness, capsys: pytest.CaptureFixture[st
     shop(shop.engine.worker_metrics("w\x9b1", {"loop_lag_ms": 5_000}))
     assert cli.main(["doctor"]) == 0
     printed = capsys.readouterr().out
-    assert "worker w\\x9b1 was held up for 5s" in printed
+    assert "worker w\\x9b1 was blocked for 5s" in printed
     assert "\x9b" not in printed
 
 

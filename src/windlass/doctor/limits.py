@@ -30,12 +30,12 @@ async def too_heavy(subject: Subject) -> list[Finding]:
 
 
 def _too_heavy(lane: Lane, use: Use, resource: Resource, number: int) -> Finding:
-    limit = "its rates let pass at once" if resource.capacity is None or use.weight <= resource.capacity else f"its {resource.capacity:,}"
+    limit = "its rates admit at once" if resource.capacity is None or use.weight <= resource.capacity else f"its {resource.capacity:,}"
     return problem(
         "too_heavy",
         f"Waiting in queue {lane.queue!r} for ever: {runs(number, COUNTED)} of job {lane.job!r}, "
         f"each of which needs {use.weight:,} of resource {use.resource!r}, more than {limit}.",
-        f"Let there be more of it (windlass resources set {use.resource} ...), or give the job a smaller weight and create its runs again.",
+        f"Raise the limit (windlass resources set {use.resource} ...), or give the job a smaller weight and create its runs again.",
         job=lane.job,
         queue=lane.queue,
         resource=use.resource,

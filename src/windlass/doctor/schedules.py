@@ -68,7 +68,7 @@ def _since_last(schedule: Schedule, latest: Sequence[Skipped]) -> int:
 
 
 _WHAT_TO_DO = {
-    "overlap": "Its runs take longer than the time between two: make them shorter, fire less often, or say another overlap.",
+    "overlap": "Its runs take longer than the time between two: make them shorter, fire less often, or choose another overlap.",
     "duplicate_key": "Other runs hold the keys of its instants: let no program ask for runs with keys of the scope 'schedule'.",
 }
 
@@ -79,7 +79,8 @@ def _skips_only(schedule: Schedule, latest: Sequence[Skipped]) -> Finding:
         "schedule_skips",
         f"The last {number:,} instants or more of schedule {schedule.key!r} were skipped; the reason was {reason!r}.",
         _WHAT_TO_DO.get(
-            reason, "Nothing ran at those times, and what is missed is skipped: keep a worker or a hub running, or say another missed."
+            reason,
+            "Nothing ran at those times, and what is missed is skipped: keep a worker or a hub running, or choose another value of missed.",
         ),
         schedule=schedule.key,
         skipped=number,
@@ -96,7 +97,7 @@ async def unserved(subject: Subject) -> list[Finding]:
         return [
             warning(
                 "schedule_without_worker",
-                f"No worker is alive, and {len(schedules)} schedules make runs.",
+                f"No worker is alive, and {len(schedules)} schedules create runs.",
                 "Start one before the first is due: windlass work MODULE:APP",
                 schedules=len(schedules),
             )
@@ -108,7 +109,7 @@ def _unserved(schedule: Schedule, job: JobRecord | None, alive: Sequence[WorkerI
     if job is None:
         return warning(
             "schedule_without_job",
-            f"Schedule {schedule.key!r} makes runs of job {schedule.job!r}, which is not defined.",
+            f"Schedule {schedule.key!r} creates runs of job {schedule.job!r}, which is not defined.",
             "Start a worker whose app defines it, or name another job.",
             schedule=schedule.key,
             job=schedule.job,
@@ -119,7 +120,7 @@ def _unserved(schedule: Schedule, job: JobRecord | None, alive: Sequence[WorkerI
         return None
     return warning(
         "schedule_without_worker",
-        f"Schedule {schedule.key!r} makes runs of job {job.name!r} in queue {lane.queue!r}, "
+        f"Schedule {schedule.key!r} creates runs of job {job.name!r} in queue {lane.queue!r}, "
         f"and none of the {len(alive)} live workers takes them.",
         "Start a worker that does, before it fires.",
         schedule=schedule.key,

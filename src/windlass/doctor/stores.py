@@ -233,7 +233,7 @@ async def dead_rows(subject: Subject) -> list[Finding]:
         warning(
             "dead_rows",
             f"The table of runs has {dead:,} dead rows and {live:,} live ones: claims read over the dead ones.",
-            "Look for a long transaction that holds autovacuum back, and keep a worker or a hub running: they tidy up.",
+            "Look for a long transaction that holds autovacuum back, and keep a worker or a hub running: they remove dead rows.",
             dead=dead,
             live=live,
         )
@@ -251,7 +251,7 @@ async def clock(subject: Subject) -> list[Finding]:
         warning(
             "clock_skew",
             f"This machine's clock is {span(abs(apart))} {'ahead of' if apart > 0 else 'behind'} the database's.",
-            "Have both set over the network (chrony, systemd-timesyncd). windlass goes by the database's, your own code by the machine's.",
+            "Synchronize both by NTP (chrony, systemd-timesyncd). windlass goes by the database's, your own code by the machine's.",
             ahead_ms=apart,
         )
     ]
@@ -265,8 +265,8 @@ async def future(subject: Subject) -> list[Finding]:
     return [
         warning(
             "clock_went_back",
-            f"The last change was written down {span(ahead)} from now: the clock was ahead then, or has been set back.",
-            "Have the clock set over the network. Until it has caught up, delays and schedules wait for longer than they should.",
+            f"The last change has a time that is {span(ahead)} in the future: the clock was ahead then, or was set back since.",
+            "Synchronize the clock by NTP. Until it has caught up, delays and schedules wait for longer than they should.",
             ahead_ms=ahead,
         )
     ]
@@ -283,7 +283,7 @@ async def step(subject: Subject) -> list[Finding]:
             "clock_was_set",
             f"The clock was set {span(abs(ahead))} {'ahead' if ahead > 0 else 'back'}, {span(since)} ago or a little earlier. Until it has "
             f"lasted for {span(LASTING)}, no ended run is removed and no key becomes free because of it.",
-            f"If it is right now, wait for {span(max(0, LASTING - since))}. If not, have it set over the network: nothing was lost.",
+            f"If it is right now, wait for {span(max(0, LASTING - since))}. If not, synchronize it by NTP: nothing was lost.",
             ahead_ms=ahead,
             since_ms=since,
         )

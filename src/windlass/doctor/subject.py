@@ -1,4 +1,4 @@
-"""What is examined."""
+"""The subject of the checks: a store, and what this process knows of time."""
 
 from __future__ import annotations
 

@@ -26,14 +26,14 @@ async def endpoints(subject: Subject) -> list[Finding]:
 
 
 def _origins(webhooks: Iterable[Webhook]) -> Finding | None:
-    """One finding for all, since every run may name another."""
+    """One finding for all addresses, since every run may name another one."""
     failing = sorted(webhook.origin for webhook in webhooks if webhook.origin and webhook.failures >= BROKEN)
     if not failing:
         return None
     return warning(
         "notify_fails",
-        f"What runs notify fails: {', '.join(failing[:NAMED])}{' and others' if len(failing) > NAMED else ''}.",
-        "See what such a run got for an answer: windlass webhooks deliveries --run ID",
+        f"Addresses that runs notify fail: {', '.join(failing[:NAMED])}{' and others' if len(failing) > NAMED else ''}.",
+        "See what was answered: windlass webhooks deliveries --run ID",
         origins=failing[:NAMED],
     )
 
@@ -43,7 +43,7 @@ def _endpoint(webhook: Webhook) -> Finding | None:
         return warning(
             "webhook_disabled",
             f"Webhook {webhook.name} ({webhook.id}) is disabled: {webhook.reason}",
-            f"When it is there again: windlass webhooks set {webhook.id} --enabled. Else remove it.",
+            f"When it works again: windlass webhooks set {webhook.id} --enabled. Else remove it.",
             webhook=webhook.id,
         )
     if webhook.enabled and webhook.failures >= BROKEN:
@@ -61,7 +61,7 @@ async def failed(subject: Subject) -> list[Finding]:
     since, findings = subject.clock.now() - DAY, []
     for webhook in await subject.records.webhooks.all():
         if webhook.origin is not None:
-            continue  # a run shows its own
+            continue  # those of a run are listed with the run
         given_up = await subject.records.deliveries.page(webhook.id, "failed", _LAST, COUNTED)
         number = sum(1 for delivery in given_up if (delivery.finished_at or 0) >= since)
         if number:

@@ -49,10 +49,10 @@ def _lag(seen: WorkerRow, silence: int) -> float:
 
 
 def blocked_loop(whose: str, lag: float) -> Finding:
-    """An event loop that was held up for this many milliseconds."""
+    """An event loop that was blocked for this many milliseconds."""
     return warning(
         "blocked_loop",
-        f"The event loop of {whose} was held up for {span(round(lag))} lately: nothing else happened there meanwhile.",
+        f"The event loop of {whose} was blocked for {span(round(lag))} lately: nothing else happened there meanwhile.",
         "An async handler must await: move what computes or blocks into a plain function, which gets a thread, or into a process.",
         whose=whose,
         lag_ms=lag,
@@ -65,7 +65,7 @@ async def unable(subject: Subject) -> list[Finding]:
             "cannot_execute",
             f"Worker {one.info.name} cannot start a thread or a process for {span(round(one.metrics['unable_ms']))}, and claims nothing.",
             "Raise the limits of its user or service (ulimit -u and -n, TasksMax, pids.max) or its memory, or give it fewer slots; "
-            "its log says what is lacking.",
+            "its log says what it lacks.",
             worker=one.info.name,
             unable_ms=one.metrics["unable_ms"],
         )
@@ -92,7 +92,7 @@ async def skewed(subject: Subject) -> list[Finding]:
         warning(
             "worker_clock",
             f"The clock of worker {one.info.name} is {span(abs(apart))} {'ahead' if apart > 0 else 'behind'}.",
-            "Have its machine's clock set over the network. Leases do not depend on it, but what its handlers write down does.",
+            "Synchronize the clock of its machine by NTP. Leases do not depend on it, but the times that its handlers store do.",
             worker=one.info.name,
             ahead_ms=apart,
         )
@@ -114,7 +114,7 @@ async def mixed(subject: Subject) -> list[Finding]:
         note(
             "mixed_versions",
             f"The live workers are of {len(versions)} versions: {listed}.",
-            "Bring them to one version when the roll-out is over.",
+            "Upgrade all of them once the roll-out is over.",
             versions=dict(sorted(numbers.items())),
         )
     ]
