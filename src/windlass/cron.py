@@ -193,9 +193,7 @@ def _read_cron(expr: object, zone: str | None) -> Rule:
     except CronSimError:
         first = None  # cronsim itself has found that no month has such a day
     if first is None:
-        raise BadInput(
-            f"{rule.expr!r} is never due: no day or time is all that it asks for.", hint="Check the day, the month and the hour."
-        )
+        raise BadInput(f"{rule.expr!r} is never due: no date matches all of its fields.", hint="Check the day, the month and the hour.")
     return rule
 
 

@@ -160,7 +160,7 @@ class DuplicateKey(WindlassError):
 
 
 class LimitReached(WindlassError):
-    """A bound of the system is reached."""
+    """A limit of the system is reached."""
 
     code, status = "limit_reached", 429
 

@@ -201,7 +201,7 @@ class Occupation(NamedTuple):
 
 
 class ParkedRun(NamedTuple):
-    """A run that waits for one key. Without a capacity it waits for a rate."""
+    """A run that waits for one key. Without a capacity it waits for a rate limit."""
 
     seq: int
     lane: int

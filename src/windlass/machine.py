@@ -212,7 +212,7 @@ def _ready(due_at: int, now: int) -> State:
     return State.SCHEDULED if due_at > now else State.QUEUED
 
 
-_WAITING, _SCHEDULED, _QUEUED = State.WAITING, State.SCHEDULED, State.QUEUED  # looked up once, because finding members of an enum is slow
+_WAITING, _SCHEDULED, _QUEUED = State.WAITING, State.SCHEDULED, State.QUEUED  # looked up once, because access to members of an enum is slow
 
 
 def begin(now: int, due_at: int | None = None, waits: bool = False, index: int = 0, head_start: int = 0) -> tuple[State, int, int]:

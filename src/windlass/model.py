@@ -69,7 +69,7 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     retry_place: Literal["keep", "tail"] = "keep"
     timeout: int | None = None  # enforced by the worker; retryable
     max_requeues: int = 1000  # of snoozes and requeues, which count as no failure
-    attempt_per_claim: bool = False  # a claim that is given back before its start is an attempt, too: none is offered twice
+    attempt_per_claim: bool = False  # a claim that is requeued before its start is an attempt, too, so no attempt is offered twice
     grace: int = 30_000  # from a cancel until the run ends without a report of its worker
     solver: Solver | None = None
     aging: int | None = None  # how much waiting one step of priority is worth, in its queue when it was created

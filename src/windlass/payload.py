@@ -53,7 +53,7 @@ SHOWN, NAME_SHOWN = 300, 80
 
 
 class _Wrong(Exception):
-    """What is wrong with a value. The path to it is built from the inside out, so it costs nothing if the value is valid."""
+    """An invalid value. The path to it is built from the inside out, so it costs nothing if the value is valid."""
 
     def __init__(self, what: str, hint: str) -> None:
         self.what, self.hint = what, hint

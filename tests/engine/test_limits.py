@@ -744,7 +744,7 @@ def test_why_says_in_words_what_holds_a_run_back(h: Harness) -> None:
     stranger = h.another()
     stranger.engine.parts.ground.lanes.limited = False
     stranger.succeed(keyed)
-    assert told(h, runs["keyed"]) == {"parked": "It was put aside until its key is free, and will be put back at once."}
+    assert told(h, runs["keyed"]) == {"parked": "It was parked until its key is free, and will be queued again at once."}
     slot = h(h.engine.reserve("gpu", actor="ann"))
     assert told(h, runs["light"])["reserved"] == f"'gpu' is kept for run {light.id}, a direct call of ann."
     h(h.engine.release(slot.id, slot.token))

@@ -380,7 +380,7 @@ def test_bounds_are_asked_before_anything_is_written(h: Harness) -> None:
 def test_one_who_may_not_do_everything_makes_no_more_than_its_share(h: Harness, what: str, asked: list[NewRun]) -> None:
     set_ground(h.engine, limits=Limits(lanes=30 if what == "lanes" else 300, resources=30, placeholders=30, share=10))
     small, other = h.engine.on_behalf_of(SMALL), h.engine.on_behalf_of(Principal("other", trusted=False))
-    with pytest.raises(LimitReached, match=f"'shop' has made 0 {what}"):
+    with pytest.raises(LimitReached, match=f"'shop' has created 0 {what}"):
         h(small.create(asked, undefined="wait"))
     if what == "lanes":
         h(small.create(asked[:3], undefined="wait"))

@@ -26,7 +26,7 @@ class Controls:
         self.rev = settings.rev
 
     def paused(self, lane: Lane) -> list[Pause]:
-        """The pauses that keep the runs of a lane from being handed out."""
+        """The pauses that keep the runs of a lane from being claimed."""
         if not self.pauses:
             return []
         scopes = (("system", ""), ("queue", lane.queue), ("job", lane.job))

@@ -51,7 +51,7 @@ class Edits(Part):
         return await self._change("skip", run_id, cmd, detail_of(by, reason=cmd.reason))
 
     async def _change(self, verb: str, run_id: str, cmd: Command, detail: str | None = None) -> Run:
-        """Read, decide, commit; a lost race is normal and silent."""
+        """Read, decide, write; read again after losing a race."""
         for _ in range(PATIENCE):
             before = await self._runs.get(run_id)
             now = self.clock.now()

@@ -1,4 +1,4 @@
-"""Whether code can read a payload, by the JSON Schema of its arguments. One-sided: what is not understood fits.
+"""Whether code can read a payload, by the JSON Schema of its arguments. A payload fits if that cannot be decided.
 
 Any principal that may define a job can send a document, so nothing in it is assumed valid, and a walk ends after a number of steps.
 A payload is refused only for what no code that publishes such a document accepts; patterns, formats and the like are left to the code.

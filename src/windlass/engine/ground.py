@@ -128,7 +128,7 @@ class Ground:
         if server is None or abs(server - stamp.now) <= lease // 10 or (align := getattr(self.clock, "align", None)) is None:
             return False
         now, passed = self.clock.now(), self.clock.monotonic() - stamp.ticks
-        if (right := min(max(now, server), server + passed)) != now:  # else only the answer took long to arrive
+        if (right := min(max(now, server), server + passed)) != now:  # else only the answer was late
             align(right)
         return True
 
@@ -229,7 +229,7 @@ class Ground:
     # Moves
 
     async def write_back(self, verb: str, changes: Sequence[Change], now: int) -> MoveResult:
-        """Store what `step` decided, for runs that are still as they were read, and wake the waiters concerned."""
+        """Store moves that `step` decided, for runs that are still as they were read, and wake the waiters concerned."""
         nonces = self.clock.nonce(), self.clock.nonce()
         written = await self.records.work.write_back(verb, changes, *nonces, now, limited=self.lanes.limited)
         await self.wake_after(changes, written, now)

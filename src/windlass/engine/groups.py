@@ -247,7 +247,7 @@ class Groups(Part):
         if len(member.after) > self.limits.predecessors:
             raise BadInput(
                 f"{label} waits for {len(member.after):,} others; the limit is {self.limits.predecessors:,}.",
-                hint="What begins when all have ended is the group's callback.",
+                hint="For a run that starts when all have ended, use the group's callback.",
             )
         for name, times in Counter(member.after).items():
             if name == member.name:

@@ -1,4 +1,4 @@
-"""Runs in a worker's hands: start, heartbeat, log."""
+"""Runs that a worker holds: start, heartbeat, log."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Holds(Part):
 
         "unknown" when another transaction has the run locked: the lease is unchanged, and the heartbeat should be repeated soon.
 
-        Progress is the JSON text of how far a run is: it replaces the last one, and travels only with the run's own heartbeat.
+        Progress is a JSON text that replaces the previous one, and is sent only with the run's own heartbeat.
         """
         checks.count(held, "beats", self.limits.report)
         checks.integer(lease, "lease", 1, self.limits.lease)
@@ -76,7 +76,9 @@ class Holds(Part):
         for text in progress.values():
             checks.json_text(text, "The progress", self.limits.progress)
         if others := progress.keys() - set(held):
-            raise BadInput(f"Progress of {len(others):,} runs that do not beat.", hint="Send it with the beat of its own run.")
+            raise BadInput(
+                f"Progress of {len(others):,} runs without a heartbeat in this call.", hint="Send it with the heartbeat of its own run."
+            )
         return progress
 
     async def log(self, run_id: str, token: str, lines: Sequence[tuple[int, str]], *, seq: int | None = None) -> None:

@@ -250,5 +250,5 @@ def _spread(delay: int, chance: float) -> int:
 
 
 def _break(failures: int, chance: float) -> int:
-    """Milliseconds for which an endpoint is not called after this number of failures in a row."""
+    """Milliseconds for which nothing is sent to an endpoint after this number of failures in a row."""
     return 0 if failures < BROKEN else _spread(min(BREAK << min(failures - BROKEN, 10), LONGEST_BREAK), chance)

@@ -1,4 +1,4 @@
-"""Pauses: no run of a queue, of a job, or of the whole system is handed out."""
+"""Pauses: no runs of a queue, of a job, or of the whole system are claimed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Pauses(Part):
     """The verbs of pauses, which take effect with the next claim, everywhere."""
 
     async def pause(self, scope: PauseScope, name: str = "", *, reason: str | None = None, by: str | None = None) -> Pause:
-        """Hand out no runs of a queue, of a job, or of the whole system; running ones go on. A second pause changes nothing."""
+        """Pause a queue, a job, or the whole system: no runs are claimed, and running ones continue. A second pause changes nothing."""
         _check_scope(scope, name)
         text = None if reason is None else checks.reason(reason)
         pause = Pause(scope, name, self.clock.now(), text, None if by is None else checks.name(by, "The actor's name"))
@@ -23,11 +23,11 @@ class Pauses(Part):
             if done or (scope, name) in self.ground.controls.pauses:
                 return self.ground.controls.pauses.get((scope, name), pause)
             if len(self.ground.controls.pauses) >= self.limits.pauses:
-                raise LimitReached(f"{self.limits.pauses:,} things are paused already.", hint="Resume some, or pause the whole system.")
-        raise Conflict("It was paused and resumed again and again.", hint="Try again.")
+                raise LimitReached(f"There are {self.limits.pauses:,} pauses already.", hint="Resume some, or pause the whole system.")
+        raise Conflict("Other calls kept pausing and resuming it.", hint="Try again.")
 
     async def resume(self, scope: PauseScope, name: str = "") -> bool:
-        """Hand out runs again; False when it was not paused."""
+        """Resume what was paused; False when it was not paused."""
         _check_scope(scope, name)
         done = await self.records.controls.drop_pause(scope, name)
         await self.ground.refresh_controls()
@@ -37,7 +37,7 @@ class Pauses(Part):
         return done
 
     async def all(self) -> list[Pause]:
-        """What is paused now."""
+        """All current pauses."""
         return (await self.records.controls.settings()).pauses
 
 

@@ -37,7 +37,7 @@ class Provision(Part):
                 undefined = ()
             elif not known.unused(self.clock.now()) or await self.use(lane.id for lane in lanes.values()):
                 return rev, lanes
-        raise Conflict("Lanes were made and removed again and again.", hint="Try again.")
+        raise Conflict("Other processes kept creating and removing lanes.", hint="Try again.")
 
     async def use(self, lanes: Iterable[int]) -> bool:
         """Note that these lanes are in use, once a day. False: one of them was removed, and the cache has been refreshed."""
@@ -82,7 +82,7 @@ class Provision(Part):
             raise LimitReached(f"There are {there:,} {what} of at most {limit:,} already, too many for {more:,} more.", hint=_FEWER[what])
         if more and self.ground.owner is not None and own + more > (share := self.bounds_of(limit)[1]):
             raise LimitReached(
-                f"{self.ground.owner!r} has made {own:,} {what} of its share of {share:,}, too many for {more:,} more.",
+                f"{self.ground.owner!r} has created {own:,} {what} of its share of {share:,}, too many for {more:,} more.",
                 hint=f"{_FEWER[what]} Unused ones are removed after some days; an admin can remove them at once.",
             )
 

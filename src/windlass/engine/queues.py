@@ -1,4 +1,4 @@
-"""Settings of a queue: how much waiting counts against priority."""
+"""Settings of queues: aging, by which waiting raises the priority of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Queues(Part):
     """The verbs of queues, which take effect with the next creation, everywhere."""
 
     async def set(self, name: str, *, aging: int | None) -> Queue | None:
-        """Let waiting count: `aging` milliseconds are worth one step of priority, for runs created from now on. None: priorities alone."""
+        """Set aging for runs created from now on: `aging` milliseconds of waiting are worth one step of priority. None: no aging."""
         checks.name(name, "A queue's name")
         checks.maybe(aging, "aging", 1, _LONGEST_STEP)
         if aging is None:
@@ -23,7 +23,7 @@ class Queues(Part):
             return None
         queue = Queue(name, aging)
         if not await self.records.controls.set_queue(queue, self.limits.queues):
-            raise LimitReached(f"{self.limits.queues:,} queues have settings already.", hint="Take some back with aging=None.")
+            raise LimitReached(f"{self.limits.queues:,} queues have settings already.", hint="Remove some with aging=None.")
         await self.ground.refresh_controls()
         return queue
 

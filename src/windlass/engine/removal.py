@@ -16,7 +16,7 @@ from windlass.errors import Conflict, OutcomeUnknown
 from windlass.steady import TOLERANCE
 
 SLICE = 250
-"""The most that is removed in one batch: other writers wait for the store meanwhile."""
+"""How many rows one batch removes at most: other writers wait for the store meanwhile."""
 
 TURN, TURN_LASTS = "prune", 30_000
 """The name of the right to remove, and the milliseconds after which it expires if a process does not renew it."""

@@ -63,7 +63,9 @@ class Schedules(Part):
         that the calling code has `checked` against its own signature is not compared with the job's schema.
         """
         if not (by_code or self.ground.trusted):
-            raise Forbidden("To store a schedule needs the scope admin.", hint="A worker stores what its own code says, with by_code.")
+            raise Forbidden(
+                "To store a schedule needs the scope admin.", hint="A worker stores the schedules of its own code, with by_code."
+            )
         kind, expr = _kind(cron, every, at)
         now = self.clock.now()
         schedule = self._checked(

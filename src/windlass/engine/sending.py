@@ -1,4 +1,4 @@
-"""What this process knows of the deliveries that it sends."""
+"""The rules of this process for the deliveries that it sends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from windlass.model import Notify
 
 
 class DeliveryRules(Protocol):
-    """What the process that sends deliveries knows: the formats, and the addresses to which nothing would be sent."""
+    """The rules of a process that sends deliveries: its formats, and the addresses to which it sends nothing."""
 
     def check_address(self, url: str) -> None:
         """Refuse an address to which nothing would be sent, as far as that is known without resolving its name."""

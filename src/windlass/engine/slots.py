@@ -116,7 +116,7 @@ class Slots(Part):
         return slot
 
     async def release(self, slot_id: str, token: str) -> bool:
-        """Release a slot, or leave the line; False when it was gone already."""
+        """Release a slot, or stop waiting for one; False when it was already gone."""
         checks.identifier(slot_id, "The slot's id")
         checks.identifier(token, "The token")
         freed = await self.records.slots.release(slot_id, token)

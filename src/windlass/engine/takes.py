@@ -34,7 +34,7 @@ class Takes(Part):
             run = await self._runs.get(run_id)
             if run.state in LIVE and (run.token, run.worker) == (request.token, worker.name):
                 return run
-            # Raises WrongState with the words of every refusal.
+            # Raises WrongState, with the same message as every refused transition.
             step(run, Claim(grant=request.token, worker=worker.name, lease=lease), self.clock.now())
             if (taken := await self._taken(run, request)) is not None:
                 return taken

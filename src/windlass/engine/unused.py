@@ -24,8 +24,8 @@ class Unused(Part):
 
     A lane is closed before it is removed: the batch that closes it raises the revision that every claim, creation and patch compares,
     so later ones reread the lanes and note their use of a lane before they use it. Creations that had compared already are waited for.
-    Then no run enters the lane, and none can go round from scheduled over claimed back to scheduled, unless the use is noted: so it
-    is enough to search for runs in the order in which they move on, page by page.
+    Then no run enters the lane, and no claimed run returns to being scheduled, unless the use is noted: so it is enough to search for
+    runs in the order of their states, page by page.
     """
 
     def __init__(self, ground: Ground) -> None:
@@ -99,7 +99,7 @@ class Unused(Part):
             raise _in_use(lane)
         closed = await self._close([lane], _ALWAYS)
         if closed is None:
-            raise WrongState("A transaction that makes runs is still open.", hint="Try again when it has ended.")
+            raise WrongState("A transaction that creates runs is still open.", hint="Try again when it has ended.")
         if await self._remove(closed):
             raise _in_use(lane)
 

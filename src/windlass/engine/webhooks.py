@@ -255,8 +255,8 @@ def _check_delays(delays: Any, limits: Limits) -> None:
         checks.integer(delay, "A delay", 0, limits.deliver_within)
     if 2 * sum(delays) > limits.deliver_within:
         raise BadInput(
-            "The tries do not end before a delivery is given up.",
-            hint=f"Let the delays be {limits.deliver_within // 2:,} ms together at most.",
+            "The delays are longer than the time after which a delivery is given up.",
+            hint=f"Use delays of at most {limits.deliver_within // 2:,} ms together.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Why a run does not run: everything that holds it back, by the same rules as a claim."""
+"""Why a run is not executed: everything that blocks it, by the same rules as a claim."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Why(Part):
         self._runs, self._heads = runs, heads
 
     async def why(self, run_id: str) -> list[Reason]:
-        """Everything that holds a run back now; empty for one that a suitable worker would get with its next claim."""
+        """Everything that blocks a run now; empty if a suitable worker would get it with its next claim."""
         run = await self._runs.get(run_id)
         match run.state:
             case State.WAITING:
@@ -72,7 +72,7 @@ class Why(Part):
             if state not in ENDED
         ]
         if not reasons and len(before) < 100:
-            return [Reason("unsettled", "What it waits for has ended; the next sweep settles what becomes of it.", {})]
+            return [Reason("unsettled", "Its predecessors have ended; the next sweep releases or cancels it.", {})]
         return reasons
 
     async def _why_refused(self, run: Run) -> list[Reason]:
@@ -125,7 +125,7 @@ class Why(Part):
             reasons += [await self._why_short(what, short) for what in _short_of(short)]
         if run.parked is not None and not missing:
             reasons.append(
-                Reason("parked", "It was put aside until its key is free, and will be put back at once.", _limiter_data(run.parked))
+                Reason("parked", "It was parked until its key is free, and will be queued again at once.", _limiter_data(run.parked))
             )
         return reasons, short, limiters
 

@@ -37,7 +37,8 @@ class Workers(Part):
         accepted = None if schemas is None else pack(checks.schemas(schemas, self.limits))
         if await self.records.workers.besides(worker.name) >= WORKERS:
             raise LimitReached(
-                f"There are {WORKERS:,} workers already.", hint="Start them under names that last; silent ones are forgotten after a day."
+                f"There are {WORKERS:,} workers already.",
+                hint="Give workers the same names at every start; silent ones are forgotten after a day.",
             )
         text = None if about is None else json.encode(dict(about), limit=self.limits.about, what="The worker's description")
         await self.records.workers.register(worker, text, accepted, self.clock.now())
