@@ -14,7 +14,7 @@ NETWORK = frozenset({
     "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "fuse.ceph", "fuse.davfs2", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs",
     "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "gfs2", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs", "virtiofs",
 })  # fmt: skip
-"""File systems on which other hosts do not see our locks, or not in time."""
+"""File systems on which locks are not visible to other hosts, or not in time."""
 VOLATILE = frozenset({"ramfs", "tmpfs"})
 """File systems whose content is lost at a reboot."""
 

@@ -224,7 +224,7 @@ class _Postgres:
     async def _ended(self, backend: Backend | None) -> bool:
         """Whether the server process of a broken connection is known to be gone: then what it has not committed never will be."""
         trial = Trial(self._clock, self._patience)
-        with suppress(StoreError):  # patience is over
+        with suppress(StoreError):  # the time for retries is over
             while backend is not None:
                 error = psycopg.OperationalError("the former connection is still being served")
                 try:

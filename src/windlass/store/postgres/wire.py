@@ -75,7 +75,7 @@ _MEANING: dict[str, tuple[type[WindlassError], str]] = {
 _AGAIN = ("40001", "40P01")
 # The server is stopping, starting, out of connections, or has closed this one: another connection may work.
 _GONE = ("57P01", "57P02", "57P03", "57P05", "25P03", "53300")
-# What waiting does not cure. A failed connection has no code, so this matches English messages only; others cost the patience.
+# Errors that waiting does not mend. A failed connection has no code, so this matches English messages only; others cost the patience.
 _HOPELESS = re.compile(
     r"authentication failed|does not exist|no password supplied|no pg_hba.conf entry|not permitted to log in|certificate"
     r"|no such database|no such user|statement pooling mode"  # as PgBouncer says it
@@ -387,7 +387,7 @@ class _Session:
         # pooler instead of the answers that it has not passed on.
         if commit_at is None or (error.sqlstate is not None and place < commit_at and not self._pooled):
             return error
-        unknown = OutcomeUnknown(f"The connection broke while committing: {_one_line(error)}.", hint="Ask by key whether it happened.")
+        unknown = OutcomeUnknown(f"The connection broke while committing: {_one_line(error)}.", hint="Read by key whether it happened.")
         unknown.__cause__ = error
         return unknown
 

@@ -32,7 +32,7 @@ class ControlSettings(NamedTuple):
     resources: list[Resource]
 
     def paused(self, lane: Lane) -> list[Pause]:
-        """The pauses that keep the runs of a lane from being handed out."""
+        """The pauses that keep the runs of a lane from being claimed."""
         places = (("system", ""), ("queue", lane.queue), ("job", lane.job))
         return [pause for pause in self.pauses if (pause.scope, pause.name) in places]
 

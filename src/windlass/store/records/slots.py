@@ -31,7 +31,7 @@ class SlotRecords(Rows):
     """Direct calls."""
 
     async def reserve(self, slot: Slot, capacity: int | None, controls: int, limit: int, now: int) -> SlotResult | None:
-        """A place in the line, held at once if nothing is before it."""
+        """Store a direct call: it holds its slot at once if nothing is before it."""
         values: dict[str, Value] = {
             "id": slot.id,
             "key": slot.key,
@@ -45,7 +45,7 @@ class SlotRecords(Rows):
         return await self._granted("reserve", added, slot.key, slot.id, capacity, controls, now)
 
     async def renew(self, slot: Slot, lease: int, capacity: int | None, controls: int, now: int) -> SlotResult | None:
-        """A longer lease, and the slot itself if its turn has come."""
+        """Extend the lease, and hold the slot if its turn has come."""
         renewed = Statement("renew_slot", {"id": slot.id, "token": slot.token, "lease": lease, "now": now})
         return await self._granted("renew", renewed, slot.key, slot.id, capacity, controls, now)
 

@@ -44,7 +44,7 @@ _MAY_BE_NULL = ("jobs", "queues")
 
 
 def consumer_of(format: str) -> str:
-    """The journal consumer of a format: one that no sender knows waits, and holds up no other."""
+    """The journal consumer of a format: one of a format without a sender waits, and holds up no other."""
     return CONSUMER if format == STANDARD else f"{CONSUMER}:{format}"
 
 
@@ -110,7 +110,7 @@ class WebhookRecords(Rows):
     """Endpoints, and the origins of addresses that runs name."""
 
     async def all(self) -> list[Webhook]:
-        """All of both."""
+        """All endpoints and origins."""
         return [_webhook_of(row) for row in await self._read("webhooks")]
 
     async def find(self, identity: str) -> Webhook | None:

@@ -1,4 +1,4 @@
-"""Runs in workers' hands, and the ends of attempts."""
+"""Runs that workers hold, and the ends of attempts."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ class WorkRecords(Rows):
         )
         return run_of(answers[0]) if answers else None
 
-    # What `step` decided
+    # Moves that `step` decided
 
     async def write_back(self, verb: str, changes: Sequence[Change], mark: str, follow: str, now: int, *, limited: bool) -> MoveResult:
-        """Write what `step` decided; returns the runs that were still as they were read."""
+        """Write moves that `step` decided; returns the runs that were still as they were read."""
         ordered = sorted(changes, key=lambda change: change.before.seq)
         closed = [_closed(change) for change in ordered if change.after.attempt > change.before.attempt]
         ended = [change.after.seq for change in ordered if change.after.state in ENDED]

@@ -190,7 +190,7 @@ def _set_up(db: apsw.Connection, path: str, clock: Clock, synchronous: str) -> N
     if db.readonly("main"):
         raise StoreError(f"{path} can only be read.", hint=ACCESS)
     if (mode := _switch_to_log(db, wait)) not in ("wal", "memory"):
-        raise StoreError(f"{path} can have no write-ahead log: its mode stays '{mode}'.", hint="Put it on a local disk.")
+        raise StoreError(f"{path} cannot have a write-ahead log: its mode stays '{mode}'.", hint="Put it on a local disk.")
     # Without it SQLite plans a statement again whenever a value that its plan could depend on is bound, which takes longer than running it.
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     db.execute(f"pragma synchronous = {synchronous}")

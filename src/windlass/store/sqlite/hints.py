@@ -128,14 +128,14 @@ def _message(topics: Collection[str]) -> bytes:
 
 
 def _said(message: bytes) -> Collection[str]:
-    """The topics of a message; none if it is not one of ours."""
+    """The topics of a message; none if it was not sent by windlass."""
     with suppress(msgspec.DecodeError, UnicodeDecodeError):
         return _topics(message)
     return set()
 
 
 def _ring(rope: socket.socket) -> None:
-    """A socket and no descriptor: the number of a closed one may be that of another file by now."""
+    """Sends to a socket object, not a descriptor: the number of a closed one may be that of another file by now."""
     with suppress(OSError):  # it has enough hints, or its wait was interrupted and is over
         rope.send(b"!")
 
@@ -149,7 +149,7 @@ class FileHints(Waiters):
     def __init__(self, path: str, *, journal: bool = False) -> None:
         super().__init__()
         self._journal = journal
-        self._path = os.path.realpath(path)  # however it is spelled, the folder is the same
+        self._path = os.path.realpath(path)  # the folder is the same for every spelling of the path
         self._folder = f"{self._path}-hints"
         self._guard, self._draining = threading.Lock(), threading.Lock()
         self._socket: HintSocket | None = None

@@ -148,7 +148,7 @@ class Session:
     def _run(self, batch: Batch) -> Results:
         queries, execute = self._queries, self._execute
         results: Results = []
-        vain = set[str]()  # statements that have found nothing
+        vain = set[str]()  # statements that have returned no rows
         for name, values in batch.statements:
             query = queries[name]
             if not query.text or query.after in vain:
