@@ -59,7 +59,7 @@ RARELY = 1.0
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent of which changes, and how. Its functions must not fail: a format whose bodies cannot be made waits."""
+    """Which changes are sent, in which form, and how. Its functions must not fail: a format whose bodies cannot be built waits."""
 
     name: str
     events: tuple[str, ...]  # every event that it has
@@ -275,7 +275,7 @@ class Sender(Loop):
         except TRANSIENT:
             raise
         except Exception:
-            _LOG.exception("The webhooks of the format %s wait: their bodies cannot be made.", format.name)
+            _LOG.exception("The webhooks of the format %s wait: their bodies cannot be built.", format.name)
             return 0
 
     async def _pause(self) -> float:
@@ -346,7 +346,7 @@ class Sender(Loop):
             try:
                 return await mark()
             except (LeaseLost, NotFound):
-                return None  # another sender has it by now, or its endpoint was removed
+                return None  # another sender has claimed it, or its endpoint was removed
             except TRANSIENT as error:
                 if self._clock.monotonic() >= gives_up:
                     raise

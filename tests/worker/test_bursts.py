@@ -105,7 +105,7 @@ def test_a_burst_says_what_it_leaves_and_when_to_come_again(app: App, claim: Cla
     alive, gone = left
     assert alive.over_since is gone.ends_at is None
     assert alive.ends_at == min(run_sync(app.verbs.get(run.id)).lease_until or 0 for run in runs[1:])
-    assert "Worker alive holds 2 runs. If it is gone, come again in 9m, when the first lease is over." in caplog.text
+    assert "Worker alive holds 2 runs. If it is gone, start again in 9m, when the first lease is over." in caplog.text
     assert "Worker gone holds 1 run, 1 of them under a lease that has been over for 56m." in caplog.text
     assert {run_sync(app.verbs.get(run.id)).state for run in runs} == {State.CLAIMED}
 
@@ -115,7 +115,7 @@ def test_the_command_says_what_its_burst_leaves(app: App, claim: Claim) -> None:
     command = [sys.executable, "-m", "windlass", "work", "tests.worker.remote_app:app", "--burst", "--store", app.address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
-    assert "Worker alive holds 1 run. If it is gone, come again in 9m, when the first lease is over." in done.stderr
+    assert "Worker alive holds 1 run. If it is gone, start again in 9m, when the first lease is over." in done.stderr
 
 
 def test_a_burst_stays_for_a_while_and_not_for_ever(app: App, claim: Claim, monkeypatch: pytest.MonkeyPatch) -> None:

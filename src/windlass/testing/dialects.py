@@ -1,4 +1,4 @@
-"""What every dialect must do, as plain functions. A new dialect's own test file is a few lines:
+"""The tests that every dialect must pass, as plain functions. A new dialect's own test file is a few lines:
 
     @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
     def test_my_dialect(case):

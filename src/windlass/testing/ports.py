@@ -1,4 +1,4 @@
-"""What every port of a worker must do, as plain functions. A new port's own test file is a few lines:
+"""The tests that every port of a worker must pass, as plain functions. A new port's own test file is a few lines:
 
     @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
     def test_my_port(case):

@@ -1,4 +1,4 @@
-"""What every storage adapter of Kumofire Jobs must do, as plain coroutines over a factory. The test of a new one is a few lines:
+"""The tests of every storage adapter of Kumofire Jobs, as plain coroutines over a factory. The test of a new one is a few lines:
 
     @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
     def test_my_storage(case):

@@ -1,4 +1,4 @@
-"""What every store must do, as plain functions. A new backend's own test file is five lines:
+"""The tests that every store must pass, as plain functions. A new backend's own test file is five lines:
 
     @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
     def test_my_store(case, tmp_path):

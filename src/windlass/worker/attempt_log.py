@@ -14,7 +14,7 @@ _LOG = logging.getLogger("windlass.worker")
 _FOR_GOOD = (State.FAILED, State.QUARANTINED)
 FOR_GOOD = "Run %s of %s has failed for good in attempt %d, after %.3f s: %s: %.2000s"
 AGAIN = "Run %s of %s failed in attempt %d, after %.3f s, and is tried again: %s: %.2000s"
-UNANSWERED = "Run %s of %s failed in attempt %d, after %.3f s, and is no longer held, so what became of that is not known: %s: %.2000s"
+UNANSWERED = "Run %s of %s failed in attempt %d, after %.3f s, and is no longer held, so the outcome is not known: %s: %.2000s"
 
 
 class AttemptFailed(Exception):

@@ -1,4 +1,4 @@
-"""What a worker can run: a name, its code, and the options of its execution."""
+"""Handlers: a name, its code, and the options of its execution."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def describe(lease: Leases, now: int) -> tuple[int, str]:
     """The log level and message for leases of another worker that remain when a worker ends."""
     held = f"Worker {lease.worker} holds {lease.runs} run{'s' * (lease.runs > 1)}"
     if not lease.over or lease.over_since is None:
-        return logging.INFO, f"{held}. If it is gone, come again in {span((lease.ends_at or now) - now)}, when the first lease is over."
+        return logging.INFO, f"{held}. If it is gone, start again in {span((lease.ends_at or now) - now)}, when the first lease is over."
     return logging.WARNING, (
         f"{held}, {lease.over} of them under a lease that has been over for {span(now - lease.over_since)}. "
         f"To recover them takes a worker that is no burst, or a hub, and {span(lease.length)} for which it runs."

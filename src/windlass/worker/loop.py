@@ -99,7 +99,7 @@ class Worker:
 
     @property
     def left(self) -> Sequence[Leases]:
-        """What other workers held when it ended because there was nothing left to do."""
+        """The leases of other workers when it ended because there was nothing left to do."""
         return self._idle.left
 
     async def run(self, *, until_idle: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What a worker measures of its host and of itself, sent to the store now and then."""
+"""Metrics of a worker and its host, sent to the store regularly."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Registration:
     def __init__(self, runtime: Runtime, about: Mapping[str, Any] | None, process: str | None, schemas: Mapping[str, str] | None) -> None:
         clock = runtime.clock
         self._runtime, self._schemas = runtime, schemas  # of the payloads that its code accepts, by job
-        self.incarnation = 0 if about is None else round(clock.chance() * 2**31)  # tells apart two workers of one name
+        self.incarnation = 0 if about is None else round(clock.chance() * 2**31)  # distinguishes two workers of one name
         self._about = None if about is None else {**about, "incarnation": self.incarnation}
         self._life = None if process is None else Life(clock.nonce()[:LIFE_TAG], process)
         self.registered = False

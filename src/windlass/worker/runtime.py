@@ -84,7 +84,7 @@ class Runtime:
     async def retry_until_available(
         self, call: Callable[[], Awaitable[T]], *, always: bool = False, given_up: Callable[[], bool] | None = None
     ) -> T | None:
-        """Call until the store answers; None when it is given up meanwhile: by default when the worker stops, never if `always`."""
+        """Call until the store answers; None when it gives up: by default when the worker stops, never if `always`."""
         given_up = given_up or (lambda: self.stopping and not always)
         pause = 0.05
         while True:

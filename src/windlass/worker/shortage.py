@@ -64,7 +64,7 @@ class ShortageState:
     def __init__(self, clock: Clock) -> None:
         self._clock, self._pauses, self._since = clock, dict[Need, float](), 0
         self.needs: set[Need] = set()
-        self.retry_at = 0.0  # in the seconds of the caller
+        self.retry_at = 0.0  # in seconds, by the clock of the caller
         self.changed = asyncio.Event()
 
     def record(self, shortage: Shortage, at: float) -> None:
@@ -82,13 +82,13 @@ class ShortageState:
         self.retry_at = at + pause * (0.5 + self._clock.chance() / 2)
 
     def end(self) -> None:
-        """All that was lacking can be had again."""
+        """Threads and processes are available again."""
         _LOG.warning("The worker can execute again, after %.1f s.", self.duration / 1000)
         self.needs.clear()
         self.changed.set()
 
     def had(self, need: Need) -> None:
-        """A run had what it needed: the next pause is short again."""
+        """A run got its thread or process: the next pause is short again."""
         self._pauses.pop(need, None)
 
     @property

@@ -48,7 +48,7 @@ _CHECK_EVERY = 0.05  # seconds
 _MFD_EXEC = 0x10  # asked for since Linux 6.3, unknown before
 _is_checksum = re.compile(r"[0-9a-f]{64}").fullmatch
 _ALLOWED_BY = {"plain_http": "solver_plain_http", "only": "solver_hosts", "allow": "solver_allow"}
-PART = ".part"  # behind the checksum of a program that is being fetched
+PART = ".part"  # the suffix of a file for a program that is being fetched
 
 
 class Mismatch(Exception):

@@ -121,7 +121,7 @@ class Shutdown:
 
 
 def final_report(execution: Execution, report: Report) -> Report | None:
-    """What is reported of an execution, considering why it was stopped; None: nothing. A success or a skip stands even after a stop."""
+    """The report of an execution, considering why it was stopped; None: no report. A success or a skip stands even after a stop."""
     if execution.lost:
         return None
     if execution.why is None or isinstance(report, Succeed | Skip | Requeue):
