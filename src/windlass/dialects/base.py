@@ -1,4 +1,4 @@
-"""What a protocol over HTTP consists of: a table of verbs, handlers, and its own errors, credentials and words."""
+"""The parts of a protocol over HTTP: a table of verbs, handlers, and its own errors, credentials and words."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Identity(NamedTuple):
     actor: str  # in the audit, and the principal of its keys
     scopes: frozenset[Scope]
     trusted: bool = False  # it may do what otherwise needs admin, such as name programs that workers execute
-    details: Any = None  # whatever else the dialect knows of it
+    details: Any = None  # further data of the dialect about it
     still: Callable[[], Awaitable[bool]] = _always  # for requests that stay open: whether the credential is still valid
 
 

@@ -53,7 +53,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 class HubServer(uvicorn.Server):
-    """uvicorn's server, but a handled signal does not end the process as well: there may be more to shut down."""
+    """uvicorn's server, but a handled signal does not end the process: there may be more to shut down."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The bodies of requests. Members that nobody knows are ignored."""
+"""The bodies of requests. Unknown members are ignored."""
 
 from __future__ import annotations
 

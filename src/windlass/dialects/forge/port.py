@@ -163,7 +163,7 @@ class ForgePort:
             raise _refusal(answer)
         return answer
 
-    # What the protocol has no words for
+    # Verbs that the protocol does not have
 
     async def begin_life(self, worker: str, life: Life) -> list[Life]:
         return []
@@ -218,7 +218,7 @@ def _refusal(answer: HubResponse) -> WindlassError:
         case 413:
             return TooLarge(text, hint="Report less.")
         case 400 | 422:
-            return BadInput(text, hint="The hub's page says what it accepts.")
+            return BadInput(text, hint="The documentation of the hub lists what it accepts.")
         case 401 | 403:
             return StoreUnreachable(text, hint="Set FORGE_INGEST_SECRET to the hub's secret.")
         case _:

@@ -86,7 +86,7 @@ class WorkerRecord(Struct, frozen=True):
 
 
 class _Fail(Struct, frozen=True):
-    """A failure as the protocol tells it."""
+    """A failure in the form of the protocol."""
 
     reason: str
     worker_id: str | None

@@ -1,4 +1,4 @@
-"""The routes from before the scheduler, which speak of states in lower-case words. Every answer of theirs says that they will go."""
+"""The routes from before the scheduler, whose states are lower-case words. Every answer of theirs says that they will be removed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class JobWithRun(NamedTuple):
 
     @property
     def monitored(self) -> dict[str, Any]:
-        """It as the old routes show what they watch."""
+        """The job in the form of the old routes for watching."""
         failed = self.word == "failed"
         return {
             "job_id": self.job.job_id,
@@ -98,12 +98,12 @@ class LegacyRoutes:
         self.handlers = {verb.name: self._marked(verb, getattr(self, verb.name)) for verb in ROWS}
 
     def refuse(self, request: Request, error: Exception) -> Reply:
-        """The answer to an error, which says that the route will go if it is one of these."""
+        """The answer to an error, which says that the route will be removed if it is one of these."""
         reply = refuse(request, error)
         return reply._replace(headers={**reply.headers, **self._headers}) if request.row in ROWS else reply
 
     def _marked(self, verb: Verb, handler: Handler) -> Handler:
-        """The same handler, whose answers say that the route will go."""
+        """The same handler, whose answers say that the route will be removed."""
 
         @wraps(handler)
         async def answer(request: Request, **arguments: Any) -> Any:
@@ -113,7 +113,7 @@ class LegacyRoutes:
         return answer
 
     def _count(self, route: str) -> None:
-        """Write into the log that old routes are used, once an hour."""
+        """Log that old routes are used, once an hour."""
         self._used[route] += 1
         if self._clock.monotonic() - self._told_at >= HOUR:
             routes = ", ".join(f"{route} ({count:,})" for route, count in sorted(self._used.items()))

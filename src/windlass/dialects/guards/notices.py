@@ -1,4 +1,4 @@
-"""What became of the webhooks of a job."""
+"""The deliveries of a job's webhooks."""
 
 from __future__ import annotations
 

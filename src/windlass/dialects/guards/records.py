@@ -15,7 +15,7 @@ class Record(Struct, frozen=True, kw_only=True):
     """A record with the members of the document."""
 
     def to_json(self) -> dict[str, Any]:
-        """It as it is sent: times as texts with microseconds, words as texts."""
+        """The record as it is sent: times as texts with microseconds, words as texts."""
         return {name: _plain(getattr(self, name)) for name in self.__struct_fields__}
 
 

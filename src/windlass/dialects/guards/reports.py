@@ -20,7 +20,7 @@ _WITH: Mapping[JobRunStatus, set[str]] = {
     JobRunStatus.FAILED: {"exit_code", "error", "artifacts"},
     JobRunStatus.SKIPPED: {"error"},
 }
-"""What can be told of each end."""
+"""The members that each end may have."""
 
 
 def report_of(updates: Mapping[str, Any], run: Run) -> tuple[JobRunStatus, Report]:

@@ -22,13 +22,13 @@ STEP = 100
 
 
 class RunResult(NamedTuple):
-    """What an execution has left behind."""
+    """The result of an execution: its exit code and its artifacts."""
 
     exit_code: int | None = None
     artifacts: Sequence[Any] = ()
 
     def to_text(self, limit: int) -> str:
-        """It as JSON text, to be stored."""
+        """The result as JSON text, to be stored."""
         return json.encode({"exit_code": self.exit_code, "artifacts": list(self.artifacts)}, limit=limit, what="artifacts")
 
 

@@ -1,4 +1,4 @@
-"""What Kumofire Jobs needs of a storage and of a queue. A program can bring its own."""
+"""The interfaces that a storage and a queue of Kumofire Jobs implement. A program can bring its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEDULE_FIELDS = ("schedule_type", "schedule_expr", "timezone", "payload", "max
 
 @runtime_checkable
 class QueueAdapter(Protocol):
-    """Where messages are sent to. How they are received is the host's affair."""
+    """Where messages are sent to. How they are received is up to the host."""
 
     async def send(self, message: Message) -> None:
         """Deliver a message to some consumer, at least once or not at all."""

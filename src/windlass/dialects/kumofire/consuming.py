@@ -81,10 +81,10 @@ class BatchMessage(Protocol):
     def body(self) -> Message | str | bytes: ...
 
     def ack(self) -> Any:
-        """It need not be delivered again."""
+        """Acknowledge it: it is not delivered again."""
 
     def retry(self) -> Any:
-        """It is to be delivered again."""
+        """Return it for another delivery."""
 
 
 _CANCELED = Failure("canceled", "The run was canceled.")

@@ -219,7 +219,7 @@ class KumofireJobs:
     # The dispatcher
 
     async def dispatch(self, *, limit: int = LIMIT) -> DispatchResult:
-        """What time has made due: locks expire, schedules create runs, runs are sent. Any number of processes may call it at any time."""
+        """Handle what is due: locks expire, schedules create runs, runs are sent. Any number of processes may call it at any time."""
         await self._ready()
         checks.integer(limit, "limit", 1, _LIMITS.page)
         await self.storage.expire_locks()

@@ -43,7 +43,7 @@ VERBS = (
 )  # fmt: skip
 
 _encode = msgspec.json.Encoder().encode
-MOCKED = "its setting mock accepts tokens that anybody can write."
+MOCKED = "its setting mock accepts tokens that need no secret."
 
 
 class Handlers:

@@ -30,7 +30,7 @@ Verify = Callable[[str], Verified | Awaitable[Verified]]
 
 
 class NotVerified(WindlassError):
-    """Whether a token is valid could not be found out."""
+    """The check of a token failed, so whether it is valid is not known."""
 
     code, status = "not_verified", 503
 

@@ -18,7 +18,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
 
     queue: str = "so1"
     verify: str | None = None  # module:function, which identifies the caller by its token
-    mock: bool = False  # tokens clerk_USER_ORG, which anybody can write, identify a caller; on loopback only
+    mock: bool = False  # tokens clerk_USER_ORG, which need no secret, identify a caller; on loopback only
     origins: tuple[str, ...] = ()  # of pages that may read the answers
     keep: Mapping[str, tuple[str, ...]] = {}  # the members of inputs that are stored, by action; an action without an entry keeps all
 

@@ -100,7 +100,7 @@ class Owner(NamedTuple):
         return cls(*(value if isinstance(value := meta.get(name), str) else "" for name in ("requestId", "userId", "orgId")))
 
     def meta(self) -> dict[str, Any]:
-        """It as the `meta` of a new run."""
+        """The owner as the `meta` of a new run."""
         return {"requestId": self.request, "userId": self.user, "orgId": self.org}
 
 

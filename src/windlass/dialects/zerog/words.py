@@ -72,7 +72,7 @@ class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="c
     metadata: JobMetadata
 
     def to_json(self) -> dict[str, Any]:
-        """It in the protocol's spelling, as plain values."""
+        """The record in the protocol's spelling, as plain values."""
         members: dict[str, Any] = msgspec.to_builtins(self)
         return members
 

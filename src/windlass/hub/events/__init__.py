@@ -41,7 +41,7 @@ CHECK_EVERY = 10.0
 
 
 class Subscriber:
-    """One subscriber: the bytes that it was sent and has not taken yet."""
+    """One subscriber, and the bytes that it has not taken yet."""
 
     def __init__(self, feed: Feed) -> None:
         self.feed, self.overrun = feed, False
