@@ -103,8 +103,8 @@ def _content(end: End, left_out: tuple[str, ...]) -> dict[str, Any]:
 
 def sign(secret: str, message: str, timestamp: int, body: bytes) -> str:
     """The signature of one message under one secret."""
-    signed = f"{message}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.digest(signing_key(secret), signed, sha256)).decode()
+    content = f"{message}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.digest(signing_key(secret), content, sha256)).decode()
 
 
 def standard_headers(delivery: Delivery, body: bytes, secrets: tuple[str, ...], now: int) -> dict[str, str]:

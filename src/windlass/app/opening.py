@@ -90,6 +90,6 @@ class Opening:
     async def _close(self) -> None:
         if self._under_test:  # the tested code may close the app, and the test read it afterwards
             return
-        opened, self._opened = self._opened, None
-        if opened is not None and self._pid == os.getpid():
-            await opened.close()
+        verbs, self._opened = self._opened, None
+        if verbs is not None and self._pid == os.getpid():
+            await verbs.close()

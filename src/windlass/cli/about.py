@@ -55,8 +55,8 @@ def _stored(context: CommandContext, values: Mapping[str, Value]) -> dict[str, V
     return {name: _from_store(name, one, values[name]) for name, one in kept.items() if one.source == "store"}
 
 
-def _from_store(name: str, kept: RetentionSetting, other: Value) -> Value:
-    value, source = FOREVER if kept.keep == "forever" else kept.keep, source_text(kept)
+def _from_store(name: str, setting: RetentionSetting, other: Value) -> Value:
+    value, source = FOREVER if setting.keep == "forever" else setting.keep, source_text(setting)
     ignored = other.source != "default" and other.value != value
     return Value(value, f"{source}; not {SETTINGS[name].kind.words(other.value)}, which is in {other.source}" if ignored else source)
 

@@ -344,13 +344,15 @@ def _print_retention(context: CommandContext, retention: Retention) -> int:
     return context.answer(Verbs.retention, retention, grid)
 
 
-def keep_text(kept: RetentionSetting) -> str:
+def keep_text(setting: RetentionSetting) -> str:
     """How long, as people write it."""
-    return kept.keep if isinstance(kept.keep, str) else spelled(kept.keep)
+    return setting.keep if isinstance(setting.keep, str) else spelled(setting.keep)
 
 
-def source_text(kept: RetentionSetting) -> str:
+def source_text(setting: RetentionSetting) -> str:
     """Where it comes from."""
-    if kept.source == "store":
-        return "the store: the first process whose settings named it" if kept.actor is None else f"the store: set by {line(kept.actor)}"
-    return "settings, which the first worker or hub stores" if kept.source == "settings" else "default"
+    if setting.source == "store":
+        return (
+            "the store: the first process whose settings named it" if setting.actor is None else f"the store: set by {line(setting.actor)}"
+        )
+    return "settings, which the first worker or hub stores" if setting.source == "settings" else "default"

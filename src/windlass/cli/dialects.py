@@ -91,12 +91,12 @@ def _new_store(context: CommandContext) -> str:
 
 def print_run(context: CommandContext, run: Run) -> int:
     """Print a run in the words of the dialect that the arguments name."""
-    (shown,) = run_sync(dialects.show(context.arguments.dialect, context.verbs, [run]))
+    (view,) = run_sync(dialects.show(context.arguments.dialect, context.verbs, [run]))
     if context.output.json:
-        context.output.document(shown)
+        context.output.document(view)
         return OK
     facts = facts_table()
-    for member, value in shown.items():
+    for member, value in view.items():
         facts.add_row(line(member), line(value) if isinstance(value, str) else as_json(value))
     context.output.console.print(facts)
     return OK
@@ -104,10 +104,10 @@ def print_run(context: CommandContext, run: Run) -> int:
 
 def print_runs(context: CommandContext, runs: Sequence[Run]) -> int:
     """Print runs in the words of the dialect that the arguments name, a line each."""
-    shown = run_sync(dialects.show(context.arguments.dialect, context.verbs, runs))
+    views = run_sync(dialects.show(context.arguments.dialect, context.verbs, runs))
     if context.output.json:
-        context.output.document({"runs": shown})
+        context.output.document({"runs": views})
     else:
-        for run in shown:
+        for run in views:
             context.output.raw(as_json(run))
     return OK

@@ -179,10 +179,10 @@ def _ended(context: CommandContext, run_id: str, timeout: int | None) -> Run:
     """The run once it has ended, or as it is when the time is over."""
     until = None if timeout is None else context.clock.monotonic() + timeout
     while (run := context.call(Verbs.get, run_id)).state not in ENDED:
-        left = POLL_EVERY if until is None else (until - context.clock.monotonic()) / 1000
-        if left <= 0:
+        remaining = POLL_EVERY if until is None else (until - context.clock.monotonic()) / 1000
+        if remaining <= 0:
             break
-        context.pause(min(POLL_EVERY, left))
+        context.pause(min(POLL_EVERY, remaining))
     return run
 
 

@@ -166,8 +166,8 @@ def deliveries(context: CommandContext) -> int:
     arguments = context.arguments
     if arguments.of_run is not None:
         records = context.call(Verbs.deliveries_of, arguments.of_run)
-        chosen = [delivery for delivery in records if arguments.status in (None, delivery.status)]
-        return context.answer_list(Verbs.deliveries_of, chosen, _delivery_table, "No deliveries.")
+        selection = [delivery for delivery in records if arguments.status in (None, delivery.status)]
+        return context.answer_list(Verbs.deliveries_of, selection, _delivery_table, "No deliveries.")
     page = context.call(Verbs.deliveries, arguments.id, status=arguments.status, cursor=arguments.cursor, count=arguments.limit)
     return context.answer_list(Verbs.deliveries, page.deliveries, _delivery_table, "No deliveries.", page=page)
 

@@ -243,9 +243,9 @@ class RemoteVerbs(Requester, Verbs):
         """Renew a waiting slot until it is held, for at most this many seconds."""
         ends = None if wait is None else self.clock.monotonic() + round(wait * 1000)
         while True:
-            left = LONGEST_WAIT if ends is None else max(0.0, (ends - self.clock.monotonic()) / 1000)
-            slot = await self._renew(slot_id, token, lease, min(left, LONGEST_WAIT))
-            if slot.state == "held" or not left:
+            remaining = LONGEST_WAIT if ends is None else max(0.0, (ends - self.clock.monotonic()) / 1000)
+            slot = await self._renew(slot_id, token, lease, min(remaining, LONGEST_WAIT))
+            if slot.state == "held" or not remaining:
                 return slot
 
     async def _renew(self, slot_id: str, token: str, lease: int, wait: float) -> Slot:

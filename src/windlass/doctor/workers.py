@@ -42,10 +42,10 @@ async def blocked(subject: Subject) -> list[Finding]:
     return [blocked_loop(f"worker {name}", lag) for name, lag in lags.items() if lag > BLOCKED]
 
 
-def _lag(seen: WorkerRow, silence: int) -> float:
+def _lag(worker: WorkerRow, silence: int) -> float:
     """The worker's own figure; or for how long its loop has sent no metrics, while the thread of its heartbeats still does."""
-    quiet = 0 if seen.metrics_at is None else seen.seen_at - seen.metrics_at
-    return quiet if quiet > silence else seen.metrics.get("loop_lag_ms", 0)
+    quiet = 0 if worker.metrics_at is None else worker.seen_at - worker.metrics_at
+    return quiet if quiet > silence else worker.metrics.get("loop_lag_ms", 0)
 
 
 def blocked_loop(whose: str, lag: float) -> Finding:

@@ -233,8 +233,8 @@ def _not_good() -> Unauthorized:
 
 
 def _signature(token: Token, expires_at: int) -> str:
-    signed = hmac.digest(bytes.fromhex(token.hash), f"events.{token.id}.{expires_at}".encode(), "sha256")
-    return urlsafe_b64encode(signed).decode().rstrip("=")
+    digest = hmac.digest(bytes.fromhex(token.hash), f"events.{token.id}.{expires_at}".encode(), "sha256")
+    return urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def _place(cursor: str | None) -> int:

@@ -81,14 +81,14 @@ class Announcing(Part):
                 return None
         return await self._begin(queue, cursor)
 
-    async def _begin(self, queue: str, seen: str | None) -> None:
+    async def _begin(self, queue: str, cursor: str | None) -> None:
         """Note all runs of a queue, and that its journal has been read up to where it ended before."""
         end, after = await self._journal.tail_end(), FIRST
         lanes = await self.ground.lanes_of_queue(queue)
         while heads := (await self.records.claims.look([Scan(lanes, after, PAGE)])).views[0].heads:
             await self.records.announcements.add(queue, [head.seq for head in heads])
             after = heads[-1].place
-        await self.records.announcements.follow(queue, (), seen, end)
+        await self.records.announcements.follow(queue, (), cursor, end)
 
 
 def _queued_in(queue: str, tail: Tail) -> list[str]:

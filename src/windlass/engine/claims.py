@@ -159,23 +159,23 @@ class Claims(Part):
 
     async def _claim_plain(self, walks: Sequence[_Scan]) -> None:
         """One read and one batch for all. A request that is still short is served in the next round, behind the candidates already read."""
-        known, rev = self.ground.lanes.last, self.ground.controls.rev
+        last_lane, rev = self.ground.lanes.last, self.ground.controls.rev
         requests = [request for walk in walks for request in walk.requests]
         all_want = sum(request.wants for request in requests)
         look = await self.records.claims.look([walk.next_scan(all_want) for walk in walks], *_names(requests))
-        if await self._changed(look, known, rev):
+        if await self._changed(look, last_lane, rev):
             return
         await self._drop(requests, look.calls, look.busy)
-        going = [
+        pairs = [
             (walk, view)
             for walk, view in zip(walks, look.views, strict=True)
             if view.heads and any(request.wants for request in walk.requests)
         ]
-        chosen = [(view.heads, [request.grab() for request in walk.requests if request.wants]) for walk, view in going]
+        claims = [(view.heads, [request.grab() for request in walk.requests if request.wants]) for walk, view in pairs]
         got = (
-            await self._take([request for walk, _ in going for request in walk.requests if request.wants], chosen, rev) if going else set()
+            await self._take([request for walk, _ in pairs for request in walk.requests if request.wants], claims, rev) if pairs else set()
         )
-        for walk, view in going:
+        for walk, view in pairs:
             if view.end is not None:
                 # Other processes claimed these candidates: read on, wider each time, until there is enough or nothing is left.
                 walk.after, walk.width = view.end, min(walk.width * 2, WIDEST)
@@ -191,18 +191,18 @@ class Claims(Part):
         await _let_others_first(requests)
         stamp = self.ground.stamp()
         try:
-            taken = await self._corrected(await self.records.claims.claim(chosen, self._moment(rev, stamp.now)), stamp)
+            runs = await self._corrected(await self.records.claims.claim(chosen, self._moment(rev, stamp.now)), stamp)
         except OutcomeUnknown as unknown:
-            taken = await self._handed_out([*by_token.values()], [head for heads, _ in chosen for head in heads], unknown)
-            if not taken:
+            runs = await self._handed_out([*by_token.values()], [head for heads, _ in chosen for head in heads], unknown)
+            if not runs:
                 raise  # the runs are still queued, and the claim can be repeated
         except Conflict:  # a worker's one slot was taken by another claim of the same name
             return await self._take_alone(requests)
-        for run in taken:
+        for run in runs:
             by_token[run.token or ""].add(run)
-        doubted = [request for request in requests if request.call is not None and not request.runs]
-        await self._drop(doubted, await self.records.claims.calls_under([request.token for request in doubted]))
-        return {run.token or "" for run in taken}
+        unsure = [request for request in requests if request.call is not None and not request.runs]
+        await self._drop(unsure, await self.records.claims.calls_under([request.token for request in unsure]))
+        return {run.token or "" for run in runs}
 
     async def _take_alone(self, requests: Sequence[ClaimRequest]) -> set[str]:
         if len(requests) == 1:
@@ -217,9 +217,9 @@ class Claims(Part):
         rev, choice, after, width = self.ground.controls.rev, Selector(self.clock.now(), request.worker), FIRST, request.wants
         while request.wants and rev == self.ground.controls.rev:
             # Another claim may add new lanes while this one reads the old ones.
-            known = self.ground.lanes.last
+            last_lane = self.ground.lanes.last
             look = await self._heads.look(self.ground.open_lanes(request.worker), choice, after, width, *_names([request]))
-            if await self._changed(look, known, rev):
+            if await self._changed(look, last_lane, rev):
                 return
             await self._drop([request], look.calls, look.busy)
             (view,) = look.views
@@ -239,7 +239,7 @@ class Claims(Part):
         before = len(request.runs)
         lost_once: set[int] = set()
         while heads and request.wants:
-            seen = choice.offer(await self._heads.candidates(choice, heads), request.wants)
+            examined = choice.offer(await self._heads.candidates(choice, heads), request.wants)
             chosen = {candidate.seq for candidate in choice.runs}
             if chosen or choice.parked or choice.later:
                 sets = within(choice.taken, choice.parked, choice.later, choice.limiters)
@@ -249,9 +249,9 @@ class Claims(Part):
                 chosen -= {run.seq for run in got}
             if chosen:  # other claims were faster: read the occupancy again, and offer runs that may only have lost their room once more
                 choice.limiters.clear()
-            again = [head for head in heads[:seen] if head.seq in chosen - lost_once]
+            again = [head for head in heads[:examined] if head.seq in chosen - lost_once]
             lost_once |= chosen
-            heads = [*again, *heads[seen:]]
+            heads = [*again, *heads[examined:]]
         return len(request.runs) > before
 
     async def _take_fitting(self, heads: Sequence[Head], sets: Mapping[str, Value], request: ClaimRequest, rev: int) -> list[Run]:
@@ -268,12 +268,12 @@ class Claims(Part):
 
     async def _handed_out(self, requests: Sequence[ClaimRequest], heads: Iterable[Head], unknown: OutcomeUnknown) -> list[Run]:
         """The runs handed out by a batch of unknown outcome, read from the store. Raises where they might still be committed later."""
-        seen = {head.seq for head in heads}
+        seqs = {head.seq for head in heads}
         for request in requests:
             request.doubt = unknown
         with in_doubt(unknown):
             runs = [
-                run for request in requests for run in await self.records.claims.held(request.token, request.worker.name) if run.seq in seen
+                run for request in requests for run in await self.records.claims.held(request.token, request.worker.name) if run.seq in seqs
             ]
         if not runs and not unknown.settled:
             raise unknown
@@ -281,21 +281,21 @@ class Claims(Part):
             request.doubt = None
         return runs
 
-    async def _corrected(self, handed: HandedRuns, stamp: Stamp) -> list[Run]:
+    async def _corrected(self, claim: HandedRuns, stamp: Stamp) -> list[Run]:
         """Runs just handed out, with leases that begin now where they were written with a wrong time."""
-        if handed.server is None or not self.ground.mistaken(stamp, handed.server, min(run.lease or 0 for run in handed.runs)):
-            return handed.runs
+        if claim.server is None or not self.ground.mistaken(stamp, claim.server, min(run.lease or 0 for run in claim.runs)):
+            return claim.runs
         now = self.clock.now()
         with suppress(*TRANSIENT):  # otherwise their first heartbeat corrects the leases
-            await self.records.claims.correct(handed.runs, now)
-        return [replace(run, claimed_at=max(now, run.created_at), lease_until=now + (run.lease or 0)) for run in handed.runs]
+            await self.records.claims.correct(claim.runs, now)
+        return [replace(run, claimed_at=max(now, run.created_at), lease_until=now + (run.lease or 0)) for run in claim.runs]
 
     def _moment(self, rev: int, now: int) -> ClaimStamp:
         return ClaimStamp(self.clock.nonce(), rev, now, now + self.limits.keep_claim_nonces)
 
-    async def _changed(self, look: Candidates, known: int, rev: int) -> bool:
+    async def _changed(self, look: Candidates, last_lane: int, rev: int) -> bool:
         """Whether lanes or controls are newer than this read was made with; then refreshes them, else notes the use of the lanes read."""
-        if look.newest > known:
+        if look.newest > last_lane:
             await self.ground.refresh_lanes()
         elif look.controls != rev:
             await self.ground.refresh_controls()
@@ -324,11 +324,11 @@ class Claims(Part):
 
 def _once_for_each_slot(requests: Iterable[ClaimRequest]) -> None:
     """Of several claims for one slot only the first is made; the others get nothing."""
-    seen: set[str] = set()
+    names: set[str] = set()
     for request in requests:
         if request.slot is not None:
-            request.over = request.over or request.worker.name in seen
-            seen.add(request.worker.name)
+            request.over = request.over or request.worker.name in names
+            names.add(request.worker.name)
 
 
 async def _let_others_first(requests: Iterable[ClaimRequest]) -> None:

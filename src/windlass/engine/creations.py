@@ -53,7 +53,7 @@ _Alike = tuple[State, str, Options | None, str | None]  # state, job, own option
 
 
 # A creation with the id it will have if its key is free, its key, and the JSON text of its payload.
-_Asked = tuple[str, NewRun, tuple[str, str] | None, str]
+_Request = tuple[str, NewRun, tuple[str, str] | None, str]
 
 
 class Transaction:
@@ -78,9 +78,9 @@ class Creations(Part):
     @asynccontextmanager
     async def transaction(self, *, undefined: Literal["refuse", "wait"] = "refuse") -> AsyncIterator[Transaction]:
         """Collect creations and store them in one batch; an error in the block, or in one of them, stores none."""
-        collected = Transaction()
-        yield collected
-        collected.created = await self.create(collected.news, undefined=undefined)
+        transaction = Transaction()
+        yield transaction
+        transaction.created = await self.create(transaction.news, undefined=undefined)
 
     async def create(self, news: Sequence[NewRun], *, undefined: Literal["refuse", "wait"] = "refuse") -> list[Created]:
         """Store these runs, all or none; the answers are in the same order.
@@ -91,20 +91,22 @@ class Creations(Part):
         checks.choice(undefined, "undefined", ("refuse", "wait"))
         limit = self.limits.payload
         texts = [json.encode(new.payload, limit=limit) for new in news]
-        asked = list(zip(self._ids_for(news), news, map(self.checked, news), texts, strict=True))
-        chosen = [new.id for new in news if new.id is not None]
-        if not asked:
+        requests = list(zip(self._ids_for(news), news, map(self.checked, news), texts, strict=True))
+        own_ids = [new.id for new in news if new.id is not None]
+        if not requests:
             return []
         for _ in range(PATIENCE):
-            if chosen and (existing := await self.records.runs.seqs(chosen)):
+            if own_ids and (existing := await self.records.runs.seqs(own_ids)):
                 created = await self.create([new for new in news if new.id not in existing], undefined=undefined)
                 return _merged(news, existing, created)
-            creation = await self.planned(asked, undefined)
+            creation = await self.planned(requests, undefined)
             if unfit := await self._payloads.unfit(news):
-                await self._refuse_new(unfit, asked, creation)
-            winners = await self._store(creation, may_exist=bool(chosen))
+                await self._refuse_new(unfit, requests, creation)
+            winners = await self._store(creation, may_exist=bool(own_ids))
             if winners is not None:
-                return [self._answer(item, winners) for item in asked] if winners else [Created(item[0], created=True) for item in asked]
+                return (
+                    [self._answer(item, winners) for item in requests] if winners else [Created(item[0], created=True) for item in requests]
+                )
             await self.refuse_other_content(creation)
             self.ground.memory.forget_jobs()
             await self.ground.refresh_controls()
@@ -115,10 +117,10 @@ class Creations(Part):
         ids = self.clock.new_ids(len(news))
         if all(new.id is None for new in news):
             return ids
-        chosen = [new.id or fresh for new, fresh in zip(news, ids, strict=True)]
-        if len(set(chosen)) < len(chosen):
+        run_ids = [new.id or fresh for new, fresh in zip(news, ids, strict=True)]
+        if len(set(run_ids)) < len(run_ids):
             raise BadInput("An id is used twice in one call.", hint="Give each run its own.")
-        return chosen
+        return run_ids
 
     async def rerun(self, run_id: str, *, attempt: int | None = None, key: Key | None = None) -> Created:
         """Create a new run from an ended one: the same payload, meta and rules, for the same instant, with a fresh limit.
@@ -128,19 +130,19 @@ class Creations(Part):
         """
         old = await self._rerunnable(run_id, attempt)
         now, new_id = self.clock.now(), self.clock.new_id()
-        asked: _Asked = (new_id, NewRun(old.job, key=key), None if key is None else (checks.key(key, self.limits).scope, key.name), "")
+        request: _Request = (new_id, NewRun(old.job, key=key), None if key is None else (checks.key(key, self.limits).scope, key.name), "")
         creation = Creation(now, [new_id], {}, notices=await self.notices_again({old.id: new_id}))
         if key is not None:
             earliest, latest = await self.ground.bounds()
-            creation = creation._replace(keys=[_key_row(asked, key.on_duplicate == "compare", latest)], keys_at=earliest)
+            creation = creation._replace(keys=[_key_row(request, key.on_duplicate == "compare", latest)], keys_at=earliest)
         for _ in range(PATIENCE):
             rev, ((lane, keys),) = await self.lanes_again([old])
             kind, row = again(old, new_id, lane, keys, now)
-            if asked[2] is not None:
-                row = replace(row, scope=asked[2][0], key=asked[2][1])
+            if request[2] is not None:
+                row = replace(row, scope=request[2][0], key=request[2][1])
             rows = {kind._replace(retry_of=old.current_attempt): [row]}
             if (winners := await self._store(creation._replace(rows=rows, controls=rev))) is not None:
-                return self._answer(asked, winners)
+                return self._answer(request, winners)
             await self.ground.refresh_controls()
         raise Conflict(f"Run {old.id} could not be rerun.", hint="Try again.")
 
@@ -158,14 +160,14 @@ class Creations(Part):
         Where the old lane was removed, the needs of the run are lost with it, and those of its job as it is now apply. Its handler stays.
         """
         await self.ground.refresh_controls()
-        known = {lane.id: needs_text(lane.requires) for lane in self.ground.lanes.all}
-        jobs = await self._jobs.definitions({run.job for run in ended if run.lane not in known}, "wait")
-        needs = [known[run.lane] if run.lane in known else _with_handler(jobs[run.job][1].requires, run.policy.handler) for run in ended]
+        texts = {lane.id: needs_text(lane.requires) for lane in self.ground.lanes.all}
+        jobs = await self._jobs.definitions({run.job for run in ended if run.lane not in texts}, "wait")
+        needs = [texts[run.lane] if run.lane in texts else _with_handler(jobs[run.job][1].requires, run.policy.handler) for run in ended]
         lane_keys = [(run.queue, run.job, text) for run, text in zip(ended, needs, strict=True)]
         rev, lanes = await self._provision.lanes_for(set(lane_keys))
-        placed = [(run, lanes[key]) for run, key in zip(ended, lane_keys, strict=True)]
-        amounts = [amounts_of(lane.requires, run.keys) if run.lane in known else jobs[run.job][1].amounts for run, lane in placed]
-        return rev, [(lane.id, _keys_of(lane, own, run.payload)) for (run, lane), own in zip(placed, amounts, strict=True)]
+        pairs = [(run, lanes[key]) for run, key in zip(ended, lane_keys, strict=True)]
+        amounts = [amounts_of(lane.requires, run.keys) if run.lane in texts else jobs[run.job][1].amounts for run, lane in pairs]
+        return rev, [(lane.id, _keys_of(lane, own, run.payload)) for (run, lane), own in zip(pairs, amounts, strict=True)]
 
     async def notices_again(self, new_ids: Mapping[str, str]) -> list[NewNotify]:
         """The addresses that reruns keep, by the ids of the old runs."""
@@ -193,11 +195,11 @@ class Creations(Part):
         return winners
 
     async def _found(self, creation: Creation) -> dict[tuple[str, str], Winner] | None:
-        stored = await self.records.runs.seqs(creation.ids)
-        if not stored:
+        seqs = await self.records.runs.seqs(creation.ids)
+        if not seqs:
             return None
         await self.ground.wake_queues(self.ready(creation, {}), creation.now)
-        ours = {(row.scope, row.key): Winner(row.run, None) for row in creation.keys if row.run in stored}
+        ours = {(row.scope, row.key): Winner(row.run, None) for row in creation.keys if row.run in seqs}
         return await self.records.creations.winners(creation.keys, creation.judged_at) | ours
 
     def ready(self, creation: Creation, winners: Mapping[tuple[str, str], Winner]) -> Iterator[ReadyQueue]:
@@ -237,20 +239,20 @@ class Creations(Part):
         return key.scope, key.name
 
     async def planned(
-        self, asked: Sequence[_Asked], undefined: Literal["refuse", "wait"], waiting: Collection[str | None] = ()
+        self, requests: Sequence[_Request], undefined: Literal["refuse", "wait"], waiting: Collection[str | None] = ()
     ) -> Creation:
         """Everything one batch needs, computed from this process's caches. `waiting`: runs that wait for others of the same call."""
-        now, first = self.clock.now(), _first_by_key(asked)
-        kept = (
-            [(index, item) for index, item in enumerate(asked) if not item[2] or first[item[2]] is item]
+        now, first = self.clock.now(), _first_by_key(requests)
+        entries = (
+            [(index, item) for index, item in enumerate(requests) if not item[2] or first[item[2]] is item]
             if first
-            else list(enumerate(asked))
+            else list(enumerate(requests))
         )
-        predecessors = await self._predecessors({before for _, new, _, _ in asked if new.after for before in new.after})
-        jobs = await self._jobs.definitions({new.job for _, new, _, _ in asked}, undefined)
+        predecessors = await self._predecessors({before for _, new, _, _ in requests if new.after for before in new.after})
+        jobs = await self._jobs.definitions({new.job for _, new, _, _ in requests}, undefined)
         rows: dict[_Alike, list[NewRow]] = defaultdict(list)
         waits: list[tuple[str, int, str]] = []
-        for index, (identity, new, key, text) in kept:
+        for index, (identity, new, key, text) in entries:
             state, due_at, position = begin(now, new.due_at, new.after != () or identity in waiting, index)
             template = jobs[new.job][0].payload
             if template or new.payload is None:
@@ -264,19 +266,19 @@ class Creations(Part):
             rows[state, new.job, None if new.options is _NOTHING_SAID else new.options, new.retry_of].append(row)
             if new.after:
                 waits += ((identity, predecessors[before], new.after_end) for before in sorted(set(new.after)))
-        notices = [(identity, new.notify) for _, (identity, new, _, _) in kept if new.notify is not None]
+        notices = [(identity, new.notify) for _, (identity, new, _, _) in entries if new.notify is not None]
         rev, kinds = await self._by_kind(rows, jobs)
         if any(jobs[name][0].rev == 0 for _, name, _, _ in rows):  # placeholders were created for them just now
-            return await self.planned(asked, undefined, waiting)
+            return await self.planned(requests, undefined, waiting)
         bounds = await self.ground.bounds() if first else Bounds(now, now)
-        compared = {key for _, new, key, _ in asked if new.key and new.key.on_duplicate == "compare"} if first else set()
+        compare = {key for _, new, key, _ in requests if new.key and new.key.on_duplicate == "compare"} if first else set()
         return Creation(
             now=now,
-            ids=[item[0] for _, item in kept],
+            ids=[item[0] for _, item in entries],
             rows=kinds,
             controls=rev,
             later=self.ground.joined is not None,
-            keys=[_key_row(item, key in compared, bounds.latest) for key, item in sorted(first.items())],
+            keys=[_key_row(item, key in compare, bounds.latest) for key, item in sorted(first.items())],
             keys_at=bounds.earliest,
             definitions=sorted({(jobs[name][0].id, jobs[name][0].rev) for _, name, _, _ in rows}),
             waits=waits,
@@ -330,19 +332,19 @@ class Creations(Part):
             )
         return seqs
 
-    def _answer(self, item: _Asked, winners: Mapping[tuple[str, str], Winner]) -> Created:
+    def _answer(self, item: _Request, winners: Mapping[tuple[str, str], Winner]) -> Created:
         identity, _, key, _ = item
         winner = winners[key] if key else None
         if winner is None or winner.run == identity:
             return Created(identity, created=True)
         return Created(winner.run, created=False, pruned=not winner.kept)
 
-    async def _refuse_new(self, unfit: Mapping[int, UnfitPayload], asked: Sequence[_Asked], creation: Creation) -> None:
+    async def _refuse_new(self, unfit: Mapping[int, UnfitPayload], requests: Sequence[_Request], creation: Creation) -> None:
         """Refuse payloads that do not fit, except for repeated requests: those were accepted when they fitted."""
         winners = await self.records.creations.winners(creation.keys, creation.judged_at)
         for index, wrong in unfit.items():
-            if (key := asked[index][2]) is None or key not in winners or not winners[key].held:
-                raise wrong.error("The payload" if len(asked) == 1 else f"The payload of runs[{index}]")
+            if (key := requests[index][2]) is None or key not in winners or not winners[key].held:
+                raise wrong.error("The payload" if len(requests) == 1 else f"The payload of runs[{index}]")
 
     async def refuse_other_content(self, creation: Creation) -> None:
         """Raise DuplicateKey if the batch was refused because a key is held by a run with other content."""
@@ -399,17 +401,17 @@ def _other_content(first: NewRun, again: NewRun) -> bool:
     return compare and first is not again and content_hash(first) != content_hash(again)
 
 
-def _first_by_key(asked: Sequence[_Asked]) -> dict[tuple[str, str], _Asked]:
+def _first_by_key(requests: Sequence[_Request]) -> dict[tuple[str, str], _Request]:
     """The first creation for each key; the others of the call get its answer."""
-    first: dict[tuple[str, str], _Asked] = {}
-    for item in asked:
+    first: dict[tuple[str, str], _Request] = {}
+    for item in requests:
         key = item[2]
         if key and _other_content(first.setdefault(key, item)[1], item[1]):
             raise BadInput(f"The key {key[1]!r} is used twice in one call, with different content.", hint="Give each its own key.")
     return first
 
 
-def _key_row(item: _Asked, compare: bool, now: int) -> KeyRow:
+def _key_row(item: _Request, compare: bool, now: int) -> KeyRow:
     identity, new, _, _ = item
     key = new.key or Key("")
     return KeyRow(key.scope, key.name, identity, content_hash(new), int(key.ttl == "unfinished"), key.until(now), int(compare))

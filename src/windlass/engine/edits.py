@@ -58,8 +58,8 @@ class Edits(Part):
             after = step(before, cmd, now)
             changes = [Change(before, after, cmd.name, detail)]
             try:
-                written = await self.ground.write_back(verb, changes, now)
-                if written.seqs:
+                result = await self.ground.write_back(verb, changes, now)
+                if result.seqs:
                     return after
             except OutcomeUnknown as unknown:
                 with in_doubt(unknown):

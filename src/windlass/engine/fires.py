@@ -60,15 +60,15 @@ class Fires(Part):
         Every due schedule gets one fire before any gets a second, and schedules are paged by key: neither a schedule that is far behind
         nor any number of schedules whose rules this machine cannot evaluate keep others from firing.
         """
-        fired, turn, left, place = 0, set[int](), False, _FIRST
+        fired, turn, more, place = 0, set[int](), False, _FIRST
         for _ in range(PASSES):
             look, first = await self._fire(FIRED_AT_ONCE, place, turn, first), None
-            fired, left, place = fired + look.number, left or look.left, look.end or _FIRST
+            fired, more, place = fired + look.number, more or look.left, look.end or _FIRST
             turn |= look.moved
             if look.end is None:
-                if not (turn and left):
+                if not (turn and more):
                     return fired, False
-                turn, left = set(), False
+                turn, more = set(), False
         return fired, True
 
     async def fire(self, count: int = FIRED_AT_ONCE) -> int:
@@ -120,8 +120,8 @@ class Fires(Part):
                 break  # one of them cannot fire
         # Fire each one alone, so that one does not hold up the others.
         ids = {schedule.id: await self.fire_one(schedule, fire) for schedule, fire in plans}
-        moved = frozenset(key for key, number in ids.items() if number is not None)
-        return _look(plans, sum(filter(None, ids.values())), moved, end, now)
+        advanced = frozenset(key for key, number in ids.items() if number is not None)
+        return _look(plans, sum(filter(None, ids.values())), advanced, end, now)
 
     def _plans(self, due: Sequence[Schedule], now: int) -> list[_Plan]:
         """The plan of each due schedule. One whose rule this machine cannot evaluate is left to another machine, and logged once."""
@@ -138,8 +138,8 @@ class Fires(Part):
     async def fire_one(self, schedule: Schedule, fire: Fire) -> int | None:
         """The number of runs created; None when the schedule has not advanced. A faulty schedule must not keep the others from firing."""
         try:
-            number, moved = await self._fire_these([(schedule, fire)])
-            return number if moved else None
+            number, advanced = await self._fire_these([(schedule, fire)])
+            return number if advanced else None
         except (Conflict, OutcomeUnknown):
             return None  # the next pass reads it again
         except StoreError:
@@ -159,16 +159,16 @@ class Fires(Part):
 
     async def _fire_these(self, plans: Sequence[_Plan]) -> tuple[int, frozenset[int]]:
         """The number of runs created, and the schedules that have advanced."""
-        jealous = [schedule.id for schedule, _ in plans if schedule.overlap != "allow"]
-        unfinished = await self.records.schedules.unfinished(jealous)
+        exclusive = [schedule.id for schedule, _ in plans if schedule.overlap != "allow"]
+        unfinished = await self.records.schedules.unfinished(exclusive)
         plans = [(schedule, fire) for schedule, fire in plans if not _held_up(schedule, unfinished.get(schedule.id, []))]
         if not plans:
             return 0, frozenset()
         news: list[NewRun] = []
         fires: list[_Plan] = []
         to_cancel: list[str] = []
-        for schedule, planned in plans:
-            fire, new, stop = _overlapped(schedule, await self._unless_fired(schedule, planned), unfinished.get(schedule.id, []))
+        for schedule, due in plans:
+            fire, new, stop = _overlapped(schedule, await self._unless_fired(schedule, due), unfinished.get(schedule.id, []))
             fires.append((schedule, fire))
             to_cancel += stop
             if new is not None:
@@ -194,23 +194,23 @@ class Fires(Part):
 
     async def _store_fires(self, plans: Sequence[_Plan], news: Sequence[NewRun]) -> int:
         texts = [json.encode(new.payload, limit=self.limits.payload) for new in news]
-        asked = list(zip(self.clock.new_ids(len(news)), news, map(self._creations.checked, news), texts, strict=True))
-        creation = await self._creations.planned(asked, "wait")
-        runs = {new.schedule: identity for identity, new, _, _ in asked}
+        requests = list(zip(self.clock.new_ids(len(news)), news, map(self._creations.checked, news), texts, strict=True))
+        creation = await self._creations.planned(requests, "wait")
+        runs = {new.schedule: identity for identity, new, _, _ in requests}
         advances = [_advance(schedule, fire, runs.get(schedule.id)) for schedule, fire in plans]
         skips = [(schedule.id, *skip) for schedule, fire in plans for skip in fire.skips]
         try:
-            stored = await self.records.creations.fire(creation, advances, skips, self.clock.nonce())
+            result = await self.records.creations.fire(creation, advances, skips, self.clock.nonce())
         except Conflict:
             await self._creations.refuse_other_content(creation)  # a conflict with a foreign key holder becomes a recorded skip
             raise
-        await self.ground.wake_queues([*self._creations.ready(creation, stored.winners), *stored.released], creation.now)
+        await self.ground.wake_queues([*self._creations.ready(creation, result.winners), *result.released], creation.now)
         return len(news)
 
 
-def _look(plans: Sequence[_Plan], number: int, moved: frozenset[int], end: _Place | None, now: int) -> _Look:
-    left = any(schedule.id not in moved or (fire.next_at is not None and fire.next_at <= now) for schedule, fire in plans)
-    return _Look(number, moved, left, end)
+def _look(plans: Sequence[_Plan], number: int, advanced: frozenset[int], end: _Place | None, now: int) -> _Look:
+    more = any(schedule.id not in advanced or (fire.next_at is not None and fire.next_at <= now) for schedule, fire in plans)
+    return _Look(number, advanced, more, end)
 
 
 def _held_up(schedule: Schedule, unfinished: Sequence[Unfinished]) -> bool:

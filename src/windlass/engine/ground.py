@@ -153,15 +153,15 @@ class Ground:
         """Wake the workers that wait for runs that are ready, and the sweeps for runs that are ready soon."""
         await self.wake(_topics(ready, now))
 
-    async def wake_after(self, changes: Iterable[Change], written: MoveResult, now: int) -> None:
+    async def wake_after(self, changes: Iterable[Change], result: MoveResult, now: int) -> None:
         """Wake the waiters that these moves concern, for those moves that were written."""
-        moved = [change.after for change in changes if change.after.seq in written.seqs]
+        moved = [change.after for change in changes if change.after.seq in result.seqs]
         asked: dict[str, list[str | int]] = {
             worker_topic(run.worker): [] for run in moved if run.state is State.CANCELLING and run.worker is not None
         }
         ready = [ReadyQueue(run.queue, run.due_at, (run.id,)) for run in moved if run.state in (State.QUEUED, State.SCHEDULED)]
-        freed: dict[str, list[str | int]] = {topic: [] for topic in self.freed_topics(written.freed)}
-        await self.wake(asked | _topics((*ready, *written.released), now) | freed)
+        freed: dict[str, list[str | int]] = {topic: [] for topic in self.freed_topics(result.freed)}
+        await self.wake(asked | _topics((*ready, *result.released), now) | freed)
 
     def freed_topics(self, keys: Iterable[str]) -> set[str]:
         """The topics to wake after a release: the worker that owns the limiter, or direct calls and the queues that use the resource."""
@@ -231,9 +231,9 @@ class Ground:
     async def write_back(self, verb: str, changes: Sequence[Change], now: int) -> MoveResult:
         """Store moves that `step` decided, for runs that are still as they were read, and wake the waiters concerned."""
         nonces = self.clock.nonce(), self.clock.nonce()
-        written = await self.records.work.write_back(verb, changes, *nonces, now, limited=self.lanes.limited)
-        await self.wake_after(changes, written, now)
-        return written
+        result = await self.records.work.write_back(verb, changes, *nonces, now, limited=self.lanes.limited)
+        await self.wake_after(changes, result, now)
+        return result
 
 
 class Part:

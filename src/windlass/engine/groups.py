@@ -46,12 +46,12 @@ class Groups(Part):
         news = [member.run for member in new.members] + ([] if new.callback is None else [new.callback])
         texts = [json.encode(one.payload, limit=self.limits.payload) for one in news]
         ids = sorted(self.clock.new_ids(len(news)))  # so that the members can be read in the order of this call
-        asked = list(zip(ids, news, [None] * len(news), texts, strict=True))
+        requests = list(zip(ids, news, [None] * len(news), texts, strict=True))
         waits = [(ids[place], ids[other]) for place, others in enumerate(before) for other in others]
         callback = None if new.callback is None else ids[-1]
         group = GroupRow(self.clock.new_id(), new.name, new.kind, new.on_failure, len(new.members), waits, callback)
         for _ in range(PATIENCE):
-            creation = _in_group(await self._creations.planned(asked, undefined, group.waiting), group)
+            creation = _in_group(await self._creations.planned(requests, undefined, group.waiting), group)
             if new.key is not None:
                 earliest, latest = await self.ground.bounds()
                 creation = creation._replace(keys=[_key_row(replace(new, key=None), new.key, group.id, latest)], keys_at=earliest)
@@ -133,10 +133,10 @@ class Groups(Part):
         detail = pack({name: value for name, value in facts.items() if value is not None})
         await self.records.groups.note(group.seq, cmd.reason)
         for _ in range(PATIENCE):
-            if not (left := await self.records.groups.to_cancel(group.seq)):
+            if not (members := await self.records.groups.to_cancel(group.seq)):
                 return await self.get(group_id)
-            for begin in range(0, len(left), SLICE):
-                await self._cancel_members(left[begin : begin + SLICE], cmd, detail)
+            for begin in range(0, len(members), SLICE):
+                await self._cancel_members(members[begin : begin + SLICE], cmd, detail)
         raise Conflict(f"The runs of group {group_id} kept changing; not all were cancelled.", hint="Try again.")
 
     async def _cancel_members(self, seqs: Sequence[int], cmd: Cancel, detail: str) -> None:
@@ -152,11 +152,11 @@ class Groups(Part):
         if old.finished_at is None:
             raise WrongState(f"Group {old.id} is running; it cannot be rerun before its end.", hint="Wait for its end, or cancel it first.")
         runs = await self._all_members(old)
-        called = [] if old.callback is None else [await self._runs.get(old.callback)]
-        ids = sorted(self.clock.new_ids(len(runs) + len(called)))
-        new_ids = {run.id: new_id for run, new_id in zip([*runs, *called], ids, strict=True)}
+        callbacks = [] if old.callback is None else [await self._runs.get(old.callback)]
+        ids = sorted(self.clock.new_ids(len(runs) + len(callbacks)))
+        new_ids = {run.id: new_id for run, new_id in zip([*runs, *callbacks], ids, strict=True)}
         waits = [(new_ids[run], new_ids[other]) for run, other in await self.records.groups.waits(old.seq)]
-        retries = [(new_ids[run.id], run.current_attempt) for run in (*runs, *called)]
+        retries = [(new_ids[run.id], run.current_attempt) for run in (*runs, *callbacks)]
         callback = new_ids[old.callback] if old.callback is not None else None
         identity = self.clock.new_id()
         group = GroupRow(identity, old.name, old.kind, old.on_failure, old.total, waits, callback, retry_of=old.id, retries=retries)
@@ -166,8 +166,8 @@ class Groups(Part):
             earliest, latest = await self.ground.bounds()
             asked = asked._replace(keys=[_key_row(("rerun", old.id), self._checked_key(key), identity, latest)], keys_at=earliest)
         for _ in range(PATIENCE):
-            rev, places = await self._creations.lanes_again([*runs, *called])
-            rows = _again([*runs, *called], new_ids, places, group.waiting, now)
+            rev, places = await self._creations.lanes_again([*runs, *callbacks])
+            rows = _again([*runs, *callbacks], new_ids, places, group.waiting, now)
             creation = _in_group(asked._replace(rows=rows, controls=rev), group)
             if (stored := await self._store(group, creation)) is not None:
                 return stored
@@ -277,27 +277,27 @@ def _refuse_cycles(members: Sequence[Member], before: Sequence[Sequence[int]]) -
     for index, others in enumerate(before):
         for other in others:
             dependents[other].append(index)
-    left = {index: len(others) for index, others in enumerate(before)}
-    free = [index for index, number in left.items() if number == 0]
+    remaining = {index: len(others) for index, others in enumerate(before)}
+    free = [index for index, number in remaining.items() if number == 0]
     while free:
         index = free.pop()
-        del left[index]
+        del remaining[index]
         for dependent in dependents[index]:
-            left[dependent] -= 1
-            if left[dependent] == 0:
+            remaining[dependent] -= 1
+            if remaining[dependent] == 0:
                 free.append(dependent)
-    if left:
-        names = " -> ".join(members[index].name or "?" for index in _cycle(left, before))
+    if remaining:
+        names = " -> ".join(members[index].name or "?" for index in _cycle(remaining, before))
         raise BadInput(f"The members wait for each other in a circle: {names}.", hint="Leave out one of these predecessors.")
 
 
-def _cycle(left: Mapping[int, int], before: Sequence[Sequence[int]]) -> list[int]:
+def _cycle(remaining: Mapping[int, int], before: Sequence[Sequence[int]]) -> list[int]:
     """A path from a member through its predecessors back to itself."""
     way: list[int] = []
-    index = next(iter(left))
+    index = next(iter(remaining))
     while index not in way:
         way.append(index)
-        index = next(other for other in before[index] if other in left)
+        index = next(other for other in before[index] if other in remaining)
     return [*way[way.index(index) :], index]
 
 
@@ -322,6 +322,6 @@ def _again(
     return rows
 
 
-def _key_row(asked: Any, key: Key, group: str, now: int) -> KeyRow:
-    content = key.content or blake2b(_canonical(asked), digest_size=16).hexdigest()
+def _key_row(request: Any, key: Key, group: str, now: int) -> KeyRow:
+    content = key.content or blake2b(_canonical(request), digest_size=16).hexdigest()
     return KeyRow(key.scope, key.name, group, content, 0, key.until(now), int(key.on_duplicate == "compare"))

@@ -86,9 +86,9 @@ class Holds(Part):
         checks.count(lines, "log lines", self.limits.lines_per_call)
         if not lines:
             return
-        numbered = {checks.integer(n, "A line's number", 1, 2**31): checks.line(text, self.limits.line) for n, text in reversed(lines)}
+        by_number = {checks.integer(n, "A line's number", 1, 2**31): checks.line(text, self.limits.line) for n, text in reversed(lines)}
         item = await self.hold(run_id, token, seq)
-        run = await self.records.work.add_lines(item, sorted(numbered.items()), self.limits, self.clock.now())
+        run = await self.records.work.add_lines(item, sorted(by_number.items()), self.limits, self.clock.now())
         if run is None or run.token != token or run.state not in LIVE:
             raise not_held(run or await self._runs.get(run_id), token)
 

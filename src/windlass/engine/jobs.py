@@ -55,16 +55,16 @@ class Jobs(Part):
             checks.name(handler, "A handler's name")
         if handler not in (None, name) and not self.ground.trusted:
             await self._check_handler(name, handler or name)
-        chosen = self.ground.allowed(options or Options())
+        allowed = self.ground.allowed(options or Options())
         text = json.encode(dict(payload or {}), limit=self.limits.payload, what="The payload template")
         version, words = self.version_of(schema), checks.description(description, self.limits)
-        template = Template.of(chosen, None if handler == name else handler)
+        template = Template.of(allowed, None if handler == name else handler)
         lanes = {(template.queue, name, template.requires)}
         if self.ground.lanes.missing(lanes):
             await self._provision.planned(lanes)  # check for room before anything is written
         by, now = self.ground.principal, self.clock.now()
-        job = await self.ground.home.jobs.define(name, handler or name, text, chosen, words, version, by, now)
-        definition = (handler or name, dict(payload or {}), chosen, words)
+        job = await self.ground.home.jobs.define(name, handler or name, text, allowed, words, version, by, now)
+        definition = (handler or name, dict(payload or {}), allowed, words)
         if (job.handler, job.payload, job.options, job.description) != definition and not self.ground.trusted:
             raise not_theirs("job", name, job.owner)
         self.ground.memory.remember(job)
@@ -100,10 +100,10 @@ class Jobs(Part):
         while missing := sorted(name for name in names if name not in jobs and name not in new):
             for name in missing:
                 checks.name(name, "A job's name")
-            stored = {job.name: job for job in await self.ground.home.jobs.named(missing)}
-            for job in stored.values():
+            records = {job.name: job for job in await self.ground.home.jobs.named(missing)}
+            for job in records.values():
                 memory.remember(job)
-            new |= {name: _undefined(name) for name in missing if name not in stored}
+            new |= {name: _undefined(name) for name in missing if name not in records}
             if new and undefined == "refuse":
                 raise UnknownJob(
                     f"No job is called {min(new)!r}.",

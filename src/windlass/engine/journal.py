@@ -49,21 +49,21 @@ class Journal(Part):
         With `until`, the cursor of a tail that had ended, only entries that were visible there.
         """
         checks.integer(count, "count", 1, self.limits.page)
-        seen, upto, xid, entry = tail_place(cursor)
+        horizon, upto, xid, entry = tail_place(cursor)
         end, _, _, last = tail_place(until) if until is not None else ("", "", 0, LAST)
         begun = bool(upto)
         if not begun:
-            upto, xid, entry = end or await self.records.journal.snapshot() or "", 0, entry if not seen else 0
-        rows = [] if upto and upto == seen else await self.records.journal.tail(seen or "1:1:", upto or None, xid, entry, last, count)
+            upto, xid, entry = end or await self.records.journal.snapshot() or "", 0, entry if not horizon else 0
+        rows = [] if upto and upto == horizon else await self.records.journal.tail(horizon or "1:1:", upto or None, xid, entry, last, count)
         if begun and not rows:  # this window is exhausted; newer entries are in the next one
             return await self.tail(encoded(["tail", upto, "", 0, 0]), count=count, until=until)
-        window, places = (seen, upto), [(row[0], row[1]) for row in rows]
+        window, places = (horizon, upto), [(row[0], row[1]) for row in rows]
         ended = len(rows) < count and (not end or upto == end)
         if rows:
             entry, xid = places[-1]
         if upto and len(rows) < count:
-            seen, upto = upto, ""  # the window is read to its end; the next one begins where it ended
-        return Tail([row[2] for row in rows], encoded(["tail", seen, upto, xid, entry]), ended, window, places)
+            horizon, upto = upto, ""  # the window is read to its end; the next one begins where it ended
+        return Tail([row[2] for row in rows], encoded(["tail", horizon, upto, xid, entry]), ended, window, places)
 
     async def tail_end(self) -> str:
         """The cursor after all present entries."""

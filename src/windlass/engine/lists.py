@@ -68,17 +68,17 @@ class Lists(Part):
         named = {name: value for name, value in filters.items() if value is not None}
         if "state" in named and run_filter.states == (State.QUEUED,) and named.keys() <= {"job", "queue", "state"}:
             return await self._list_queued(run_filter.job, run_filter.queue, cursor, count)
-        chosen = _chosen(named, run_filter)
-        return await (self._list_filtered(run_filter, cursor, count) if chosen is None else self._list_all(chosen, named, cursor, count))
+        listing = _chosen(named, run_filter)
+        return await (self._list_filtered(run_filter, cursor, count) if listing is None else self._list_all(listing, named, cursor, count))
 
-    async def _list_all(self, chosen: _List, named: Mapping[str, object], cursor: str | None, count: int) -> Page:
+    async def _list_all(self, listing: _List, named: Mapping[str, object], cursor: str | None, count: int) -> Page:
         """A list that reads nothing else than what it has."""
-        begins = place(cursor, [chosen.statement, *named.values()], len(chosen.keys)) or list(chosen.start)
-        values = {name: str(value) for name, value in named.items() if chosen not in (_LIVE, _SCHEDULED, _WAITING)}
-        rows = await self.records.runs.page(chosen.statement, **values, **dict(zip(chosen.keys, begins, strict=True)), count=count)
-        runs = [run for run in rows if chosen is not _LIVE or run.state == named["state"]]
-        end = [getattr(rows[-1], field) for field in chosen.fields] if len(rows) == count else None
-        return Page(runs, encoded([chosen.statement, *named.values(), *end]) if end else None)
+        begins = place(cursor, [listing.statement, *named.values()], len(listing.keys)) or list(listing.start)
+        values = {name: str(value) for name, value in named.items() if listing not in (_LIVE, _SCHEDULED, _WAITING)}
+        rows = await self.records.runs.page(listing.statement, **values, **dict(zip(listing.keys, begins, strict=True)), count=count)
+        runs = [run for run in rows if listing is not _LIVE or run.state == named["state"]]
+        end = [getattr(rows[-1], field) for field in listing.fields] if len(rows) == count else None
+        return Page(runs, encoded([listing.statement, *named.values(), *end]) if end else None)
 
     async def _list_filtered(self, run_filter: RunFilter, cursor: str | None, count: int) -> Page:
         """The runs among the candidates that match."""
@@ -182,8 +182,8 @@ class Lists(Part):
         checks.name(queue, "A queue's name")
         checks.integer(limit, "limit", 1, self.limits.page)
         checks.integer(offset, "offset", 0, LAST)
-        chosen = tuple(State) if states is None else checks.states(states, "A list by states")
-        queue_slice = await self._slice(queue, chosen, LAST, RANKED)
+        in_states = tuple(State) if states is None else checks.states(states, "A list by states")
+        queue_slice = await self._slice(queue, in_states, LAST, RANKED)
         seqs = await self.records.runs.ranked(queue_slice, RANKED, limit, offset)
         return await self._in_order(seqs)
 

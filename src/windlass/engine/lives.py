@@ -45,10 +45,10 @@ class Lives(Part):
             now = self.clock.now()
             commands = [Lapse(token=run.token, next_id=self.clock.new_id(), chance=self.clock.chance()) for run in runs]
             changes = [Change(run, step(run, cmd, now), cmd.name) for run, cmd in zip(runs, commands, strict=True)]
-            written = await self.ground.write_back("lapse", changes, now)
-            if not written.seqs:
+            result = await self.ground.write_back("lapse", changes, now)
+            if not result.seqs:
                 return lapsed  # other processes change these runs at the moment: the rest ends with its lease
-            lapsed += len(written.seqs)
+            lapsed += len(result.seqs)
         await self.records.workers.end_lives(worker, tags)
         return lapsed
 

@@ -74,19 +74,19 @@ class Outbox(Part):
         # Read after the entries, so that an endpoint whose creation has been confirmed gets every later event.
         webhooks = [webhook for webhook in await self._of_format(content.format) if webhook.enabled]
         places = Places.of(content.format, webhooks, self.clock.now())
-        deliveries, looked = await self._new_deliveries(await self._events(tail, content, webhooks, places), content, len(tail.entries))
-        cursor = tail.cursor if looked == len(tail.entries) else tail.cursor_at(looked - 1)
+        deliveries, number = await self._new_deliveries(await self._events(tail, content, webhooks, places), content, len(tail.entries))
+        cursor = tail.cursor if number == len(tail.entries) else tail.cursor_at(number - 1)
         now = self.clock.now()
         stored = [
             *self.records.webhooks.added(list(places.new.values()), now),
             *self.records.deliveries.added(deliveries, now, now + self.limits.deliver_within),
         ]
-        place = rev, cursor, tail.entries[looked - 1].at
+        place = rev, cursor, tail.entries[number - 1].at
         try:
             await self.records.journal.advance("make_deliveries", consumer_of(content.format), place, stored)
         except (Conflict, OutcomeUnknown):
             return 0  # another process was first, or the entries will be read again
-        return looked
+        return number
 
     async def _of_format(self, format: str) -> list[Webhook]:
         return [webhook for webhook in await self.records.webhooks.all() if webhook.format == format]
@@ -141,12 +141,12 @@ class Outbox(Part):
         chosen = _fair(await self.records.deliveries.due(open_to, now, each), room, count)
         if not chosen:
             return []
-        tried = probes & {due.webhook for due in chosen}
+        probes_used = probes & {due.webhook for due in chosen}
         try:
-            taken = await self.records.deliveries.claim([due.seq for due in chosen], tried, BROKEN, token, now, now + lease)
+            claimed = await self.records.deliveries.claim([due.seq for due in chosen], probes_used, BROKEN, token, now, now + lease)
         except OutcomeUnknown:
             return []  # if it was committed, they are due again when the lease is over
-        return [ClaimedDelivery(delivery, webhooks[delivery.webhook], body) for body, delivery in taken]
+        return [ClaimedDelivery(delivery, webhooks[delivery.webhook], body) for body, delivery in claimed]
 
     async def _sendable(self, formats: Collection[str] | None) -> list[Webhook]:
         return [hook for hook in await self.records.webhooks.all() if hook.enabled and (formats is None or hook.format in formats)]

@@ -198,12 +198,12 @@ class Reports(Part):
     async def _confirm(self, run: Run, report: Report) -> dict[int, State | WindlassError]:
         """A report on a run that is being cancelled confirms that its worker has stopped; the rest of the report is ignored."""
         now = self.clock.now()
-        confirmed = Change(run, step(run, report, now), "confirm")
+        change = Change(run, step(run, report, now), "confirm")
         try:
-            written = await self.ground.write_back("report", [confirmed], now)
+            result = await self.ground.write_back("report", [change], now)
         except OutcomeUnknown:
             return {}  # the next read of the run shows the outcome
-        if written.seqs:
+        if result.seqs:
             raise cancelled(run)
         return {}
 

@@ -37,8 +37,8 @@ class RetentionRules(Part):
         stored = await self.records.retention.settings()
         return Retention(*(self._kept(stored, name) for name in NAMES))
 
-    def _kept(self, stored: Mapping[str, StoredSetting], name: str) -> RetentionSetting:
-        keep, setting = kept(self._value(stored, name)), stored.get(name)
+    def _kept(self, settings: Mapping[str, StoredSetting], name: str) -> RetentionSetting:
+        keep, setting = kept(self._value(settings, name)), settings.get(name)
         if setting is not None:
             return RetentionSetting(keep, "store", setting.actor, setting.at)
         return RetentionSetting(keep, "settings" if name in self.ground.keeps else "default")
@@ -58,9 +58,9 @@ class RetentionRules(Part):
         own = stored[_SHORTEST].value if _SHORTEST in stored else FOREVER
         return min(own, *(self._value(stored, name) for name in NAMES))
 
-    def _value(self, stored: Mapping[str, StoredSetting], name: str) -> int:
-        if name in stored:
-            return stored[name].value
+    def _value(self, settings: Mapping[str, StoredSetting], name: str) -> int:
+        if name in settings:
+            return settings[name].value
         default: int = getattr(self.limits, name)
         return self.ground.keeps.get(name, default)
 

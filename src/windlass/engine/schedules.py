@@ -98,19 +98,19 @@ class Schedules(Part):
         await self._count_lane(schedule)
         return await self.records.schedules.add(_planned(schedule, schedule.created_at), schedule.created_at)
 
-    def _stays(self, stored: Schedule, schedule: Schedule) -> bool:
+    def _stays(self, before: Schedule, schedule: Schedule) -> bool:
         """Whether the stored schedule stays as it is: the code that defines it has not changed, or a person's edit stands."""
-        return schedule.code_hash is not None and (stored.code_hash == schedule.code_hash or self._edit_stands(stored))
+        return schedule.code_hash is not None and (before.code_hash == schedule.code_hash or self._edit_stands(before))
 
-    async def _update(self, stored: Schedule, schedule: Schedule, from_now: bool, checked: bool) -> bool:
+    async def _update(self, before: Schedule, schedule: Schedule, from_now: bool, checked: bool) -> bool:
         """Replace a stored schedule; False when it must be read again. One that code has defined remains so after a person's call."""
-        await self._check_fit(stored, schedule, checked)
+        await self._check_fit(before, schedule, checked)
         await self._count_lane(schedule)
-        return await self._write_edit(stored, replace(schedule, code_hash=schedule.code_hash or stored.code_hash), from_now)
+        return await self._write_edit(before, replace(schedule, code_hash=schedule.code_hash or before.code_hash), from_now)
 
-    async def _check_fit(self, seen: Schedule | None, schedule: Schedule, checked: bool = False) -> None:
+    async def _check_fit(self, before: Schedule | None, schedule: Schedule, checked: bool = False) -> None:
         """Refuse a new payload that no code accepts; one that was accepted stays."""
-        if not checked and (seen is None or (seen.job, seen.payload) != (schedule.job, schedule.payload)):
+        if not checked and (before is None or (before.job, before.payload) != (schedule.job, schedule.payload)):
             await self._payloads.refuse_misfit(schedule.job, schedule.payload, "The schedule's payload")
 
     async def _count_lane(self, schedule: Schedule) -> None:
@@ -163,35 +163,35 @@ class Schedules(Part):
         """
         checks.editable(fields, SCHEDULE_EDITABLE, "a schedule")
         for _ in range(PATIENCE):
-            seen = await self.get(key)
-            schedule = self._checked(replace(seen, **fields))
-            await self._check_fit(seen, schedule)
-            if await self._write_edit(seen, schedule, from_now):
+            before = await self.get(key)
+            schedule = self._checked(replace(before, **fields))
+            await self._check_fit(before, schedule)
+            if await self._write_edit(before, schedule, from_now):
                 return await self.get(key)
         raise Conflict(f"Schedule {key!r} kept changing; it was not edited.", hint="Try again.")
 
-    async def _write_edit(self, seen: Schedule, schedule: Schedule, from_now: bool) -> bool:
+    async def _write_edit(self, before: Schedule, schedule: Schedule, from_now: bool) -> bool:
         """Write an edit; False when the schedule must be read again: it was changed meanwhile, or due instants have been settled."""
         now = self.clock.now()
-        if _same_rule(seen, schedule) and seen.enabled == schedule.enabled:
-            kept = replace(schedule, id=seen.id, key=seen.key, anchor=seen.anchor, next_at=seen.next_at)
-            return await self.records.schedules.edit(kept, seen, now)
-        skips = _left_out(seen, schedule, now, from_now) if _is_due(seen, now) else ()
+        if _same_rule(before, schedule) and before.enabled == schedule.enabled:
+            kept = replace(schedule, id=before.id, key=before.key, anchor=before.anchor, next_at=before.next_at)
+            return await self.records.schedules.edit(kept, before, now)
+        skips = _left_out(before, schedule, now, from_now) if _is_due(before, now) else ()
         if skips is None:
-            await self._settle_due(seen, now)
+            await self._settle_due(before, now)
             return False
-        rows = [(seen.id, *skip) for skip in skips]
-        return await self.records.schedules.edit(_edited(seen, schedule, now, from_now), seen, now, skips=rows, mark=self.clock.nonce())
+        rows = [(before.id, *skip) for skip in skips]
+        return await self.records.schedules.edit(_edited(before, schedule, now, from_now), before, now, skips=rows, mark=self.clock.nonce())
 
     async def _settle_due(self, due: Schedule, now: int) -> None:
         """Create the runs and skips of all instants that are due by the old rule, as a sweep would."""
-        seen = due
-        while seen.rev == due.rev and _is_due(seen, now):
-            if await self._fires.fire_one(seen, plan(seen, now)) is None:
+        schedule = due
+        while schedule.rev == due.rev and _is_due(schedule, now):
+            if await self._fires.fire_one(schedule, plan(schedule, now)) is None:
                 self.ground.memory.forget_jobs()
                 await self.ground.refresh_controls()
                 break
-            seen = await self.get(due.key)
+            schedule = await self.get(due.key)
 
     async def remove(self, key: str) -> None:
         """Forget a schedule. Its runs stay."""
@@ -242,24 +242,24 @@ def _same_rule(one: Schedule, other: Schedule) -> bool:
     return rule_of(one) == rule_of(other)
 
 
-def _left_out(seen: Schedule, schedule: Schedule, now: int, from_now: bool) -> tuple[SkippedInstants, ...] | None:
+def _left_out(before: Schedule, schedule: Schedule, now: int, from_now: bool) -> tuple[SkippedInstants, ...] | None:
     """The due instants of the old rule that an edit skips; None: they become runs first, as the old settings say."""
     reason = "disabled" if not schedule.enabled else "edited" if from_now else None
-    assert seen.next_at is not None
+    assert before.next_at is not None
     try:
-        plan(seen, now)
-        return None if reason is None else passed_over(seen, now, reason)
+        plan(before, now)
+        return None if reason is None else passed_over(before, now, reason)
     except WindlassError as error:  # its zone is not known here: only its next instant is known
-        return (SkippedInstants(seen.next_at, seen.next_at, 1, reason or error.code),)
+        return (SkippedInstants(before.next_at, before.next_at, 1, reason or error.code),)
 
 
-def _edited(seen: Schedule, schedule: Schedule, now: int, from_now: bool) -> Schedule:
+def _edited(before: Schedule, schedule: Schedule, now: int, from_now: bool) -> Schedule:
     """The new settings with the anchor and the next instant that follow from the old ones, where the rule or `enabled` changes."""
-    kept = replace(schedule, id=seen.id, key=seen.key, anchor=seen.anchor, next_at=None)
-    if seen.enabled and not from_now:
-        last = _last(seen, now)
-        return replace(kept, anchor=last, next_at=first_from(schedule, last, now) if schedule.enabled else None)
-    return _planned(kept if _same_rule(seen, schedule) and not from_now else replace(kept, anchor=now), now)
+    settings = replace(schedule, id=before.id, key=before.key, anchor=before.anchor, next_at=None)
+    if before.enabled and not from_now:
+        last = _last(before, now)
+        return replace(settings, anchor=last, next_at=first_from(schedule, last, now) if schedule.enabled else None)
+    return _planned(settings if _same_rule(before, schedule) and not from_now else replace(settings, anchor=now), now)
 
 
 def _last(schedule: Schedule, now: int) -> int:

@@ -53,8 +53,8 @@ class Slots(Part):
             record = await self._resource(resource, weight)
             stamp = self.ground.stamp()
             now = stamp.now
-            asked = Slot(0, identity, limiter_key(resource, key), secret, weight, "waiting", caller, lease, now + lease, now, None)
-            granted = await self.records.slots.reserve(asked, record.capacity, self.ground.controls.rev, self.limits.slots, now)
+            request = Slot(0, identity, limiter_key(resource, key), secret, weight, "waiting", caller, lease, now + lease, now, None)
+            granted = await self.records.slots.reserve(request, record.capacity, self.ground.controls.rev, self.limits.slots, now)
             if granted is None:
                 raise LimitReached(f"{self.limits.slots:,} direct calls wait already.", hint="Try again later.")
             slot = granted.slot
@@ -104,10 +104,10 @@ class Slots(Part):
         # With a topic of its own, hints published during a renewal are buffered for this call, whatever else waits in this process.
         topics = {slot_topic(parts_of(slot.key)[0]), SLOTS + slot_id}
         while slot.state == "waiting":
-            left = LOOK if ends is None else ends - self.clock.monotonic()
-            if left <= 0:
+            remaining = LOOK if ends is None else ends - self.clock.monotonic()
+            if remaining <= 0:
                 break
-            await self.ground.wait(topics, min(left, LOOK, max(1, lease // 3)) / 1000)
+            await self.ground.wait(topics, min(remaining, LOOK, max(1, lease // 3)) / 1000)
             watch.look()
             await self.lapse(watch)  # no other process may be sweeping
             if may is not None:
@@ -119,9 +119,9 @@ class Slots(Part):
         """Release a slot, or stop waiting for one; False when it was already gone."""
         checks.identifier(slot_id, "The slot's id")
         checks.identifier(token, "The token")
-        freed = await self.records.slots.release(slot_id, token)
-        await self._let_go(freed)
-        return bool(freed)
+        limiters = await self.records.slots.release(slot_id, token)
+        await self._let_go(limiters)
+        return bool(limiters)
 
     async def page(self, *, after: int = 0, count: int = 100) -> list[Slot]:
         """Direct calls that hold a slot or wait for one, in their order."""
@@ -154,8 +154,8 @@ class Slots(Part):
         now = self.clock.now()
         slots = await self.records.slots.overdue(now, 0, KEYS) if first is None else first
         while slots:
-            if lost := [slot for slot in slots if _over(slot, now, watch)]:
-                await self._let_go(await self.records.slots.lapse(lost))
+            if overdue := [slot for slot in slots if _over(slot, now, watch)]:
+                await self._let_go(await self.records.slots.lapse(overdue))
             slots = await self.records.slots.overdue(now, slots[-1].seq, KEYS) if len(slots) >= KEYS else []
 
     async def _let_go(self, keys: list[str]) -> None:

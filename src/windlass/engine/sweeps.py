@@ -168,10 +168,10 @@ class Sweeps(Part):
         try:
             if not changes or not (changes := await self._unlocked(changes)):
                 return 0
-            written = await self.ground.write_back("lapse", changes, now)
+            result = await self.ground.write_back("lapse", changes, now)
         except OutcomeUnknown:
             return 0  # the next sweep reads them again
-        return len(written.seqs)
+        return len(result.seqs)
 
     async def _look_later(self, looks: list[tuple[Run, int]]) -> None:
         if looks:

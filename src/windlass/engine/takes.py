@@ -36,8 +36,8 @@ class Takes(Part):
                 return run
             # Raises WrongState, with the same message as every refused transition.
             step(run, Claim(grant=request.token, worker=worker.name, lease=lease), self.clock.now())
-            if (taken := await self._taken(run, request)) is not None:
-                return taken
+            if (claimed := await self._taken(run, request)) is not None:
+                return claimed
             await self._check_nonce(request)
             if reasons := await self._reasons.why_not(run, worker):
                 raise _not_claimable(run, reasons)

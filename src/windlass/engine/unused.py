@@ -127,14 +127,14 @@ class Unused(Part):
 
     async def _remove(self, closed: set[int]) -> set[int]:
         """Remove closed lanes and return those that are in use, which stay."""
-        used = await self._in_use(closed)
-        if closed - used:
-            used = closed - await self.records.lanes.drop(closed - used)
-        if used:
-            await self.ground.home.lanes.use(used, 1, self.clock.now())
+        in_use = await self._in_use(closed)
+        if closed - in_use:
+            in_use = closed - await self.records.lanes.drop(closed - in_use)
+        if in_use:
+            await self.ground.home.lanes.use(in_use, 1, self.clock.now())
         if closed:
             await self.ground.refresh_controls()
-        return used
+        return in_use
 
     async def _in_use(self, lanes: Collection[int]) -> set[int]:
         """Those of these lanes that have unfinished runs; all of them where there are too many runs to read."""

@@ -130,11 +130,11 @@ class Webhooks(Part):
         if "url" in fields:
             self._check_address(fields["url"])
 
-        async def edited(seen: Webhook) -> Webhook:
-            webhook = self._checked(replace(seen, **fields))
-            if webhook.enabled and not seen.enabled:
+        async def edited(before: Webhook) -> Webhook:
+            webhook = self._checked(replace(before, **fields))
+            if webhook.enabled and not before.enabled:
                 webhook = replace(webhook, reason=None, failures=0, paused_until=0, begins=await self._journal.tail_end())
-            return webhook if webhook.url == seen.url else replace(webhook, failures=0, paused_until=0)
+            return webhook if webhook.url == before.url else replace(webhook, failures=0, paused_until=0)
 
         return await self._edit(webhook_id, edited)
 
@@ -143,16 +143,16 @@ class Webhooks(Part):
         checks.integer(overlap, "overlap", 0, self.limits.duration)
         new = Secret(self._secret_for((await self.get(webhook_id)).format, secret))
 
-        async def edited(seen: Webhook) -> Webhook:
+        async def edited(before: Webhook) -> Webhook:
             now = self.clock.now()
-            older = [replace(old, until=min(old.until or _LAST, now + overlap)) for old in seen.secrets]
-            kept = [old for old in older if (old.until or 0) > now]
-            if len(kept) >= MAX_SECRETS:
+            older = [replace(old, until=min(old.until or _LAST, now + overlap)) for old in before.secrets]
+            current_secrets = [old for old in older if (old.until or 0) > now]
+            if len(current_secrets) >= MAX_SECRETS:
                 raise LimitReached(
-                    f"Webhook {webhook_id} signs with {len(kept)} secrets already.",
+                    f"Webhook {webhook_id} signs with {len(current_secrets)} secrets already.",
                     hint="Wait until one has expired, or rotate with overlap 0.",
                 )
-            return replace(seen, secrets=(new, *kept))
+            return replace(before, secrets=(new, *current_secrets))
 
         return await self._edit(webhook_id, edited)
 

@@ -141,8 +141,8 @@ class Why(Part):
 
     async def _before(self, run: Run, lanes: OpenLanes, limiters: Mapping[str, Limiter], choice: Selector) -> list[Reason]:
         """The runs of these lanes that a claim would take, or keep resources for, before it reaches a run."""
-        seen = (await self._heads.look(lanes, choice, FIRST, _AHEAD)).views[0].heads
-        ahead = [head for head in seen if head.place < (run.priority_key, run.position, run.seq)]
+        heads = (await self._heads.look(lanes, choice, FIRST, _AHEAD)).views[0].heads
+        ahead = [head for head in heads if head.place < (run.priority_key, run.position, run.seq)]
         candidates = await self._heads.candidates(choice, ahead)
         choice.offer(candidates, len(candidates))
         reasons = []

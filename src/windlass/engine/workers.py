@@ -71,10 +71,10 @@ class Workers(Part):
         checks.integer(count, "count", 1, self.limits.page)
         if after:
             checks.name(after, "A worker's name")
-        seen = await self.records.workers.after(after, count)
-        held = await self.records.workers.held_by([one.info.name for one in seen], FEW) if seen else {}
+        rows = await self.records.workers.after(after, count)
+        held = await self.records.workers.held_by([one.info.name for one in rows], FEW) if rows else {}
         since = self.clock.now() - self.limits.worker_silence
-        return [WorkerRecord(*one[:-1], one.alive(since), *held.get(one.info.name, (0, ())), one.stopped_at) for one in seen]
+        return [WorkerRecord(*one[:-1], one.alive(since), *held.get(one.info.name, (0, ())), one.stopped_at) for one in rows]
 
     async def living(self) -> list[WorkerInfo]:
         """The workers that are alive."""

@@ -201,8 +201,8 @@ def _shared(cors: Cors, origin: str, send: Any) -> Any:
 
 def _preflight(request: HubRequest, methods: str) -> dict[str, str]:
     """What a browser that asks before a request of another origin needs to know."""
-    asked = request.headers.get("access-control-request-headers", "")
-    return {"Access-Control-Allow-Methods": methods, "Access-Control-Allow-Headers": asked, "Access-Control-Max-Age": "600"}
+    headers = request.headers.get("access-control-request-headers", "")
+    return {"Access-Control-Allow-Methods": methods, "Access-Control-Allow-Headers": headers, "Access-Control-Max-Age": "600"}
 
 
 class Dispatcher:

@@ -51,14 +51,14 @@ class IdleCheck:
 
     async def _is_nothing_to_come(self) -> bool:
         """Whether nothing is worth waiting for. Leases that are over are, for a while: a sweep must watch them before it recovers them."""
-        left = None if self._maintenance is None else await self._runtime.retry_until_available(self._maintenance.left)
-        if left is None:
+        pending = None if self._maintenance is None else await self._runtime.retry_until_available(self._maintenance.left)
+        if pending is None:
             return True
         now = self._runtime.clock.monotonic()
         self._stay_until = self._stay_until or now + STAY
-        if now < self._stay_until and (left.due_at is not None or any(lease.over and lease.length < STAY for lease in left.leases)):
+        if now < self._stay_until and (pending.due_at is not None or any(lease.over and lease.length < STAY for lease in pending.leases)):
             return False
-        self.left = left.leases
+        self.left = pending.leases
         return True
 
 

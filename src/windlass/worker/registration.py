@@ -43,8 +43,8 @@ class Registration:
         lives = await retry(partial(port.begin_life, name, self._life)) or []
         if self._life not in lives:
             self._life = None  # it is not stored, so there is nothing to end
-        gone = [life.tag for life in lives if is_gone(life.process)]
-        if gone and (count := await retry(partial(port.end_lives, name, gone))):
+        tags = [life.tag for life in lives if is_gone(life.process)]
+        if tags and (count := await retry(partial(port.end_lives, name, tags))):
             _LOG.warning("An earlier process of worker %s has ended without notice; the runs that it held are recovered: %d.", name, count)
 
     def new_token(self) -> str:

@@ -246,10 +246,10 @@ class Solvers:
                 with suppress(OSError, Stopped), _locked(folder, checksum, None):  # else it is being fetched
                     os.unlink(entry.name, dir_fd=folder)
         kept = [(about.st_mtime, entry.name, about.st_size) for entry in files if (about := _about(entry)) is not None]
-        left = self._room
+        room = self._room
         for _, name, size in sorted(kept, reverse=True):
-            left -= size
-            if left < 0:
+            room -= size
+            if room < 0:
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
 

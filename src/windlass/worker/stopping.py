@@ -47,8 +47,8 @@ class Stopper:
         if execution.why != "lost" or not execution.can_be_killed:
             return wait
         # No other worker can begin before the lease ends; a run that is already lost still gets a moment to clean up.
-        left = execution.lease_ends - self._runtime.clock.monotonic()
-        return min(wait, left if left > 0 and not execution.lost else KILL_AFTER)
+        remaining = execution.lease_ends - self._runtime.clock.monotonic()
+        return min(wait, remaining if remaining > 0 and not execution.lost else KILL_AFTER)
 
     def force(self, execution: Execution) -> None:
         if execution.finished:

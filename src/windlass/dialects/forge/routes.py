@@ -47,8 +47,8 @@ class SharedSecret:
 
     async def identify(self, headers: Mapping[bytes, bytes], *, local: bool) -> Identity | None:
         """The caller that shows the secret."""
-        scheme, _, shown = headers.get(b"authorization", b"").partition(b" ")
-        if not self._secret or scheme.lower() != b"bearer" or not hmac.compare_digest(shown.strip(), self._secret):
+        scheme, _, secret = headers.get(b"authorization", b"").partition(b" ")
+        if not self._secret or scheme.lower() != b"bearer" or not hmac.compare_digest(secret.strip(), self._secret):
             return None  # it may be a token of windlass
         return Identity("forge", frozenset({"read", "submit", "work"}), trusted=True)
 
@@ -184,7 +184,7 @@ def _rows(reads: str | None, events: str | None) -> tuple[Verb, ...]:
     number, limit = Annotated[int, Meta(ge=0, le=2**53)], "limit"
     listing = (Param("status"), Param(limit, number, PAGE), Param("offset", number, 0))
     stream: dict[str, Any] = {"scope": events, "ticket": True}
-    seen, key, name = (Param(header, header=True) for header in ("Last-Event-ID", "X-Idempotency-Key", "X-Node-Name"))
+    last_id, key, name = (Param(header, header=True) for header in ("Last-Event-ID", "X-Idempotency-Key", "X-Node-Name"))
     nothing, any_json = Gives(None), Gives(Any)
     created, no_content = int(HTTPStatus.CREATED), int(HTTPStatus.NO_CONTENT)
     return (
@@ -192,7 +192,7 @@ def _rows(reads: str | None, events: str | None) -> tuple[Verb, ...]:
         Verb("list_jobs", GET, "/api/jobs", "List jobs", Gives(list[Job]), reads, listing, repeatable=True),
         Verb("get_job", GET, "/api/jobs/{id}", "A job", Gives(Job), reads, repeatable=True),
         Verb("cancel_job", DELETE, "/api/jobs/{id}", "Cancel a job", nothing, "submit", status=no_content),
-        Verb("follow_jobs", GET, "/api/jobs/events", "Changes of jobs, as they happen", nothing, query=(seen,), **stream),
+        Verb("follow_jobs", GET, "/api/jobs/events", "Changes of jobs, as they happen", nothing, query=(last_id,), **stream),
         Verb("counts_by_worker", GET, "/api/jobs/counts-by-worker", "How many jobs each worker has", any_json, reads),
         Verb("register_worker", POST, "/api/workers/register", "Register", nothing, "work", takes=WorkerToRegister, status=no_content),
         Verb("claim_job", POST, "/api/jobs/claim", "Claim a job", Gives(Job | None), "work", takes=TypesToClaim),

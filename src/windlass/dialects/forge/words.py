@@ -164,8 +164,8 @@ def _solver(run: Run) -> tuple[str | None, str | None]:
     """The program's address and checksum: those of the run, else what its creation sent beside it."""
     if (solver := run.policy.solver) is not None:
         return solver.url, solver.checksum
-    sent = msgspec.json.decode(run.meta) if run.meta else {}
-    return sent.get("solver_url"), sent.get("solver_checksum")
+    meta = msgspec.json.decode(run.meta) if run.meta else {}
+    return meta.get("solver_url"), meta.get("solver_checksum")
 
 
 def _text(output: str | None) -> str | None:

@@ -26,9 +26,9 @@ class ApiKey:
 
     async def identify(self, headers: Mapping[bytes, bytes], *, local: bool) -> Identity | None:
         """The caller that shows the key. A wrong one is refused even beside a token: its sender has no use for the token."""
-        shown = headers.get(b"x-api-key")
-        if shown is None or not self._key:
+        key = headers.get(b"x-api-key")
+        if key is None or not self._key:
             return None
-        if not hmac.compare_digest(shown.strip(), self._key):
+        if not hmac.compare_digest(key.strip(), self._key):
             raise Unauthorized("The API key is wrong.", hint="Send that of this server as X-API-Key.")
         return Identity(ACTOR, frozenset(SCOPES), trusted=True)

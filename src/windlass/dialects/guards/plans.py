@@ -157,14 +157,14 @@ class Plans:
         with valid("params"):
             overrides, options = check_params(params), self._scheduled(record)
             try:
-                stored = await self._act("create", f"schedule {key}").schedule(
+                schedule = await self._act("create", f"schedule {key}").schedule(
                     key, record.name, cron=cron, zone=timezone, payload=overrides, options=options, enabled=enabled, new=True
                 )
             except DuplicateKey as error:
                 raise InvalidValueError(
                     "name", f"There is a schedule {key!r} already.", hint="Choose another name, or update it."
                 ) from error
-        return schedule_of(stored)
+        return schedule_of(schedule)
 
     def _scheduled(self, record: JobRecord) -> Options:
         """The options of a schedule. It names the queue in any case, which tells whose schedule it is."""

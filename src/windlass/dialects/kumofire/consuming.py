@@ -153,8 +153,8 @@ class Consumer:
 
     async def _definition(self, job_id: str) -> JobDefinition:
         """The definition of a job: as this code has registered it, as it is stored, or, where it was removed, by the name alone."""
-        known = self.definitions.get(job_id) or await self._storage.get_definition(job_id)
-        return known or JobDefinition(name=job_id)
+        definition = self.definitions.get(job_id) or await self._storage.get_definition(job_id)
+        return definition or JobDefinition(name=job_id)
 
     async def _held_while(self, handling: asyncio.Future[Any], lock: JobLock) -> JobRunStatus | None:
         """Renew the lock until the handler has ended: running. Otherwise the handler is stopped, and the status is canceled or None."""

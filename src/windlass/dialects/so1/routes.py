@@ -92,8 +92,8 @@ class Handlers:
 
 def answer(request: Request, job: Job) -> dict[str, Any]:
     """The answer with one job; some clients read it as `data`."""
-    sent = msgspec.Raw(_encode(job))
-    return {"requestId": request.id, "job": sent, "data": sent}
+    body = msgspec.Raw(_encode(job))
+    return {"requestId": request.id, "job": body, "data": body}
 
 
 def read_body(data: Any) -> tuple[str, dict[str, Any]]:

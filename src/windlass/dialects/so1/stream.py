@@ -31,5 +31,5 @@ def course_of(view: JobView) -> Course:
         ("status", {"state": JobState.RUNNING}) if view.started_at is not None else None,
         ("status", {"state": view.state, **view.result}),
     )
-    passed = 3 if view.state in ENDED else 2 if view.state is JobState.RUNNING else 1
-    return Course(events[:passed], passed == len(events), view.has)
+    number = 3 if view.state in ENDED else 2 if view.state is JobState.RUNNING else 1
+    return Course(events[:number], number == len(events), view.has)

@@ -52,9 +52,9 @@ async def claim(request: HubRequest, data: port.ClaimRuns) -> port.Claimed:
     request.caller.check_worker(data.worker.name)
     hub = request.hub
     ends = hub.clock.monotonic() + min(checks.integer(data.wait, "wait", 0, hub.engine.limits.duration), hub.settings.longest_wait)
-    while not (runs := await hub.joining.claim(_ask(hub.engine, data))) and (left := ends - hub.clock.monotonic()) > 0:
+    while not (runs := await hub.joining.claim(_ask(hub.engine, data))) and (remaining := ends - hub.clock.monotonic()) > 0:
         with hub.waits.for_one(request.caller):
-            topics = await request.unless_gone(hub.engine.wait(_topics(data.worker), left / 1000))
+            topics = await request.unless_gone(hub.engine.wait(_topics(data.worker), remaining / 1000))
         if topics is None:
             break  # the client has gone: runs claimed now would be lost until their lease expires
     return port.Claimed(runs)

@@ -313,8 +313,8 @@ class _Postgres:
         for _ in range(3):
             begin = self._clock.monotonic()
             [[(server,)]] = await session.say(TIME)
-            answered = self._clock.monotonic()
-            samples.append((answered - begin, server - (begin + answered) // 2))
+            received_at = self._clock.monotonic()
+            samples.append((received_at - begin, server - (begin + received_at) // 2))
         align(min(samples)[1] + self._clock.monotonic())  # the shortest round trip is the most exact
 
     async def _check_in(self, session: AnySession) -> None:

@@ -64,14 +64,14 @@ def releasing_holds(statements: list[Statement], ids: str, count: int, limited: 
 
 def written_by(statements: Sequence[Statement], answers: Sequence[Sequence[Row]], moving: str) -> MoveResult:
     """The answer of a batch that moves runs by one of its statements."""
-    by_name = {asked.name: rows for asked, rows in zip(statements, answers, strict=True)}
+    by_name = {statement.name: rows for statement, rows in zip(statements, answers, strict=True)}
     released = released_by(statements, answers) + [ReadyQueue(queue, 0) for (queue,) in by_name.get("unpark", ())]
     return MoveResult(seqs_of(by_name[moving]), released, frozenset(key for (key,) in by_name.get("free", ())))
 
 
 def released_by(statements: Sequence[Statement], answers: Sequence[Sequence[Row]]) -> list[ReadyQueue]:
     """The dependents that the statements of a batch released."""
-    return [ReadyQueue(*row) for asked, rows in zip(statements, answers, strict=True) if asked.name in RELEASE for row in rows]
+    return [ReadyQueue(*row) for statement, rows in zip(statements, answers, strict=True) if statement.name in RELEASE for row in rows]
 
 
 def consequences(ids: str, ended: str, mark: str, now: int) -> list[Statement]:

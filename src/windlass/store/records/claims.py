@@ -104,12 +104,12 @@ class ClaimRecords(Rows):
     async def look(self, scans: Sequence[Scan], singles: Collection[str] = (), nonces: Collection[str] = ()) -> Candidates:
         """The next queued runs of each set of lanes, those of these workers that are busy, and the calls that have used these nonces."""
         heads = [_heads(one) for one in scans]
-        asked = [statement for some in heads for statement in some]
+        statements = [statement for some in heads for statement in some]
         if singles:
-            asked.append(Statement("busy", {"names": pack(sorted(singles))}))
+            statements.append(Statement("busy", {"names": pack(sorted(singles))}))
         if nonces:
-            asked.append(Statement("calls_under", {"names": pack(sorted(nonces))}))
-        answers = await self._batch("claim", *asked)
+            statements.append(Statement("calls_under", {"names": pack(sorted(nonces))}))
+        answers = await self._batch("claim", *statements)
         newest, controls = next(row[:2] for row in answers[0] if row[_LANE] is None)
         calls: dict[str, str] = dict(answers.pop()) if nonces else {}
         busy = frozenset(name for (name,) in answers.pop()) if singles else frozenset[str]()
@@ -139,9 +139,9 @@ class ClaimRecords(Rows):
             await self._batch("claim", limiters, *park, *wake)
             return HandedRuns([])
         common: dict[str, Value] = {"n": sets["n"], "token": grab.token, "mark": moment.mark}
-        timed = common | {"w": sets["w"], "now": now}
-        rates = [Statement("add_rates", timed)] if sets["w"] != "[]" else []
-        chosen = Statement("claim_within", _asking(grab) | timed | {"c": _places(heads), "controls": moment.controls})
+        values = common | {"w": sets["w"], "now": now}
+        rates = [Statement("add_rates", values)] if sets["w"] != "[]" else []
+        chosen = Statement("claim_within", _asking(grab) | values | {"c": _places(heads), "controls": moment.controls})
         ids = [head.seq for head in heads]
         return await self._take(ids, [grab], moment, limiters, chosen, Statement("add_holds", common), *rates, *park, *wake)
 

@@ -53,8 +53,8 @@ class PlaceRecords(Rows):
 
     async def move(self, run: Run, detail: str | None, shifts: Sequence[Shift], mark: str, now: int) -> bool:
         """Write a run's new position if it is still as it was read; Conflict when it or a neighbour that should make room is not."""
-        moved: dict[str, Value] = {name: getattr(run, name) for name in ("seq", "rev", "priority_key", "position", "aging_priority")}
-        move = Statement("move", moved | {"mark": mark})
+        values: dict[str, Value] = {name: getattr(run, name) for name in ("seq", "rev", "priority_key", "position", "aging_priority")}
+        move = Statement("move", values | {"mark": mark})
         entry = [run.seq, Reorder.name, run.attempt, run.worker, detail, None]
         journal = Statement("journal_moves", {"r": pack([entry]), "mark": mark, "now": now})
         if not shifts:

@@ -67,8 +67,8 @@ class StatRecords(Rows):
 
     async def minutes(self, since: int) -> tuple[dict[int, Counts], dict[tuple[str, str], Counts]]:
         """The counters of each minute since one, and their sums for each queue and job."""
-        asked = {"since": since}
-        minutes, jobs = await self._batch("read", Statement("minutes_since", asked), Statement("jobs_since", asked))
+        values = {"since": since}
+        minutes, jobs = await self._batch("read", Statement("minutes_since", values), Statement("jobs_since", values))
         by_job = {(queue, job): _counts(numbers) for queue, job, *numbers in jobs}
         return {minute: _counts(numbers) for minute, *numbers in minutes}, by_job
 

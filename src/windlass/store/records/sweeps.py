@@ -48,7 +48,7 @@ class SweepRecords(Rows):
 
     async def first_pages(self, now: int, overdue: tuple[int, int], parked: str, sizes: PageSizes, *, late: int | None) -> Pages:
         """The first page of everything that a sweep handles, in one read; `late` is as for `looked_at_late`, or None to leave that out."""
-        asked = [
+        statements = [
             Statement("overdue", {"now": now, "lease_check_at": overdue[0], "seq": overdue[1], "count": sizes.runs}),
             Statement("slots_overdue", {"now": now, "after": 0, "count": sizes.keys}),
             Statement("limiters_due", {"now": now, "count": sizes.keys}),
@@ -59,7 +59,7 @@ class SweepRecords(Rows):
             Statement("next_times", {"now": now}),
             *([] if late is None else [Statement("looked_at_late", {"now": late, "count": sizes.runs})]),
         ]
-        leases, slots, limiters, keys, schedules, checks, due, times, *rest = await self._batch("read", *asked)
+        leases, slots, limiters, keys, schedules, checks, due, times, *rest = await self._batch("read", *statements)
         return Pages(
             [run_of(row) for rows in rest for row in rows],
             [run_of(row) for row in leases],

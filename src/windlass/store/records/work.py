@@ -82,15 +82,15 @@ class WorkRecords(Rows):
     async def write_back(self, verb: str, changes: Sequence[Change], mark: str, follow: str, now: int, *, limited: bool) -> MoveResult:
         """Write moves that `step` decided; returns the runs that were still as they were read."""
         ordered = sorted(changes, key=lambda change: change.before.seq)
-        closed = [_closed(change) for change in ordered if change.after.attempt > change.before.attempt]
+        attempts = [_closed(change) for change in ordered if change.after.attempt > change.before.attempt]
         ended = [change.after.seq for change in ordered if change.after.state in ENDED]
         left = [change.after.seq for change in ordered if change.before.state in LIVE and change.after.state not in LIVE]
         statements = [
             Statement("write_back", {"r": pack([_changed(change) for change in ordered]), "mark": mark}),
             Statement("journal_moves", {"r": pack([_journaled(change) for change in ordered]), "mark": mark, "now": now}),
         ]
-        if closed:
-            statements.append(Statement("close_attempts", {"r": pack(closed), "mark": mark, "now": now}))
+        if attempts:
+            statements.append(Statement("close_attempts", {"r": pack(attempts), "mark": mark, "now": now}))
         if ended:
             statements = [lock_groups(pack(ended)), *statements, *consequences(pack(ended), mark, follow, now)]
         statements = releasing_holds(statements, pack(left), len(left), limited and bool(left))
