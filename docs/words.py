@@ -14,7 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ("src/windlass", "tests", "bench", "docs")
-READ = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/decisions/*.md", "src/windlass/page/*.js")
+READ = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/decisions/*.md", "docs/dialects/*.md", "src/windlass/page/*.js")
+LINES = "lines.md"  # generated from the names of tests
 
 Words = Mapping[str, Mapping[str, str]]
 
@@ -34,7 +35,7 @@ def _python(root: Path, *folders: str) -> Iterator[tuple[Path, str]]:
 
 
 def names(root: Path, words: Words) -> Iterator[str]:
-    """Identifiers that are retired everywhere, and variables that are retired in the package."""
+    """Identifiers that are retired everywhere, and variables that are retired in the package and its page."""
     for path, text in _python(root, *SOURCES):
         retired = dict(words["names"])
         if path.is_relative_to(root / "src"):
@@ -42,6 +43,12 @@ def names(root: Path, words: Words) -> Iterator[str]:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.NAME and token.string in retired:
                 yield f"{path.relative_to(root)}:{token.start[0]}: {token.string}; use {retired[token.string]}"
+
+    declared = re.compile(rf"\b(?:const|let)\b[^=;]*\b({'|'.join(words['variables'])})\b[^=;]*=")
+    for path in sorted((root / "src/windlass/page").glob("*.js")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for match in declared.finditer(line):
+                yield f"{path.relative_to(root)}:{number}: {match[1]}; use {words['variables'][match[1]]}"
 
 
 def statements(root: Path, words: Words) -> Iterator[str]:
@@ -68,7 +75,8 @@ def _texts(root: Path) -> Iterator[tuple[Path, str]]:
     yield from _python(root, "src/windlass")
     for pattern in READ:
         for path in sorted(root.glob(pattern)):
-            yield path, path.read_text(encoding="utf-8")
+            if path.name != LINES:
+                yield path, path.read_text(encoding="utf-8")
 
 
 def doubles(root: Path, words: Words) -> Iterator[str]:

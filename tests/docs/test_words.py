@@ -31,7 +31,7 @@ def words() -> ModuleType:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for folder in ("src/windlass/store/queries", "tests", "bench", "docs/decisions"):
+    for folder in ("src/windlass/store/queries", "tests", "bench", "docs/decisions", "docs/dialects", "src/windlass/page"):
         (tmp_path / folder).mkdir(parents=True)
     return tmp_path
 
@@ -40,8 +40,10 @@ CASES = {
     "a name": ("names", "src/windlass/a.py", "x = run.burnt\n", "burnt; use failures"),
     "a name of a test": ("names", "tests/test_a.py", "burnt = 1\n", "burnt; use failures"),
     "a variable": ("names", "src/windlass/a.py", "found = rows()\n", "found; use what it is"),
+    "a variable of the page": ("names", "src/windlass/page/a.js", "const [found, more] = rows();\n", "found; use what it is"),
     "a column": ("statements", "src/windlass/store/queries/a.sql", "select burnt from job_runs\n", "burnt; use failures"),
     "a phrase of a page": ("phrases", "docs/a.md", "Whoever comes first.\n", "'Whoever'; use 'a noun'"),
+    "a phrase of a dialect's page": ("phrases", "docs/dialects/a.md", "Whoever comes first.\n", "'Whoever'; use 'a noun'"),
     "a phrase of a docstring": ("phrases", "src/windlass/a.py", '"""For whoever asks."""\n', "'whoever'; use 'a noun'"),
     "a name that a page shows": ("phrases", "docs/a.md", "The field `burnt` counts.\n", "'`burnt'; use 'failures'"),
 }
@@ -57,6 +59,7 @@ def test_a_word_that_was_given_up_is_found(case: str, tree: Path, words: ModuleT
 def test_what_may_be_said_is_not_found(tree: Path, words: ModuleType) -> None:
     (tree / "tests/test_a.py").write_text("found = 1  # a variable of a test\n", encoding="utf-8")
     (tree / "src/windlass/a.py").write_text('"""What was found and burnt."""\n', encoding="utf-8")
+    (tree / "docs/dialects/lines.md").write_text("| whoever comes first |\n", encoding="utf-8")  # of a test that has the name
     (tree / "src/windlass/store/queries/a.sql").write_text("-- burnt by hand\nselect 1\n", encoding="utf-8")
     for check in (words.names, words.statements, words.phrases, words.doubles):
         assert list(check(tree, WORDS)) == []

@@ -435,7 +435,7 @@ def test_a_run_is_run_again_as_a_new_one(app: App, hub: ServedHub, page: Page) -
         page.wait_for_url(lambda url: "/runs/" in url and run.id not in url)
         state(page, "failed")
     expect(page.locator("pre.json").first).to_have_text('{\n  "to": "ann"\n}')
-    expect(page.locator(".notice")).to_contain_text("A new run was made")
+    expect(page.locator(".notice")).to_contain_text("A new run was created")
 
 
 def test_a_run_shows_its_schedule_its_group_and_how_many_are_ahead(app: App, hub: ServedHub, page: Page) -> None:

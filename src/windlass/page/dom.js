@@ -38,12 +38,12 @@ function nodes(children) {
  * One that is itself among the children, and not merely like one of them, is left alone with all that is in it.
  */
 export function show(parent, ...children) {
-  const wanted = nodes(children);
-  const keys = new Set(wanted.map((node) => node.key));
+  const list = nodes(children);
+  const keys = new Set(list.map((node) => node.key));
   for (const old of [...parent.childNodes]) if (old.key !== undefined && !keys.has(old.key)) old.remove();
   const keyed = new Map([...parent.childNodes].filter((old) => old.key !== undefined).map((old) => [old.key, old]));
   let next = parent.firstChild;
-  for (const node of wanted) {
+  for (const node of list) {
     const old = node.key === undefined ? next : keyed.get(node.key);
     if (!old || !alike(old, node)) parent.insertBefore(node, next);
     else {

@@ -11,10 +11,10 @@ export async function jobs(page) {
   page.title("Jobs");
   const after = page.query.get("after") ?? "";
   const load = async () => {
-    const [{ jobs: found, cursor }, { pauses }] = await Promise.all([
+    const [{ jobs: records, cursor }, { pauses }] = await Promise.all([
       get("jobs", { after, count: COUNT }, page.signal), get("pauses", {}, page.signal),
     ]);
-    const list = found.length ? table(page, found, pauses, view.soon) : nothing(after);
+    const list = records.length ? table(page, records, pauses, view.soon) : nothing(after);
     page.draw(h("div", { class: "head" }, h("h1", {}, "Jobs")), list, pages("jobs", after, cursor));
     return 5_000;
   };
@@ -28,7 +28,7 @@ function nothing(after) {
   return empty("There are no jobs yet.", how, command("windlass work shop:app"));
 }
 
-function table(page, found, pauses, again) {
+function table(page, records, pauses, again) {
   const paused = (name) => pauses.some((pause) => pause.scope === "job" && pause.name === name);
   const row = ({ name, handler, description, payload, options, updated_at: updated }) => h("tr", { key: name },
     h("td", { class: "name" }, h("a", { href: to("runs", undefined, { job: name }) }, name), description !== null && h("p", { class: "faint" }, description)),
@@ -41,5 +41,5 @@ function table(page, found, pauses, again) {
     h("td", { class: "actions" }, switching(page, { scope: "job", name }, paused(name), again)));
   return h("table", { class: "plain", key: "list" },
     heads("Job", "Handler", "Queue", "Tries", "Requires", "Payload", "Changed", ""),
-    h("tbody", {}, found.map(row)));
+    h("tbody", {}, records.map(row)));
 }

@@ -31,7 +31,7 @@ function drawHeader() {
       state.me && token.get() && h("button", { class: "quiet", on: { click: signOut } }, "Sign out")));
 }
 
-const worst = (told) => ["lost", "wait", "live"].map((kind) => told.find(([is]) => is === kind)).find(Boolean);
+const worst = (states) => ["lost", "wait", "live"].map((kind) => states.find(([is]) => is === kind)).find(Boolean);
 
 /**
  * One part of a view reports the state of its connection.
@@ -64,8 +64,8 @@ async function arrive() {
   if (!view) return location.replace("#/runs");
   Object.assign(state, { place, connection: {} });
   drawHeader();
-  const said = new URLSearchParams(query);
-  const leaf = [rest[0], said.get("cursor"), said.get("after")].join();
+  const params = new URLSearchParams(query);
+  const leaf = [rest[0], params.get("cursor"), params.get("after")].join();
   if (view !== last.view || leaf !== last.leaf) { // otherwise only the filters have changed, and the old list stays until the new one is there
     show(main);
     window.scrollTo(0, 0);
@@ -74,7 +74,7 @@ async function arrive() {
   last = { view, leaf };
   document.title = "windlass";
   try {
-    await view(context(signal, rest[0], said));
+    await view(context(signal, rest[0], params));
   } catch (error) {
     if (signal.aborted) return;
     if (error.status === 401) signIn(error);

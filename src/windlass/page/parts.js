@@ -7,8 +7,8 @@ import { follow, pause, seen } from "./stream.js";
 
 /** The address of a view of this page. */
 export function to(place, rest, query = {}) {
-  const said = new URLSearchParams(Object.entries(query).filter(([, value]) => value)).toString();
-  return `#/${place}${rest === undefined ? "" : `/${encodeURIComponent(rest)}`}${said && `?${said}`}`;
+  const search = new URLSearchParams(Object.entries(query).filter(([, value]) => value)).toString();
+  return `#/${place}${rest === undefined ? "" : `/${encodeURIComponent(rest)}`}${search && `?${search}`}`;
 }
 
 export const runLink = (id, text) => h("a", { class: "mono", href: to("runs", id), title: id }, text ?? id);
@@ -73,8 +73,8 @@ export function switching(page, { scope, name }, paused, again) {
   };
   const stop = async () => {
     const reason = h("input", { name: "reason", maxlength: 200, "aria-label": "Reason", placeholder: "Why (shown with the pause)" });
-    const said = await asked(`Pause ${scope} ${name}?`, [h("p", {}, "Nothing more of it begins. What runs goes on."), reason], "Pause", true);
-    if (said) await act(page, () => post("pause", { scope, name, reason: said.reason || null }), () => `${what} is paused.`);
+    const fields = await asked(`Pause ${scope} ${name}?`, [h("p", {}, "No more of its runs start. Running ones continue."), reason], "Pause", true);
+    if (fields) await act(page, () => post("pause", { scope, name, reason: fields.reason || null }), () => `${what} is paused.`);
     again();
   };
   return h("button", { disabled: refused !== null, title: refused, on: { click: paused ? resume : stop } }, paused ? "Resume" : "Pause");
@@ -94,8 +94,8 @@ export const empty = (title, ...rest) => h("div", { class: "empty" }, h("p", { c
 
 /** Names and values; those without a value are left out. */
 export function facts(...rows) {
-  const told = rows.filter((row) => row && (row[1] || row[1] === 0));
-  return h("dl", { class: "facts" }, told.map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, value))));
+  const facts = rows.filter((row) => row && (row[1] || row[1] === 0));
+  return h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, value))));
 }
 
 export const heads = (...names) => h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, name))));
@@ -117,10 +117,10 @@ export const tags = (names) => (names ?? []).map((name) => h("span", { class: "t
  * has passed. `ended` is rejected when the hub refuses; while it does not answer, the view keeps trying.
  */
 export function steadily(page, load, least = 1_000) {
-  let [wake, wanted, failures] = [() => {}, false, 0];
+  let [wake, requested, failures] = [() => {}, false, 0];
   const turn = async () => {
     let next = 0;
-    wanted = false;
+    requested = false;
     try {
       await seen(page.signal);
       next = await load();
@@ -132,22 +132,22 @@ export function steadily(page, load, least = 1_000) {
       page.connection("reads", "lost", error.status ? error.detail : "no answer");
     }
     await pause(least + 1_000 * failures, page.signal);
-    if (!wanted) await Promise.race([pause(next - least, page.signal), new Promise((resolve) => { wake = resolve; })]);
+    if (!requested) await Promise.race([pause(next - least, page.signal), new Promise((resolve) => { wake = resolve; })]);
   };
   const loop = async () => {
     while (!page.signal.aborted) await turn();
   };
-  return { soon: () => { wanted = true; wake(); }, ended: loop() };
+  return { soon: () => { requested = true; wake(); }, ended: loop() };
 }
 
 /** Follow events, and show the state of the connection. */
-export async function live(page, route, { query, from, heard, opened, over }) {
-  const told = (state, wait) => {
+export async function live(page, route, { query, from, onEvent, opened, over }) {
+  const onState = (state, wait) => {
     if (state === "open") {
       page.connection("stream", "live");
       opened();
     } else if (state === "lost") page.connection("stream", "lost", `no connection, next try in ${Math.ceil(wait / 1_000)} s`);
   };
-  await follow(route, { query, from, signal: page.signal, heard, told });
+  await follow(route, { query, from, signal: page.signal, onEvent, onState });
   page.connection("stream", "wait", over);
 }

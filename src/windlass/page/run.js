@@ -19,17 +19,17 @@ export async function run(page) {
   const load = async () => {
     const ask = (part, query = {}) => get(`${route}/${part}`, query, page.signal);
     const parts = [get(route, {}, page.signal), ask("attempts"), ask("steps", { count: STEPS }), ask("history"), ask("deliveries")];
-    const [found, { attempts }, { steps }, { events }, { deliveries }] = await Promise.all(parts);
-    const { reasons } = WAITING.has(found.state) ? await ask("why") : { reasons: [] };
-    Object.assign(seen, { run: found, attempts, steps, events, reasons, deliveries });
+    const [record, { attempts }, { steps }, { events }, { deliveries }] = await Promise.all(parts);
+    const { reasons } = WAITING.has(record.state) ? await ask("why") : { reasons: [] };
+    Object.assign(seen, { run: record, attempts, steps, events, reasons, deliveries });
     draw();
-    return ENDED.has(found.state) && sent(found, deliveries) ? Infinity : 3_000;
+    return ENDED.has(record.state) && sent(record, deliveries) ? Infinity : 3_000;
   };
   const draw = () => {
     page.title(`${seen.run.state} · ${seen.run.job}`);
     page.draw(...everything(page, seen, lines, view.soon));
   };
-  const heard = ({ type, data }) => {
+  const onEvent = ({ type, data }) => {
     const event = JSON.parse(data);
     if (type === "log") lines.add(event);
     else if (type === "progress" && seen.run) {
@@ -41,7 +41,7 @@ export async function run(page) {
 
   const view = steadily(page, load, 250);
   // From its beginning, so that the whole log comes in the same way as new lines.
-  await Promise.all([view.ended, live(page, `${route}/events`, { from: "0-0", heard, opened: view.soon, over: "ended" })]);
+  await Promise.all([view.ended, live(page, `${route}/events`, { from: "0-0", onEvent, opened: view.soon, over: "ended" })]);
 }
 
 /** Whether no more deliveries are to be expected: those of an end are created a moment after it. */
@@ -85,29 +85,29 @@ function actions(page, run, again) {
   const cancel = async () => {
     const running = HELD.has(run.state);
     const reason = h("input", { name: "reason", maxlength: 200, "aria-label": "Reason", placeholder: "Why (is kept with the run)" });
-    const said = await asked("Cancel this run?", [
+    const fields = await asked("Cancel this run?", [
       h("p", {}, running ? "It runs now: its worker is told to stop, and nothing of what it still reports is kept." : "It will not run."),
       reason,
     ], "Cancel the run", true);
-    if (said) await act(page, () => post(`${route}/cancel`, { reason: said.reason || null }), (after) => `The run is ${after.state}.`);
+    if (fields) await act(page, () => post(`${route}/cancel`, { reason: fields.reason || null }), (after) => `The run is ${after.state}.`);
     again();
   };
   const rerun = async () => {
-    const made = await act(page, () => post(`${route}/rerun`), () => "A new run was made with the same payload.");
-    if (made) location.hash = to("runs", made.id);
+    const created = await act(page, () => post(`${route}/rerun`), () => "A new run was created with the same payload.");
+    if (created) location.hash = to("runs", created.id);
   };
   const change = async () => {
     const local = new Date(Date.parse(run.due_at) - new Date().getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
-    const said = await asked("Change this run", [
+    const fields = await asked("Change this run", [
       h("label", { for: "priority" }, "Priority: a higher one goes first"),
       h("input", { id: "priority", name: "priority", type: "number", value: run.priority, required: true }),
       h("label", { for: "due" }, "Due, in your own time zone"),
       h("input", { id: "due", name: "due", type: "datetime-local", step: 1, value: local, required: true }),
     ], "Change");
-    if (!said) return;
+    if (!fields) return;
     const changes = {};
-    if (Number(said.priority) !== run.priority) changes.priority = Number(said.priority);
-    if (said.due !== local) changes.scheduled_for = new Date(said.due).toISOString();
+    if (Number(fields.priority) !== run.priority) changes.priority = Number(fields.priority);
+    if (fields.due !== local) changes.scheduled_for = new Date(fields.due).toISOString();
     if (Object.keys(changes).length) await act(page, () => patch(route, changes), (after) => `The run is ${after.state}.`);
     again();
   };

@@ -13,16 +13,16 @@ const ORDERS = { queued: "in the order of their queue", scheduled: "the next due
 /** The filters that the hub can apply, and those left to the page. */
 export function question({ state, job, queue }) {
   if (state === "queued") return [{ state, job, queue }, () => true];
-  const asked = job && state && !ENDED.has(state) ? { state } : { state, job };
-  return [asked, (run) => (!job || run.job === job) && (!queue || run.queue === queue)];
+  const query = job && state && !ENDED.has(state) ? { state } : { state, job };
+  return [query, (run) => (!job || run.job === job) && (!queue || run.queue === queue)];
 }
 
 async function look(filters, signal) {
-  const [asked, wanted] = question(filters);
+  const [query, matches] = question(filters);
   const page = { runs: [], cursor: filters.cursor };
   for (let looks = 0; looks < LOOKS && page.runs.length < COUNT; looks++) {
-    const { runs, cursor } = await get("runs", { ...asked, cursor: page.cursor, count: COUNT }, signal);
-    page.runs.push(...runs.filter(wanted));
+    const { runs, cursor } = await get("runs", { ...query, cursor: page.cursor, count: COUNT }, signal);
+    page.runs.push(...runs.filter(matches));
     page.cursor = cursor;
     if (!cursor) break;
   }
@@ -44,9 +44,9 @@ export async function runs(page) {
 
   const load = async () => {
     if (seen.paused) return Infinity;
-    const told = (error) => (passing(error) || error.status === 401 ? Promise.reject(error) : { error, runs: [], cursor: null });
+    const onError = (error) => (passing(error) || error.status === 401 ? Promise.reject(error) : { error, runs: [], cursor: null });
     const [list, stats, { workers }] = await Promise.all([
-      look(filters, page.signal).catch(told), get("stats", { minutes: 60 }, page.signal), get("workers", {}, page.signal),
+      look(filters, page.signal).catch(onError), get("stats", { minutes: 60 }, page.signal), get("workers", {}, page.signal),
     ]);
     Object.assign(seen, { error: null }, list, { stats, workers });
     draw();
@@ -59,7 +59,7 @@ export async function runs(page) {
     draw();
     list.soon();
   };
-  const heard = ({ data }) => {
+  const onEvent = ({ data }) => {
     const event = JSON.parse(data);
     if (seen.paused || !seen.runs || !event.run) return;
     const index = seen.runs.findIndex((run) => run.id === event.run);
@@ -73,16 +73,16 @@ export async function runs(page) {
 
   const list = steadily(page, load);
   get("jobs", { count: 1_000 }, page.signal).then(({ jobs }) => { seen.jobs = jobs.map((job) => job.name); }).catch(() => {});
-  await Promise.all([list.ended, live(page, "events", { query: { job: filters.job, queue: filters.queue }, heard, opened: list.soon })]);
+  await Promise.all([list.ended, live(page, "events", { query: { job: filters.job, queue: filters.queue }, onEvent, opened: list.soon })]);
 }
 
 /** Combine the calls before the next frame into one. */
 function once(draw) {
-  let asked = false;
+  let pending = false;
   return () => {
-    if (asked) return;
-    asked = true;
-    requestAnimationFrame(() => { asked = false; draw(); });
+    if (pending) return;
+    pending = true;
+    requestAnimationFrame(() => { pending = false; draw(); });
   };
 }
 
@@ -121,11 +121,11 @@ function chips(filters, { states, minutes }) {
 /** The last hour, a bar per minute: successes, and on top of them other ends. */
 function chart(minutes) {
   const bars = minutes.map(({ counts }) => [counts.succeeded, counts.failed + counts.quarantined]);
-  const most = Math.max(1, ...bars.map(([well, badly]) => well + badly));
-  const high = (many) => (many / most) * 24;
+  const highest = Math.max(1, ...bars.map(([well, badly]) => well + badly));
+  const high = (many) => (many / highest) * 24;
   const bar = (state, index, from, many) =>
     many > 0 && h("svg:rect", { "data-state": state, x: index * 4, width: 3, y: 24 - high(from + many), height: high(many) });
-  const title = `Ended a minute, in the last hour; ${number(most)} at most`;
+  const title = `Ended a minute, in the last hour; ${number(highest)} at most`;
   return h("svg:svg", { class: "chart", viewBox: "0 0 240 24", role: "img", "aria-label": title }, h("svg:title", {}, title),
     bars.map(([well, badly], index) => [bar("succeeded", index, 0, well), bar("failed", index, well, badly)]));
 }
@@ -174,12 +174,12 @@ export const tries = (run) => run.failures + (HELD.has(run.state) || run.state =
 
 function what(run) {
   const { created_at: created, error, progress, due_at: due, state } = run;
-  const said = error && `${error.code}: ${error.message}`;
+  const failure = error && `${error.code}: ${error.message}`;
   if (HELD.has(state)) return [run.cancel_asked_at && ["asked to stop ", when(run.cancel_asked_at), " "], bar(progress), plain(progress?.message)];
-  if (state === "scheduled") return ["due ", when(due, "due"), said && ` · after ${said}`];
-  if (state === "queued") return ["for ", when(due > created ? due : created, "for"), said && ` · after ${said}`];
+  if (state === "scheduled") return ["due ", when(due, "due"), failure && ` · after ${failure}`];
+  if (state === "queued") return ["for ", when(due > created ? due : created, "for"), failure && ` · after ${failure}`];
   if (state === "waiting") return "for another run to end";
-  return state === "succeeded" ? null : said ?? run.reason;
+  return state === "succeeded" ? null : failure ?? run.reason;
 }
 
 export function bar(progress) {

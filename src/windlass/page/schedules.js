@@ -13,10 +13,10 @@ export async function schedules(page) {
   page.title("Schedules");
   const after = page.query.get("after") ?? "";
   const load = async () => {
-    const { schedules: found, cursor } = await get("schedules", { after, count: COUNT }, page.signal);
+    const { schedules: records, cursor } = await get("schedules", { after, count: COUNT }, page.signal);
     page.draw(
       h("div", { class: "head" }, h("h1", {}, "Schedules")),
-      found.length ? table(page, found, list.soon) : nothing(after),
+      records.length ? table(page, records, list.soon) : nothing(after),
       pages("schedules", after, cursor));
     return 3_000;
   };
@@ -30,7 +30,7 @@ function nothing(after) {
   return empty("There are no schedules yet.", how, command("windlass schedules add KEY JOB --cron '0 3 * * *'"));
 }
 
-function table(page, found, again) {
+function table(page, records, again) {
   const row = (item) => h("tr", { key: item.key, class: item.enabled ? null : "off" },
     h("td", { class: "name" }, h("a", { href: to("schedules", item.key) }, item.key), h("span", { class: "faint" }, " → ", item.job)),
     h("td", { class: "what" }, item.in_words, " ", h("code", { class: "faint" }, item.expr)),
@@ -38,7 +38,7 @@ function table(page, found, again) {
     h("td", { "data-name": "Last" }, item.last_run ? h("a", { href: to("runs", item.last_run) }, when(item.last_at)) : when(item.last_at)),
     h("td", { "data-name": "Made" }, number(item.fired), item.skipped > 0 && ` · ${number(item.skipped)} left out`),
     h("td", { class: "actions" }, actions(page, item, again)));
-  return h("table", { class: "plain", key: "list" }, heads("Schedule", "When", "Next", "Last", "Made", ""), h("tbody", {}, found.map(row)));
+  return h("table", { class: "plain", key: "list" }, heads("Schedule", "When", "Next", "Last", "Made", ""), h("tbody", {}, records.map(row)));
 }
 
 function actions(page, item, again) {
@@ -48,8 +48,8 @@ function actions(page, item, again) {
     return h("button", { key: scope, disabled: title !== null, title, on: { click } }, text);
   };
   const trigger = async () => {
-    const made = await act(page, () => post(`${route}/trigger`), () => "A run was made.");
-    if (made) location.hash = to("runs", made.id);
+    const created = await act(page, () => post(`${route}/trigger`), () => "A run was created.");
+    if (created) location.hash = to("runs", created.id);
   };
   const turn = async () => {
     await act(page, () => patch(route, { enabled: !item.enabled }), (after) => `${after.key} is ${after.enabled ? "on" : "off"}.`);

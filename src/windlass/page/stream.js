@@ -7,10 +7,10 @@ const LONGEST_WAIT = 30_000;
 const HIDDEN = 30_000; // a hidden page closes its connection: a browser has only a few for one host
 
 /**
- * Follow a stream until `signal` is aborted or `heard` returns true: after the event `from`, or from now on. It reconnects automatically,
- * after its last event. `heard({type, data})` gets each event, `told(state, wait)` gets "open" and "lost"; a refusal is thrown.
+ * Follow a stream until `signal` is aborted or `onEvent` returns true: after the event `from`, or from now on. It reconnects automatically,
+ * after its last event. `onEvent({type, data})` gets each event, `onState(state, wait)` gets "open" and "lost"; a refusal is thrown.
  */
-export async function follow(route, { query, from = null, signal, heard, told }) {
+export async function follow(route, { query, from = null, signal, onEvent, onState }) {
   const place = { id: from, retry: 1_000 };
   let failures = 0;
   while (!signal.aborted) {
@@ -22,8 +22,8 @@ export async function follow(route, { query, from = null, signal, heard, told })
       const answer = await ask(route, { query, headers, signal: AbortSignal.any([signal, connection.signal]) });
       failures = 0;
       if (answer.status === 204) return; // the stream is over
-      told("open");
-      if (await read(answer.body, place, heard, connection)) return;
+      onState("open");
+      if (await read(answer.body, place, onEvent, connection)) return;
     } catch (error) {
       const aborted = signal.aborted || connection.signal.aborted;
       if (error.status === 400 && place.id) place.id = null; // this offset is no longer known: continue from now on
@@ -34,19 +34,19 @@ export async function follow(route, { query, from = null, signal, heard, told })
     }
     if (document.hidden || signal.aborted) continue;
     const wait = Math.min(place.retry * 2 ** failures++, LONGEST_WAIT) * (0.5 + Math.random() / 2);
-    told("lost", wait);
+    onState("lost", wait);
     await Promise.race([pause(wait, signal), happening("online", window, signal)]);
   }
 }
 
-async function read(body, place, heard, connection) {
+async function read(body, place, onEvent, connection) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   const parse = parser(place);
   for (;;) {
     const quiet = setTimeout(() => connection.abort(), SILENCE);
     const { done, value } = await reader.read().catch(() => ({ done: true })).finally(() => clearTimeout(quiet));
     if (done) return false;
-    for (const event of parse(value)) if (heard(event)) return true;
+    for (const event of parse(value)) if (onEvent(event)) return true;
   }
 }
 

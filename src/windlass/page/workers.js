@@ -11,13 +11,13 @@ export async function workers(page) {
   page.title("Workers");
   const after = page.query.get("after") ?? "";
   const load = async () => {
-    const { workers: found, cursor } = await get("workers", { after, count: COUNT }, page.signal);
-    const alive = found.filter((worker) => worker.alive);
-    const gone = found.filter((worker) => !worker.alive);
+    const { workers: records, cursor } = await get("workers", { after, count: COUNT }, page.signal);
+    const alive = records.filter((worker) => worker.alive);
+    const gone = records.filter((worker) => !worker.alive);
     page.draw(
       h("div", { class: "head" },
-        h("h1", {}, "Workers"), found.length > 0 && h("p", { class: "faint" }, `${alive.length} alive, ${gone.length} seen lately`)),
-      found.length ? h("div", { class: "cards", key: "list" }, [...alive, ...gone].map(card)) : nothing(),
+        h("h1", {}, "Workers"), records.length > 0 && h("p", { class: "faint" }, `${alive.length} alive, ${gone.length} seen lately`)),
+      records.length ? h("div", { class: "cards", key: "list" }, [...alive, ...gone].map(card)) : nothing(),
       pages("workers", after, cursor));
     return 2_000;
   };
@@ -34,11 +34,11 @@ function card(worker) {
     h("h2", {}, worker.name),
     h("p", { class: "faint" }, worker.alive ? "alive, seen " : worker.stopped_at ? "stopped " : "gone, last seen ", when(worker.stopped_at ?? worker.seen_at)),
     worker.alive && h("div", { class: "gauges" },
-      gauge("Slots", held, slots, (part, most) => `${part} of ${most}`),
+      gauge("Slots", held, slots, (part, limit) => `${part} of ${limit}`),
       gauge("CPU", metrics.cpu, 100, (part) => `${Math.round(part)} %`),
       gauge("Memory", metrics.memory, metrics.memory_total, ofBytes),
       gauge("Disk", metrics.disk, metrics.disk_total, ofBytes),
-      gauge("Load", metrics.load1, metrics.cores, (part, most) => `${part.toFixed(2)} on ${most} cores`)),
+      gauge("Load", metrics.load1, metrics.cores, (part, limit) => `${part.toFixed(2)} on ${limit} cores`)),
     facts(
       ["Queues", worker.queues ? tags(worker.queues) : "all"],
       worker.jobs && ["Jobs", tags(worker.jobs)],
@@ -57,11 +57,11 @@ const named = (name, value) => plain(value) && `${name} ${plain(value)}`;
 const listed = (...values) => values.map(plain).filter(Boolean).join(", ");
 
 const bytes = (size) => `${(size / 2 ** 30).toFixed(size < 10 * 2 ** 30 ? 1 : 0)} GiB`;
-const ofBytes = (part, most) => `${bytes(part)} of ${bytes(most)}`;
+const ofBytes = (part, limit) => `${bytes(part)} of ${bytes(limit)}`;
 
 /** A part of a whole, in words; nothing if either is missing. */
-function gauge(name, part, most, words) {
-  if (!Number.isFinite(part) || !Number.isFinite(most)) return null;
-  const meter = h("meter", { min: 0, max: most || 1, value: part, high: most * 0.9, "aria-label": name });
-  return h("div", { class: "gauge", key: name }, h("span", {}, name), meter, h("span", { class: "number" }, words(part, most)));
+function gauge(name, part, limit, words) {
+  if (!Number.isFinite(part) || !Number.isFinite(limit)) return null;
+  const meter = h("meter", { min: 0, max: limit || 1, value: part, high: limit * 0.9, "aria-label": name });
+  return h("div", { class: "gauge", key: name }, h("span", {}, name), meter, h("span", { class: "number" }, words(part, limit)));
 }

@@ -40,7 +40,7 @@ NOTIFY = (
 # In a caller's transaction: its flush is the caller's decision, and the lock must not be held until its end, which may be far.
 NOTIFY_WITHIN = (
     b"select pg_notify('windlass', value) from json_array_elements_text($1), "
-    b"(select case when pg_try_advisory_lock(2003398244, 2) then not pg_advisory_unlock(2003398244, 2) else true end as waits) as somebody "
+    b"(select case when pg_try_advisory_lock(2003398244, 2) then not pg_advisory_unlock(2003398244, 2) else true end as waits) as waiting "
     b"where waits"
 )
 # Hints of the journal have their own channel and lock: each would wake every process that waits for other hints.
@@ -50,7 +50,7 @@ NOTIFY_JOURNAL = (
 )
 JOURNAL_WITHIN = (
     b"select pg_notify('windlass_journal', 'journal') from "
-    b"(select case when pg_try_advisory_lock(2003398244, 3) then not pg_advisory_unlock(2003398244, 3) else true end as waits) as somebody "
+    b"(select case when pg_try_advisory_lock(2003398244, 3) then not pg_advisory_unlock(2003398244, 3) else true end as waits) as waiting "
     b"where waits"
 )
 # On a separate connection that no pooler shares.
