@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench import dialects, engine, hub, limits, moves, remote, retention, schedules, sse, worker
+from bench import dialects, engine, hub, limits, moves, reads, remote, retention, schedules, sse, worker
 from bench.figures import RESULTS, Figures, machine, say
 
 PARTS: dict[str, Callable[..., None]] = {
@@ -19,6 +19,7 @@ PARTS: dict[str, Callable[..., None]] = {
     "hub": hub.measure,
     "limits": limits.measure,
     "moves": moves.measure,
+    "reads": reads.measure,
     "remote": remote.measure,
     "retention": retention.measure,
     "schedules": schedules.measure,
