@@ -13,7 +13,8 @@ import pytest
 from tests.harness import BOOM, Harness
 from windlass import App
 from windlass.dialects.guards import InvalidOperationError, Job, JobRun, Scheduler, Settings
-from windlass.model import Run
+from windlass.model import Life, Run, WorkerInfo
+from windlass.worker.lives import own_process
 
 QUEUE = "guards"
 DELAYS = (10, 20, 40)
@@ -76,3 +77,14 @@ class Library(Scheduler):
         with pytest.raises(kind, match=match) as refusal:
             yield refusal
         assert self.everything() == before
+
+
+def crashed(h: Harness, worker: str = "w1") -> str:
+    """A job that was handed to a process of this machine which is proven gone."""
+    process, info = own_process(), WorkerInfo(worker, (QUEUE,))
+    assert process is not None
+    life = Life("crashed0", " ".join([*process.split()[:3], "1", "1"]))  # the first process began at another time
+    h(h.engine.register(info))
+    h(h.engine.begin_life(worker, life))
+    (run,) = h(h.engine.claim(info, token=life.tag + "x" * 22))
+    return run.id

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.dialects.guards_document import BLOCKS, namespace
 from tests.dialects.guards_library import DELAYS, Library
 from tests.harness import Harness
-from windlass.dialects.guards import GroupStatus, InvalidOperationError, InvalidValueError, JobGroup, JobStatus, is_terminal
+from windlass.dialects.guards import GroupStatus, InvalidValueError, JobGroup, JobStatus, is_terminal
 from windlass.dialects.guards import TemplateNotFoundError as NoTemplate
 from windlass.errors import NotFound
 from windlass.model import Member, NewGroup, NewRun, Options
@@ -115,7 +115,7 @@ def test_a_group_with_a_bad_job_is_not_created(s: Library) -> None:
         "There is no template": ({"template_id": "novel"}, NoTemplate),
         "template_id": ({"params": {}}, InvalidValueError),
         "as 5": (5, InvalidValueError),
-        "position": (STORY | {"position": 100}, InvalidOperationError),
+        "has no position": (STORY | {"position": 100}, InvalidValueError),
         "priority": (STORY | {"priority": -1}, InvalidValueError),
     }
     for match, (job, kind) in bad.items():
@@ -123,6 +123,11 @@ def test_a_group_with_a_bad_job_is_not_created(s: Library) -> None:
             s.create_group([STORY, job])
     with s.refused("at least one", InvalidValueError):
         s.create_group([])
+    for jobs in (5, None, "story", STORY):
+        with s.refused("jobs must be a list", InvalidValueError):
+            s.create_group(jobs)  # type: ignore[arg-type]
+    with s.refused("sequential must be true or false", InvalidValueError):
+        s.create_group([STORY], sequential="false")  # type: ignore[arg-type]
     for unknown in ("no id!", "017f0000-0000-7000-8000-000000000000"):
         with s.refused("There is no group", NotFound):
             s.load_group(unknown)

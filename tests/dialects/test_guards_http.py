@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.dialects.guards_door import STATISTICS, STORY, UNKNOWN, GuardsDoor
+from tests.dialects.guards_library import crashed
 from tests.harness import LEASE, Harness
 
 MINUTE = 60_000
@@ -383,6 +384,27 @@ def test_G33_a_start_recovers_jobs_whose_lease_is_over(guards: GuardsDoor) -> No
     assert (again["running_jobs_recovered"], again["retries_created"], len(guards.jobs())) == (0, 0, 2)
 
 
+def test_G13_a_start_of_the_hub_recovers_what_a_process_held_that_is_gone(guards: GuardsDoor) -> None:
+    lost, lives = guards.create(), guards.create()
+    assert crashed(guards.h) == lost
+    for autostart, run in ((False, None), (True, "FAILED")):
+        door = GuardsDoor(guards.h, autostart=autostart)
+        assert (door.words(lost), door.words(lives)) == (("RUNNING", run), ("QUEUED", None))
+        door.done("POST", "/scheduler/start", {"run_recovery": False})
+        door.close()
+    assert "recovered" in (guards.run(lost) or {})["error"]
+    assert {job["retry_of"] for job in guards.jobs("?status=QUEUED")} == {lost, None}
+
+
+def test_G13_a_start_of_the_hub_leaves_other_leases_to_its_sweeps(guards: GuardsDoor) -> None:
+    guards.create()
+    held = guards.start().id
+    guards.h.clock.advance(LEASE + 1)  # it may have been the clock of this machine that was set
+    door = GuardsDoor(guards.h)
+    assert door.words(held) == ("RUNNING", None)
+    door.close()
+
+
 def test_G33_a_scheduler_that_does_not_start_by_itself_is_stopped(h: Harness) -> None:
     door = GuardsDoor(h, autostart=False)
     assert door.done("GET", "/scheduler/status")["scheduler_running"] is False
@@ -425,7 +447,8 @@ def test_G35_params_are_a_snapshot_over_those_of_the_template(guards: GuardsDoor
 @pytest.mark.parametrize(
     ("change", "status"),
     [({}, 400), ({"template_id": "other"}, 400), ({"default_params": 7}, 422), ({"retry_policy": {"max_attempts": -1}}, 422),
-     ({"retry_policy": {"times": 1}}, 400), ({"job_type": ""}, 422), ({"job_type": 7}, 422), ({"description": 7}, 422)],
+     ({"retry_policy": {"times": 1}}, 422), ({"default_params": None}, 422), ({"job_type": ""}, 422), ({"job_type": 7}, 422),
+     ({"description": 7}, 422)],
 )  # fmt: skip
 def test_G35_a_change_of_a_template_that_is_wrong_changes_nothing(guards: GuardsDoor, change: dict[str, Any], status: int) -> None:
     before = guards.done("GET", f"/api/job-templates/{STORY}")

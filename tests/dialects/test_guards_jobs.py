@@ -150,6 +150,8 @@ def test_artifacts_that_cannot_be_stored_are_refused(s: Library, status: str, ar
 
 def test_a_long_error_is_cut(s: Library) -> None:
     job = s.dispatch_job(s.job()).job_id
+    with s.refused("A reason must be a text of 1 to 1,000 characters", InvalidValueError):
+        s.update_jobrun(job, status="SKIPPED", error="x" * 1_001)
     assert str(s.update_jobrun(job, status="FAILED", error="x" * 100_000).error).strip("x") == ""
 
 
@@ -483,17 +485,23 @@ BAD: dict[str, tuple[type[Exception], Callable[[Library, str], object]]] = {
     "There is no status 'succeeded'": (InvalidValueError, lambda s, job: s.list_jobs("succeeded")),
     "limit must be": (InvalidValueError, lambda s, job: s.list_jobs(limit=201)),
     "There is no resource 'ollama'": (InvalidValueError, lambda s, job: s.create_template("x", resources=["ollama"])),
-    "Cannot modify retries": (InvalidOperationError, lambda s, job: s.create_template("x", retry_policy={"retries": 1})),
+    "A retry policy has no retries": (InvalidValueError, lambda s, job: s.create_template("x", retry_policy={"retries": 1})),
+    "A retry policy has no 1": (InvalidValueError, lambda s, job: s.update_template("story", retry_policy={1: 1})),
     "is not the id": (InvalidValueError, lambda s, job: s.create_template("x", name="y")),
     "template_id must be": (InvalidValueError, lambda s, job: s.create_template()),
     "Cannot modify name of a template": (InvalidOperationError, lambda s, job: s.update_template("story", name="x")),
     "default_params must be an object": (InvalidValueError, lambda s, job: s.update_template("story", default_params=3)),
+    "default_params must be an object, not null": (InvalidValueError, lambda s, job: s.update_template("story", default_params=None)),
+    "params must be an object, not null": (InvalidValueError, lambda s, job: s.update_job(job, params=None, priority=5)),
+    "reason must be": (InvalidValueError, lambda s, job: s.cancel_job(job, reason=5)),  # type: ignore[arg-type]
     "webhook_events must be a list": (InvalidValueError, lambda s, job: s.create_job("story", webhook_url="x", webhook_events="y")),
     "resources must be a list": (InvalidValueError, lambda s, job: s.create_template("x", resources="ollama")),
     "description must be": (InvalidValueError, lambda s, job: s.create_template("x", description=5)),  # type: ignore[arg-type]
     "There is no group": (NotFound, lambda s, job: s.compute_group_status("no id!")),
     "without a webhook_url": (InvalidValueError, lambda s, job: s.create_job("story", webhook_events=["job.run.failed"])),
     "There is no handler for 'story'": (InvalidOperationError, lambda s, job: s.execute_direct("story")),
+    r"There is no handler for \['": (InvalidOperationError, lambda s, job: s.execute_direct(["story"])),  # type: ignore[arg-type]
+    "timeout is -1": (InvalidValueError, lambda s, job: s.stop(timeout=-1)),
     "No scheduler is in use": (InvalidOperationError, lambda s, job: _of_no_scheduler(job)),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.dialects.guards_library import Library
+from tests.dialects.guards_library import Library, crashed
 from tests.dialects.guards_processes import executed, log, processes
 from tests.harness import Harness
 from tests.tiers import corners, long
@@ -23,9 +23,7 @@ from windlass.dialects import guards
 from windlass.dialects.guards import InvalidOperationError, InvalidValueError, JobRunStatus, JobStatus, ReservationConflictError, Scheduler
 from windlass.dialects.guards.background import Background
 from windlass.errors import BadInput, Timeout
-from windlass.model import Life, WorkerInfo
 from windlass.store.base import run_sync
-from windlass.worker.lives import own_process
 
 
 @pytest.fixture(params=corners(["file", "postgres"]))
@@ -248,6 +246,33 @@ def test_G18_a_direct_call_creates_no_job(s: Scheduler) -> None:
     assert (s.list_jobs(), s.list_jobruns(), s.status().cumulative_stats.total_executed) == ([], [], 0)
 
 
+@pytest.mark.parametrize("timeout", [-1, "soon", None, float("inf"), float("nan"), True])
+def test_a_stop_with_a_bad_timeout_is_refused_and_the_scheduler_goes_on(s: Scheduler, timeout: Any) -> None:
+    @s.handler("story")
+    def story() -> None:
+        pass
+
+    s.start()
+    for stop in (s.stop, s.run):
+        with pytest.raises(InvalidValueError, match="timeout is"):
+            stop(timeout=timeout)
+    assert s.status().scheduler_running
+    job = s.create_job("story").job_id
+    until(lambda: s.load_job(job).finished_at)
+    s.stop()
+    assert not s.status().scheduler_running
+
+
+@pytest.mark.parametrize("timeout", [-1, "soon", float("nan")])
+def test_a_direct_call_with_a_bad_timeout_is_refused(library: Library, timeout: Any) -> None:
+    @library.handler("call")
+    def call() -> None:
+        raise AssertionError
+
+    with library.refused("timeout is", InvalidValueError):
+        library.execute_direct("call", timeout=timeout)
+
+
 def test_G33_start_stop_and_status_can_be_repeated(s: Scheduler) -> None:
     s.create_template("story")
     s.stop()
@@ -362,21 +387,10 @@ def test_what_the_handler_of_a_direct_call_raises_is_raised_and_its_slot_is_free
 # Recovery
 
 
-def crashed(library: Library, worker: str = "w1") -> str:
-    """A job that was handed to a process of this machine which is proven gone."""
-    process, info = own_process(), WorkerInfo(worker, ("guards",))
-    assert process is not None
-    life = Life("crashed0", " ".join([*process.split()[:3], "1", "1"]))  # the first process began at another time
-    library.h(library.h.engine.register(info))
-    library.h(library.h.engine.begin_life(worker, life))
-    (run,) = library.h(library.h.engine.claim(info, token=life.tag + "x" * 22))
-    return run.id
-
-
 def test_G13_at_a_start_the_jobs_of_a_scheduler_that_is_gone_have_failed_and_queued_ones_are_in_their_order(library: Library) -> None:
     lost, *queued = [library.job() for _ in range(4)]
     library.update_job(queued[2], position=200)
-    assert crashed(library) == lost
+    assert crashed(library.h) == lost
     stats = library.h(library.verbs.recover())
     assert (stats.running_jobs_recovered, stats.retries_created, stats.errors) == (1, 1, [])
     run = library.load_jobrun(lost)
@@ -389,7 +403,7 @@ def test_G13_at_a_start_the_jobs_of_a_scheduler_that_is_gone_have_failed_and_que
 def test_G13_a_job_without_a_retry_left_has_failed_for_good(library: Library) -> None:
     library.create_template("story", retry_policy=0)
     lost = library.job()
-    crashed(library)
+    crashed(library.h)
     stats = library.h(library.verbs.recover())
     assert (stats.running_jobs_recovered, stats.retries_created) == (1, 0)
     assert (library.load_jobrun(lost).status, library.idle()) == (JobRunStatus.FAILED, True)
@@ -405,7 +419,7 @@ def test_G13_a_job_whose_process_lives_keeps_running(library: Library) -> None:
 
 def test_G14_recovering_twice_is_recovering_once(library: Library) -> None:
     library.job()
-    crashed(library)
+    crashed(library.h)
     library.h(library.verbs.recover())
     before = library.everything()
     assert library.h(library.verbs.recover()) == guards.RecoveryStats()

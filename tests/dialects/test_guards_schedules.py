@@ -108,6 +108,8 @@ def test_other_bad_schedules_are_refused_too(s: Library) -> None:
         ("There is no template", TemplateNotFoundError, lambda: s.create_schedule("novel", "0 4 * * *")),
         ("There is no template", TemplateNotFoundError, lambda: s.update_schedule("night", template_id="novel")),
         ("params must be an object", InvalidValueError, lambda: s.create_schedule("story", "0 4 * * *", params=[1])),  # type: ignore[arg-type]
+        ("params must be an object, not null", InvalidValueError, lambda: s.update_schedule("night", params=None)),
+        ("name must be", InvalidValueError, lambda: s.create_schedule("story", "0 4 * * *", name="")),
         ("enabled must be", InvalidValueError, lambda: s.update_schedule("night", enabled="yes")),
         ("Cannot modify last_triggered_at", InvalidOperationError, lambda: s.update_schedule("night", last_triggered_at="now")),
         ("There is no schedule", NotFound, lambda: s.get_schedule("day")),

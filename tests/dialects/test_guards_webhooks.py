@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.dialects.guards_library import Library
+from tests.dialects.guards_library import Library, crashed
 from tests.dialects.guards_processes import log, processes
-from tests.dialects.test_guards_scheduler import crashed, done
+from tests.dialects.test_guards_scheduler import done
 from tests.harness import Harness
 from tests.hub.receivers import Post, Receiver, status
 from tests.workers import until
@@ -75,7 +75,7 @@ def events(s: Library, **notice: Any) -> list[str]:
             s.h.report(run := s.claimed(), Snooze(token=run.token, delay=0))
             s.end(status="COMPLETED")
         elif end == "lapsed":
-            crashed(s)
+            crashed(s.h)
             s.h(s.verbs.recover())
             s.advance(seconds=10)
             s.fail()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from windlass.api.rows import GET, POST
@@ -15,6 +16,8 @@ from windlass.dialects.guards.verbs import SchedulerVerbs
 from windlass.engine import Engine
 from windlass.machine import LIVE
 from windlass.store.base import journal_topics
+
+_LOG = logging.getLogger("windlass.dialects.guards")
 
 REASON = "The scheduler is stopped."
 LOOK = 1.0
@@ -34,9 +37,16 @@ class ControlRoutes:
         self._settings = settings
 
     async def begin(self, engine: Engine) -> None:
-        """Before the first request: store the resources of jobs, and stop where the scheduler is not to start by itself."""
-        await SchedulerVerbs(engine, self._settings).provide()
-        if not self._settings.autostart:
+        """Before the first request: store the resources of jobs, and start or stop the scheduler.
+
+        A start recovers what processes held that are gone. Leases are left to the sweeps, which watch them by a clock that is never set.
+        """
+        verbs = SchedulerVerbs(engine, self._settings)
+        await verbs.provide()
+        if self._settings.autostart:
+            for error in await verbs.recover_gone():
+                _LOG.warning("A job of a process that is gone was not recovered: %s", error)
+        else:
             await engine.pause("queue", self._settings.queue, reason=REASON)
 
     async def start_scheduler(self, request: Request, data: Any) -> Any:

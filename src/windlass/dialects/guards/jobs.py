@@ -21,7 +21,16 @@ from windlass.dialects.guards.order import move_to
 from windlass.dialects.guards.plans import Plans
 from windlass.dialects.guards.records import Job, JobRun
 from windlass.dialects.guards.reports import JOBRUN_MUTABLE_FIELDS, report_of
-from windlass.dialects.guards.rules import added, check_integer, check_params, check_position, check_priority, refuse_others, valid
+from windlass.dialects.guards.rules import (
+    added,
+    check_edited,
+    check_integer,
+    check_params,
+    check_position,
+    check_priority,
+    refuse_others,
+    valid,
+)
 from windlass.dialects.guards.views import AttemptView, job_of, jobrun_of, views_of
 from windlass.dialects.guards.words import WORDS, JobRunStatus, JobStatus
 from windlass.errors import BadInput, Cancelled, LeaseLost, NotClaimable, NotFound, Pruned, UnknownJob, WrongState
@@ -174,7 +183,7 @@ class JobsAndRuns(Plans):
         refuse_others(updates, EDITABLE, "a job")
         fields = ", ".join(name for name in EDITABLE if name in updates)
         with _only_while_queued(view, f"Cannot modify {fields} of job {job_id} after dispatch"):
-            patch: dict[str, Any] = {"payload": check_params(updates["params"])} if "params" in updates else {}
+            patch: dict[str, Any] = {"payload": check_edited(updates["params"])} if "params" in updates else {}
             if "priority" in updates:
                 patch["priority"] = check_priority(updates["priority"])
             position = check_position(updates["position"]) if "position" in updates else None
@@ -209,7 +218,7 @@ class JobsAndRuns(Plans):
     async def cancel_job(self, job_id: str, *, reason: str | None = None) -> Job:
         """Cancel a job that is QUEUED; else InvalidOperationError."""
         view = await self._own(job_id)
-        with _only_while_queued(view, f"Cannot cancel job {job_id}"):
+        with _only_while_queued(view, f"Cannot cancel job {job_id}"), valid("reason"):
             await self._act("cancel", f"job {job_id}").cancel(view.run.id, reason=reason, only=WORDS.states(JobStatus.QUEUED))
         return await self.load_job(job_id)
 

@@ -14,6 +14,8 @@ from windlass.dialects.guards.records import JobTemplate, Schedule
 from windlass.dialects.guards.rules import (
     added,
     backoff,
+    check_boolean,
+    check_edited,
     check_max_attempts,
     check_params,
     check_resources,
@@ -129,7 +131,7 @@ class Plans:
             executions = check_max_attempts(updates["retry_policy"], self.settings)
             follows = options.backoff == backoff(options.max_attempts or 0)
             options = replace(options, max_attempts=executions, backoff=backoff(executions) if follows else options.backoff)
-        params = check_params(updates["default_params"], "default_params") if "default_params" in updates else record.payload
+        params = check_edited(updates["default_params"], "default_params") if "default_params" in updates else record.payload
         description = updates.get("description", record.description)
         return await self._define(record.name, updates.get("job_type", record.handler), params, options, description, "update")
 
@@ -151,8 +153,8 @@ class Plans:
         """
         record = await self._definition(template_id)
         check_rule(cron, timezone)
-        check_enabled(enabled)
-        key = _key(name or self.engine.clock.new_id(), None, "name")
+        check_boolean(enabled, "enabled")
+        key = _key(self.engine.clock.new_id() if name is None else name, None, "name")
         await self.provide()
         with valid("params"):
             overrides, options = check_params(params), self._scheduled(record)
@@ -196,12 +198,12 @@ class Plans:
         refuse_others(updates, SCHEDULE_FIELDS, "a schedule")
         expression = updates.get("cron", updates.get("cron_expression", schedule.expr))
         check_rule(expression, zone := updates.get("timezone", schedule.zone))
-        fields = {"expr": expression, "zone": zone, "enabled": check_enabled(updates.get("enabled", schedule.enabled))}
+        fields = {"expr": expression, "zone": zone, "enabled": check_boolean(updates.get("enabled", schedule.enabled), "enabled")}
         if "template_id" in updates:
             record = await self._definition(updates["template_id"])
             fields |= {"job": record.name, "options": self._scheduled(record)}
         for member in updates.keys() & {"params", "param_overrides"}:
-            fields["payload"] = check_params(updates[member], member)
+            fields["payload"] = check_edited(updates[member], member)
         with valid("params"):
             return schedule_of(await self._act("update", f"schedule {schedule.key}").set_schedule(schedule.key, **fields))
 
@@ -220,13 +222,6 @@ def check_rule(expression: Any, zone: Any) -> None:
         crontab.parse("cron", "* * * * *", zone)
     with valid("cron"):
         crontab.parse("cron", expression, zone)
-
-
-def check_enabled(value: Any) -> bool:
-    """Whether a schedule is enabled."""
-    if not isinstance(value, bool):
-        raise InvalidValueError("enabled", f"enabled must be true or false, not {value!r:.80}.")
-    return value
 
 
 def _key(identity: str | None, name: str | None, member: str) -> str:

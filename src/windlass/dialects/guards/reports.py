@@ -9,6 +9,7 @@ from windlass.dialects.guards.errors import InvalidOperationError, InvalidValueE
 from windlass.dialects.guards.rules import check_integer, valid
 from windlass.dialects.guards.views import REPORTED, RunResult
 from windlass.dialects.guards.words import JobRunStatus
+from windlass.engine import checks
 from windlass.machine import Fail, Report, Skip, Succeed
 from windlass.model import Failure, Limits, Run
 
@@ -38,7 +39,8 @@ def report_of(updates: Mapping[str, Any], run: Run) -> tuple[JobRunStatus, Repor
             failure = Failure(REPORTED, text or "The run was reported as failed.", _stored(result, Limits().error // 2))
             return status, Fail(token=run.token, error=failure)
         case JobRunStatus.SKIPPED:
-            return status, Skip(token=run.token, reason=text or "skipped")
+            with valid("error"):
+                return status, Skip(token=run.token, reason=checks.reason(text or "skipped"))
 
 
 def _stored(result: RunResult, limit: int) -> str:

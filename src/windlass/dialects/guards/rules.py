@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from windlass import durations
 from windlass import payload as json
 from windlass.dialects.guards.errors import InvalidOperationError, InvalidValueError
 from windlass.dialects.guards.settings import RESOURCE, Settings
@@ -36,13 +37,23 @@ def valid(member: str) -> Iterator[None]:
 
 def refuse_others(updates: Mapping[str, Any], known: Sequence[str], what: str) -> None:
     """InvalidOperationError for an edit of anything else, or of nothing."""
-    if unknown := sorted(updates.keys() - set(known)):
+    if unknown := _others(updates, known):
         raise InvalidOperationError(
-            f"Cannot modify {', '.join(unknown)} of {what}: such fields are immutable.",
-            hint=f"These can be set: {', '.join(sorted(known))}.",
+            f"Cannot modify {unknown} of {what}: such fields are immutable.", hint=f"These can be set: {', '.join(sorted(known))}."
         )
     if not updates:
         raise InvalidOperationError(f"There is nothing to modify of {what}.", hint=f"Give at least one of {', '.join(sorted(known))}.")
+
+
+def check_members(value: Mapping[str, Any], known: Sequence[str], member: str, what: str) -> None:
+    """The members of an object within a request."""
+    if unknown := _others(value, known):
+        raise InvalidValueError(member, f"{what} has no {unknown}.", hint=f"Its members are: {', '.join(sorted(known))}.")
+
+
+def _others(value: Mapping[str, Any], known: Sequence[str]) -> str:
+    """The names that are not known, in a short text."""
+    return ", ".join(sorted(f"{name!s:.80}" for name in value.keys() - set(known))[:10])
 
 
 def backoff(executions: int) -> tuple[int, ...]:
@@ -93,6 +104,21 @@ def check_integer(value: Any, member: str, low: int, high: int) -> int:
             raise BadInput(error.message, hint="Correct the number.") from error
 
 
+def check_boolean(value: Any, member: str) -> bool:
+    """Yes or no."""
+    if not isinstance(value, bool):
+        raise InvalidValueError(member, f"{member} must be true or false, not {value!r:.80}.")
+    return value
+
+
+def check_seconds(value: Any, member: str) -> float:
+    """A duration in seconds."""
+    try:
+        return durations.duration(value) / 1000
+    except ValueError as expected:
+        raise InvalidValueError(member, f"{member} is {value!r:.80}, which is not {expected}.", hint="Write 30 or 0.5.") from None
+
+
 def check_priority(value: Any) -> int:
     """A priority: the highest goes first."""
     return check_integer(value, "priority", 0, MAX_PRIORITY)
@@ -103,13 +129,25 @@ def check_position(value: Any) -> int:
     return check_integer(value, "position", 0, 2**53)
 
 
+def check_edited(params: Any, member: str = "params") -> dict[str, Any]:
+    """Params in an edit, which replace the former ones: null is no way to say that they stay."""
+    if params is None:
+        raise InvalidValueError(member, f"{member} must be an object, not null.", hint="Leave it out to keep it, or write {}.")
+    return check_params(params, member)
+
+
 def check_names(values: Any, member: str, what: str, known: Collection[str]) -> tuple[str, ...]:
     """A list of names that there are."""
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise InvalidValueError(member, f"{member} must be a list, not {values!r:.80}.")
-    if unknown := [value for value in values if value not in known]:
+    if unknown := [value for value in check_list(values, member) if value not in known]:
         raise InvalidValueError(member, f"There is no {what} {unknown[0]!r:.80}.", hint=f"There are: {', '.join(known) or 'none'}.")
     return tuple(values)
+
+
+def check_list(values: Any, member: str) -> Sequence[Any]:
+    """A list of anything."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise InvalidValueError(member, f"{member} must be a list, not {values!r:.80}.")
+    return values
 
 
 def check_resources(names: Any, settings: Settings) -> None:
@@ -121,6 +159,5 @@ def check_max_attempts(policy: Any, settings: Settings) -> int:
     """The number of executions of a retry policy, which is an object or its number."""
     number = policy.get("max_attempts", settings.max_attempts) if isinstance(policy, Mapping) else policy
     if isinstance(policy, Mapping):
-        with valid("retry_policy"):
-            refuse_others(policy, ("max_attempts",), "a retry policy")
+        check_members(policy, ("max_attempts",), "retry_policy", "A retry policy")
     return settings.executions(check_integer(settings.max_attempts if number is None else number, "retry_policy", 0, 999))

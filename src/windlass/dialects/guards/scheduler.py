@@ -19,7 +19,7 @@ from windlass.dialects.facades import Facade, Location, method
 from windlass.dialects.guards.background import Background
 from windlass.dialects.guards.errors import InvalidOperationError, InvalidValueError, ReservationConflictError
 from windlass.dialects.guards.records import RecoveryStats, SchedulerStatus
-from windlass.dialects.guards.rules import check_params, check_resources, options_of, valid
+from windlass.dialects.guards.rules import check_params, check_resources, check_seconds, options_of, valid
 from windlass.dialects.guards.sending import sender_of, sending
 from windlass.dialects.guards.settings import RESOURCE, Settings
 from windlass.dialects.guards.verbs import SchedulerVerbs
@@ -114,8 +114,8 @@ class Scheduler(Facade[SchedulerVerbs]):
         What the handler raises is raised.
         """
         call = self._call(job_type, check_params(params))
-        verbs = self.verbs
-        request = direct_call(RESOURCE, key=None, weight=1, timeout=timeout if wait else 0, lease=None, actor=_actor())
+        verbs, seconds = self.verbs, None if timeout is None else check_seconds(timeout, "timeout")
+        request = direct_call(RESOURCE, key=None, weight=1, timeout=seconds if wait else 0, lease=None, actor=_actor())
         with ExitStack() as stack:
             try:
                 stack.enter_context(on_thread(verbs.engine, request))
@@ -125,8 +125,8 @@ class Scheduler(Facade[SchedulerVerbs]):
                 raise ReservationConflictError("Another caller has the next slot.") from error
             return call()
 
-    def _call(self, job_type: str, params: dict[str, Any]) -> Callable[[], Any]:
-        job: Definition[..., Any] | None = self._app.jobs.get(job_type)
+    def _call(self, job_type: Any, params: dict[str, Any]) -> Callable[[], Any]:
+        job: Definition[..., Any] | None = self._app.jobs.get(job_type) if isinstance(job_type, str) else None
         if job is None or job.handler.call is None or job.signature is None:
             raise InvalidOperationError(
                 f"There is no handler for {job_type!r:.80} here.", hint="Give it one: @scheduler.handler(...). A command has none."
@@ -163,12 +163,14 @@ class Scheduler(Facade[SchedulerVerbs]):
 
     def stop(self, timeout: float = GRACE) -> None:
         """Begin no further job, and wait for those that run; one that has not ended in time is given back to the queue."""
+        timeout = check_seconds(timeout, "timeout")
         background, self._background = self._background, None
         if background is not None:
             background.stop(timeout)
 
     def run(self, timeout: float = GRACE) -> None:
         """Start, and stop at SIGTERM or Ctrl-C; for the main thread of a program that does nothing else."""
+        check_seconds(timeout, "timeout")
         stopped = threading.Event()
         before = {kind: signal.signal(kind, lambda *_: stopped.set()) for kind in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -11,7 +11,7 @@ import msgspec
 from windlass.dialects.guards.errors import InvalidOperationError
 from windlass.dialects.guards.jobs import LARGEST_PAGE, PAGE, READS, JobsAndRuns, word_of
 from windlass.dialects.guards.records import CumulativeStats, JobGroup, QueueCounts, RecoveryStats, SchedulerStatus
-from windlass.dialects.guards.rules import check_integer, refuse_others, valid
+from windlass.dialects.guards.rules import check_boolean, check_integer, check_list, check_members, valid
 from windlass.dialects.guards.settings import RESOURCE
 from windlass.dialects.guards.views import group_of
 from windlass.dialects.guards.words import GROUP_WORDS, WORDS, GroupStatus, JobStatus, engine_group_status
@@ -38,7 +38,8 @@ class SchedulerVerbs(JobsAndRuns):
 
         In a sequential group each waits for the end of the one before, and a failure, after its retries, cancels the rest.
         """
-        members = tuple([Member(await self._member(job)) for job in jobs])
+        check_boolean(sequential, "sequential")
+        members = tuple([Member(await self._member(job)) for job in check_list(jobs, "jobs")])
         await self.provide()
         with valid("jobs"):
             new = NewGroup(members, "sequential" if sequential else "parallel", name=name)
@@ -51,7 +52,7 @@ class SchedulerVerbs(JobsAndRuns):
                 raise BadInput(
                     f"A job of a group is given as an object with a template_id, not as {job!r:.80}.", hint='Write {"template_id": ...}.'
                 )
-            refuse_others(job, MEMBER_FIELDS, "a new job of a group")
+            check_members(job, MEMBER_FIELDS, "jobs", "A job of a group")
         return self._new(await self._definition(job["template_id"]), **{key: value for key, value in job.items() if key != "template_id"})
 
     async def load_group(self, group_id: str) -> JobGroup:
@@ -102,10 +103,11 @@ class SchedulerVerbs(JobsAndRuns):
             raise NotFound(
                 f"There is no group {group_id} in the queue {self.settings.queue}.", hint="Groups of other queues can only be read."
             )
-        try:
-            await self._act("cancel", f"group {group.id}").cancel_group(group.id, reason=reason)
-        except WrongState as error:
-            raise InvalidOperationError(error.message, hint=error.hint) from error
+        with valid("reason"):
+            try:
+                await self._act("cancel", f"group {group.id}").cancel_group(group.id, reason=reason)
+            except WrongState as error:
+                raise InvalidOperationError(error.message, hint=error.hint) from error
         return await self.load_group(group_id)
 
     async def compute_group_status(self, group: JobGroup | str) -> GroupStatus:
@@ -121,13 +123,7 @@ class SchedulerVerbs(JobsAndRuns):
         Twice in a row it is as once. Direct calls whose caller is gone lose their slots.
         """
         running, slots = await self._running(), await self._reservations()
-        errors = []
-        for worker in sorted({run.worker for run in running if run.worker is not None}):
-            try:
-                if gone := [life.tag for life in await self.engine.lives(worker) if is_gone(life.process)]:
-                    await self.engine.end_lives(worker, gone)
-            except WindlassError as error:
-                errors.append(str(error))
+        errors = await self.recover_gone(running)
         await self.engine.lapse()
         await self.engine.open_limiters()
         now = {run.id: run for run in await self.engine.get_many([run.id for run in running])} if running else {}
@@ -138,6 +134,17 @@ class SchedulerVerbs(JobsAndRuns):
             retries_created=sum(run.state not in (State.FAILED, State.QUARANTINED) for run in lost),
             errors=errors,
         )
+
+    async def recover_gone(self, running: Sequence[Run] | None = None) -> list[str]:
+        """The same without a look at leases: only what processes of this machine held that are proven gone. Returns what failed."""
+        errors = []
+        for worker in sorted({run.worker for run in running or await self._running() if run.worker is not None}):
+            try:
+                if gone := [life.tag for life in await self.engine.lives(worker) if is_gone(life.process)]:
+                    await self.engine.end_lives(worker, gone)
+            except WindlassError as error:
+                errors.append(str(error))
+        return errors
 
     async def _running(self, count: int = _PAGE) -> list[Run]:
         return (await self.engine.runs(queue=self.settings.queue, states=LIVE, count=count)).runs
