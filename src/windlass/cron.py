@@ -234,8 +234,8 @@ def _reads(index: int, part: str) -> bool:
     return part.isascii()  # "ſun" in capitals is SUN
 
 
-def _check_zone(name: str) -> None:
-    if name in _zones():
+def _check_zone(name: object) -> None:
+    if isinstance(name, str) and name in _zones():
         return
     zones = {zone.rpartition("/")[2]: zone for zone in sorted(_zones())} | {zone: zone for zone in _zones()}
     near = nearest(str(name), zones, cutoff=0.7)  # there are so many of them that some are always a little alike

@@ -828,6 +828,18 @@ def test_definitions_with_options_that_have_no_meaning_are_refused(kumofire: Sto
         kumofire.another(definitions=[JobDefinition(name="bill"), JobDefinition(name="bill", handler="email")])
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"name": ["bill"]}, {"name": ""}, {"handler": 5}, {"payload_template": []}, {"payload_template": None}, {"default_options": []}],
+    ids=str,
+)
+def test_definitions_that_are_none_are_refused(kumofire: StoreDoor, fields: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        kumofire.another(definitions=[JobDefinition(**({"name": "bill"} | fields))])
+    with pytest.raises(BadInput, match="A definition must be"):
+        kumofire.another(definitions=["bill"])
+
+
 def test_parts_that_begin_at_once_all_register_every_definition() -> None:
     storage = DictionaryStorage()
     door = KumofireDoor(storage, storage.clock)

@@ -189,10 +189,10 @@ def test_K33_an_edit_of_the_payload_keeps_the_next_instant_and_one_of_the_rule_r
     assert zoned.next_run_at == minute(15)
     kumofire.later(15 * MINUTE)
     assert kumofire.run(kumofire.sent()[0]).max_attempts == 7
-    for unknown in ("nothing", "", "x" * 1_000):
-        assert kumofire(kumofire.jobs.update_schedule(unknown, enabled=False)) is None
-        assert kumofire(kumofire.jobs.update_schedule_by_key(unknown, enabled=False)) is None
-        assert kumofire(kumofire.jobs.get_schedule(unknown)) is None
+    for unknown in ("nothing", "", "x" * 1_000, None, 5):
+        assert kumofire(kumofire.jobs.update_schedule(unknown, enabled=False)) is None  # type: ignore[arg-type]
+        assert kumofire(kumofire.jobs.update_schedule_by_key(unknown, enabled=False)) is None  # type: ignore[arg-type]
+        assert kumofire(kumofire.jobs.get_schedule(unknown)) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -205,8 +205,14 @@ def test_K33_an_edit_of_the_payload_keeps_the_next_instant_and_one_of_the_rule_r
         {"schedule_type": "interval", "schedule_expr": "soon"},
         {"schedule_type": "once", "schedule_expr": "tomorrow"},
         {"max_attempts": 0},
+        {"timezone": ""},
+        {"timezone": ["UTC"]},
+        {"enabled": "no"},
         {"payload": [1]},
+        {"payload": []},
+        {"payload": False},
         {"schedule_key": "kumofire-schedule:mine"},
+        {"schedule_key": 5},
     ],
     ids=str,
 )

@@ -134,6 +134,7 @@ class Schedules(Part):
         self.ground.allowed(schedule.options)
         json.encode(schedule.payload, limit=self.limits.payload, what="The schedule's payload")
         checks.kind(schedule.payload, "payload", dict)
+        checks.kind(schedule.enabled, "enabled", bool)
         checks.choice(schedule.missed, "missed", ("skip", "latest", "all"))
         checks.choice(schedule.overlap, "overlap", ("allow", "skip", "queue", "cancel"))
         checks.integer(schedule.max_missed, "max_missed", 1, 10_000)

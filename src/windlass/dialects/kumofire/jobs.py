@@ -12,7 +12,16 @@ from windlass.dialects.kumofire.adapters import SCHEDULE_FIELDS, QueueAdapter, S
 from windlass.dialects.kumofire.consuming import BatchMessage, BatchResult, Consumer, ConsumeResult, Handler, RetryPolicy
 from windlass.dialects.kumofire.messages import Message, build_message
 from windlass.dialects.kumofire.points import reach
-from windlass.dialects.kumofire.records import CreatedJobRun, JobAttempt, JobDefinition, JobSchedule, NewJobRun, NewSchedule, RunStatus
+from windlass.dialects.kumofire.records import (
+    CreatedJobRun,
+    JobAttempt,
+    JobDefinition,
+    JobSchedule,
+    NewJobRun,
+    NewSchedule,
+    RunStatus,
+    object_of,
+)
 from windlass.dialects.kumofire.words import LEASE, LIMIT, RESEND
 from windlass.engine import checks
 from windlass.errors import BadInput, UnknownJob, nearest
@@ -177,7 +186,7 @@ class KumofireJobs:
                 schedule_type=kind,
                 schedule_expr=expr,
                 timezone=timezone,
-                payload=payload or {},
+                payload={} if payload is None else payload,
                 max_attempts=self._max_attempts(max_attempts, definition),
                 schedule_key=key,
                 enabled=enabled,
@@ -254,11 +263,21 @@ class KumofireJobs:
 
 def _definitions(handlers: Mapping[str, Handler], definitions: Sequence[JobDefinition]) -> dict[str, tuple[JobDefinition, bool]]:
     """The definitions of this code by their ids, and whether each replaces a stored one: a handler alone says nothing of options."""
+    for definition in definitions:
+        _check_definition(definition)
     own = {definition.name for definition in definitions}
     if len(own) < len(definitions):
         raise BadInput("Two definitions have the same name.", hint="Give each its own name; they may share a handler.")
     others = {name: (JobDefinition(name=name), False) for name in handlers if name not in own}
     return {definition.id: (definition, True) for definition in definitions} | others
+
+
+def _check_definition(definition: JobDefinition) -> None:
+    checks.kind(definition, "A definition", JobDefinition)
+    checks.name(definition.name, "A job's name")
+    checks.name(definition.handler, "A handler's name")
+    object_of(definition.payload_template, "payload_template")
+    object_of(definition.default_options, "default_options")
 
 
 def _time(instant: Instant | None) -> datetime | None:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from windlass.api.values import to_rfc3339
 from windlass.dialects.kumofire.words import JobRunStatus, to_ms
+from windlass.errors import BadInput
 
 ScheduleType = Literal["once", "interval", "cron"]
 
@@ -25,6 +26,13 @@ class KumofireRecord(Struct, frozen=True, kw_only=True):
 
 def _plain(value: Any) -> Any:
     return to_rfc3339(to_ms(value)) if isinstance(value, datetime) else msgspec.to_builtins(value)
+
+
+def object_of(value: Any, what: str) -> dict[str, Any]:
+    """A payload, a template or options that must be an object of JSON."""
+    if not isinstance(value, Mapping):
+        raise BadInput(f"{what} must be an object, not {value!r:.80}.", hint='Write {"to": "ann"}, or leave it out.')
+    return dict(value)
 
 
 class JobDefinition(KumofireRecord, frozen=True, kw_only=True):

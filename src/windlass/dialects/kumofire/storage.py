@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from windlass import cron
 from windlass.app import App, AsyncApp
 from windlass.clock import Clock
-from windlass.dialects.kumofire.records import JobAttempt, JobDefinition, JobLock, JobRun, JobSchedule, NewJobRun, NewSchedule
+from windlass.dialects.kumofire.records import JobAttempt, JobDefinition, JobLock, JobRun, JobSchedule, NewJobRun, NewSchedule, object_of
 from windlass.dialects.kumofire.views import attempt_of, definition_of, is_keyless, keyless, options_from, run_of, schedule_of
 from windlass.dialects.kumofire.words import BACKOFF, QUEUE, JobRunStatus, status_of, to_ms, to_time
 from windlass.engine import Engine, checks
@@ -93,8 +93,7 @@ class Storage:
     # Schedules
 
     async def put_schedule(self, schedule: NewSchedule, *, replace: bool = False) -> JobSchedule:
-        checks.kind(schedule.payload, "payload", Mapping)
-        key, rule = self._key_of(schedule), self._rule_of(schedule)
+        payload, key, rule = object_of(schedule.payload, "payload"), self._key_of(schedule), self._rule_of(schedule)
         if replace and await self._is_foreign(key):
             raise DuplicateKey(f"The key {key!r} is that of a schedule of another queue.", hint="Choose another key.")
         expr: dict[str, Any] = {_RULES[rule.kind]: rule.expr}
@@ -103,7 +102,7 @@ class Storage:
             schedule.job_id,
             **expr,
             zone=rule.zone,
-            payload=dict(schedule.payload),
+            payload=payload,
             options=Options(queue=self.queue, max_attempts=schedule.max_attempts, backoff=BACKOFF),
             missed="all",
             max_missed=MAX_MISSED,
@@ -116,12 +115,12 @@ class Storage:
     def _key_of(self, schedule: NewSchedule) -> str:
         if schedule.schedule_key is None:
             return keyless(self.engine.clock.new_id())
-        if is_keyless(schedule.schedule_key):
+        if is_keyless(checks.name(schedule.schedule_key, "A schedule's key")):
             raise BadInput(f"The key {schedule.schedule_key!r:.80} is reserved.", hint="Choose one that does not begin so.")
         return schedule.schedule_key
 
     def _rule_of(self, schedule: NewSchedule) -> cron.Rule:
-        return self._due_later(cron.parse(schedule.schedule_type, schedule.schedule_expr, schedule.timezone or "UTC"), schedule.enabled)
+        return self._due_later(cron.parse(schedule.schedule_type, schedule.schedule_expr, _zone_of(schedule.timezone)), schedule.enabled)
 
     def _due_later(self, rule: cron.Rule, enabled: bool) -> cron.Rule:
         if enabled and rule.kind == "once" and cron.next_after(rule, now := self.engine.clock.now(), now) is None:
@@ -141,7 +140,8 @@ class Storage:
         return None if schedule is None else schedule_of(schedule)
 
     async def get_schedule_by_key(self, key: str) -> JobSchedule | None:
-        return None if is_keyless(key) else await self.get_schedule(key)
+        schedule = await self.get_schedule(key)
+        return None if schedule is None or is_keyless(key) else schedule
 
     async def _find_schedule(self, key: str) -> Schedule | None:
         with suppress(NotFound, BadInput):
@@ -153,12 +153,14 @@ class Storage:
         schedule = await self._find_schedule(schedule_id)
         if schedule is None:
             return None
-        fields = {name: changes[name] for name in ("payload", "enabled") if name in changes}
+        fields = {"enabled": changes["enabled"]} if "enabled" in changes else {}
+        if "payload" in changes:
+            fields["payload"] = object_of(changes["payload"], "payload")
         if changes.keys() & {"schedule_type", "schedule_expr", "timezone"}:
             rule = cron.parse(
                 changes.get("schedule_type", schedule.kind),
                 changes.get("schedule_expr", schedule.expr),
-                changes.get("timezone", schedule.zone) or "UTC",
+                _zone_of(changes.get("timezone", schedule.zone)),
             )
             self._due_later(rule, changes.get("enabled", schedule.enabled))
             fields |= {"kind": rule.kind, "expr": rule.expr, "zone": rule.zone}
@@ -270,3 +272,8 @@ class Storage:
         if self.watch is not None:
             self.watch.look()
         return await self.engine.lapse(self.watch)
+
+
+def _zone_of(timezone: Any) -> Any:
+    """The zone of a schedule that may have none; what is no zone is refused with its rule."""
+    return "UTC" if timezone is None else timezone
