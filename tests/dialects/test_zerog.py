@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.dialects.zerog_door import ZeroGDoor, read, shared, still, zerog
@@ -37,7 +38,7 @@ from windlass.model import NewRun, Policy, Run, State
 
 __all__ = ["shared", "still", "zerog"]  # fixtures
 
-UNKNOWN = ("00000000-0000-7000-8000-000000000000", "no-such-job", "", "x" * 300, "é", "a b")
+UNKNOWN: tuple[Any, ...] = ("00000000-0000-7000-8000-000000000000", "no-such-job", "", "x" * 300, "é", "a b", None, 5, ["no-such-job"])
 
 
 def test_Z1_enqueue_claim_complete(still: ZeroGDoor) -> None:
@@ -367,6 +368,20 @@ def test_a_definition_has_functions(wrong: dict[str, Any]) -> None:
         jobs.define(name="resize", **wrong)
 
 
+@pytest.mark.parametrize("kind", [5, "Image", {"url": str}, [], b"x"], ids=str)
+def test_a_definition_has_types_or_functions(kind: Any) -> None:
+    for member in ("input", "output"):
+        with pytest.raises(BadInput, match=f"{member} is .* neither a type nor a function"):
+            jobs.define(name="resize", handler=len, **{member: kind})
+
+
+def test_a_definition_may_name_a_type_that_is_defined_later() -> None:
+    class Image(msgspec.Struct):
+        thumbnail: Thumbnail  # type: ignore[name-defined]  # noqa: F821
+
+    jobs.define(name="resize", handler=len, input=Image)
+
+
 # Backends
 
 
@@ -501,3 +516,5 @@ def test_Z14_an_empty_secret_or_a_body_that_is_none_verifies_nothing() -> None:
     wrong: Any = None
     assert jobs.verify_webhook(wrong, jobs.sign_webhook_body(BODY, SECRET), SECRET) is False
     assert jobs.verify_webhook("\ud800", jobs.sign_webhook_body(BODY, SECRET), SECRET) is False
+    with pytest.raises(TypeError):
+        jobs.sign_webhook_body(5, SECRET)  # type: ignore[arg-type]

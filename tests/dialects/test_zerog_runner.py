@@ -608,6 +608,16 @@ def test_Z18_waiting_for_a_job_that_does_not_end_or_does_not_exist(quick: ZeroGD
     quick(scenario)
 
 
+@pytest.mark.parametrize("job", [None, 5, ["resize"], "resise"], ids=str)
+def test_a_job_that_the_runner_does_not_have_is_refused_and_nothing_is_stored(quick: ZeroGDoor, job: Any) -> None:
+    async def scenario(backend: JobBackend) -> None:
+        with pytest.raises(BadInput, match="This runner has no job"):
+            await JobRunner(backend=backend).register(jobs.define(name="resize", handler=len)).enqueue(job, {})
+        assert await backend.claim("w1") is None
+
+    quick(scenario)
+
+
 def test_Z19_two_runners_on_one_backend_never_disagree(shared: ZeroGDoor) -> None:
     calls = list[tuple[str, int, int]]()
 

@@ -44,6 +44,11 @@ def typed(value: Any, kind: Any) -> Any:
     return msgspec.convert(value, kind, str_keys=True, dec_hook=_decode)
 
 
+def check_type(kind: Any) -> None:
+    """TypeError where JSON cannot be read as this; NameError while it names a type that is not defined yet."""
+    _decoder(kind)
+
+
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     with PREPARING:
         return msgspec.json.Decoder(kind, dec_hook=_decode)

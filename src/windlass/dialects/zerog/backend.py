@@ -115,9 +115,9 @@ class JobBackend:
         lease = await self._lease(job_id, worker_id)
         return await self.engine.report(lease.run, replace(report, token=lease.token), seq=lease.seq)
 
-    async def _lease(self, job_id: str, worker_id: str | None) -> Lease:
+    async def _lease(self, job_id: Any, worker_id: str | None) -> Lease:
         """The lease that was handed out here, or that the store has for the worker."""
-        lease = self._leases.find(job_id)
+        lease = self._leases.find(job_id) if isinstance(job_id, str) else None
         if lease is not None and worker_id in (None, lease.worker):
             return lease
         run = await self._own(job_id)

@@ -9,7 +9,7 @@ from typing import Any, get_origin
 
 from msgspec import Struct
 
-from windlass.app.signatures import plain, typed
+from windlass.app.signatures import check_type, plain, typed
 from windlass.dialects.zerog.errors import BadSignature, InvalidValue
 from windlass.dialects.zerog.words import MAX_ATTEMPTS
 from windlass.engine import checks
@@ -73,6 +73,8 @@ def define(
     checks.name(name, "A job's name")
     checks.integer(max_attempts, "max_attempts", 1, Limits().attempts)
     _check_function(handler, "handler")
+    _check_kind(input, "input")
+    _check_kind(output, "output")
     if backoff_ms is not None:
         _check_function(backoff_ms, "backoff_ms")
     return JobDefinition(name, handler, Any if input is None else input, Any if output is None else output, max_attempts, backoff_ms)
@@ -86,6 +88,19 @@ def _sentence(error: Exception) -> str:
 def _check_function(value: Any, what: str) -> None:
     if not callable(value):
         raise BadInput(f"{what} must be a function, not {value!r:.80}.", hint="Give it a function.")
+
+
+def _check_kind(kind: Any, what: str) -> None:
+    """A type that values can be read as, or a function. One that names a type that is defined further on is not looked at yet."""
+    if kind is None or _is_function(kind):
+        return
+    try:
+        check_type(kind)
+    except TypeError as error:
+        hint = "Give it a type that can be read from JSON, a function that raises, or None."
+        raise BadInput(f"{what} is {kind!r:.80}, which is neither a type nor a function: {_sentence(error)}", hint=hint) from error
+    except NameError:
+        return
 
 
 def fitted(values: Any, kind: Any) -> Any:
@@ -121,4 +136,4 @@ def require_webhook(body: str | bytes, signature: str, secret: str) -> None:
 
 
 def _bytes(body: str | bytes) -> bytes:
-    return body.encode() if isinstance(body, str) else bytes(body)
+    return body.encode() if isinstance(body, str) else bytes(memoryview(body))

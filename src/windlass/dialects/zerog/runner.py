@@ -73,12 +73,12 @@ class JobRunner:
 
     async def enqueue(self, job: JobDefinition | str, input: Any = None) -> str:
         """Store a job whose input its definition takes; its id. InvalidValue otherwise, and nothing is stored."""
-        definition = self._definition(job) if isinstance(job, str) else job
+        definition = job if isinstance(job, JobDefinition) else self._definition(job)
         return await self._backend.enqueue(definition.name, definition.to_stored(input), max_attempts=definition.max_attempts)
 
-    def _definition(self, name: str) -> JobDefinition:
-        if name not in self._definitions:
-            near = nearest(name, self._definitions)
+    def _definition(self, name: Any) -> JobDefinition:
+        if not isinstance(name, str) or name not in self._definitions:
+            near = nearest(str(name), self._definitions)
             hint = f"Did you mean {near}?" if near else "Register its definition, or enqueue by the definition itself."
             raise BadInput(f"This runner has no job {name!r:.80}.", hint=hint)
         return self._definitions[name]
