@@ -89,7 +89,7 @@ def test_what_is_wrong_with_a_direct_call_is_told(guards: GuardsDoor) -> None:
     assert guards.refused("POST", "/story/generate", {"topic": 7}) == (422, [("body",)])
     for timeout in ("0", "3601", "soon"):
         assert guards.refused("POST", f"/story/generate?timeout={timeout}", {"topic": "sea"}) == (422, [("query", "timeout")])
-    assert guards.refused("POST", "/broken") == (500, "broken failed: ValueError: out of ink Correct its cause, and call again.")
+    assert guards.refused("POST", "/broken") == (500, "broken failed: ValueError: out of ink. Correct its cause, and call again.")
     for path in ("/printed", "/nobody"):
         status, detail = guards.refused("POST", path)
         assert (status, "windlass up" in detail) == (503, True)

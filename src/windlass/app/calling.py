@@ -19,7 +19,8 @@ class CallFailed(WindlassError):
     code, status = "call_failed", 500
 
     def __init__(self, job: str, failure: Failure) -> None:
-        super().__init__(f"{job} failed: {failure.code}: {failure.message}", hint="Correct its cause, and call again.")
+        end = "" if failure.message.endswith((".", "!", "?")) else "."
+        super().__init__(f"{job} failed: {failure.code}: {failure.message}{end}", hint="Correct its cause, and call again.")
         self.failure = failure
 
 
