@@ -81,6 +81,17 @@ def test_a_scheduler_executes_the_jobs_of_its_handlers_in_the_background(s: Sche
     assert done(s, third.job_id).status is JobRunStatus.COMPLETED
 
 
+def test_a_handler_that_comes_after_the_start_is_told_to_wait_for_the_next(s: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
+    s.start()
+    s.handler("late")(lambda: ["late"])
+    assert "after its next start" in caplog.text
+    job = s.create_job("late").job_id
+    s.stop()
+    s.start()
+    until(lambda: s.load_job(job).finished_at)
+    assert s.load_jobrun(job).artifacts == ["late"]
+
+
 def test_an_app_shares_its_jobs_with_a_scheduler(address: str) -> None:
     with App(address) as app:
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import signal
 import socket
@@ -33,6 +34,8 @@ from windlass.worker.context import Call, Context, Unstored
 from windlass.worker.lives import own_process
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_LOG = logging.getLogger("windlass.dialects.guards")
 
 GRACE = 30.0
 """Seconds that running jobs have to end when the scheduler stops."""
@@ -99,6 +102,8 @@ class Scheduler(Facade[SchedulerVerbs]):
                 **treatment,
             )(function)
             self._own.add(job_type)
+            if self._background is not None and self._background.running:
+                _LOG.warning("The scheduler runs already: it will execute jobs of the type %r after its next start.", job_type)
             return function
 
         return add
