@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from windlass.dialects.kumofire import (
 )
 from windlass.errors import BadInput, NotFound, SchemaMismatch, StoreBusy, UnknownJob
 from windlass.faults import FAULTS
-from windlass.model import Failure, NewRun, Options, State, WorkerInfo
+from windlass.model import Failure, Limits, NewRun, Options, State, WorkerInfo
 from windlass.store import sql
 
 S = JobRunStatus
@@ -190,6 +190,21 @@ def test_K14_a_handler_that_returns_ends_the_run_and_clears_the_last_error(kumof
     assert (status.status, status.attempt, status.error_message, status.finished_at) == (S.SUCCEEDED, 1, None, kumofire.storage.now())
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_K15_a_handler_that_asks_its_process_to_end_has_failed(kumofire: StoreDoor, kind: str, error: BaseException) -> None:
+    def plain(context: JobContext) -> None:
+        raise error
+
+    async def coroutine(context: JobContext) -> None:
+        raise error
+
+    jobs = kumofire.another(handlers={"email": plain if kind == "plain" else coroutine})
+    run_id = kumofire(jobs.create("email")).kumofire_job_run_id
+    assert kumofire(jobs.consume(build_message(run_id))).outcome == "retried"
+    assert kumofire.status(run_id).attempt == 1
+
+
 def test_K15_a_handler_that_cancels_itself_has_failed(kumofire: StoreDoor) -> None:
     kumofire.fails = asyncio.CancelledError()
     run_id = kumofire.create()
@@ -263,13 +278,30 @@ def test_K16_a_policy_of_ones_own_gets_the_failures_the_error_the_run_and_the_ti
     assert kumofire.status(run_id).attempt == 2
 
 
-def test_K16_a_policy_that_fails_does_not_hide_the_error(kumofire: StoreDoor) -> None:
-    jobs = kumofire.another(retry=RetryPolicy(3, lambda *_: 1 / 0))  # type: ignore[arg-type]
+POLICIES: dict[str, Callable[..., Any]] = {
+    "raises": lambda *_: 1 / 0,
+    "a number": lambda *_: 5,
+    "a text": lambda *_: "2030-01-01T00:00:00Z",
+    "no zone": lambda attempt, error, job, now: now.replace(tzinfo=None) + timedelta(minutes=1),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_K16_a_policy_that_fails_does_not_hide_the_error(kumofire: StoreDoor, policy: str) -> None:
+    jobs = kumofire.another(retry=RetryPolicy(3, POLICIES[policy]))
     kumofire.fails = ConnectionError("no answer")
     run_id = kumofire(jobs.create("email")).kumofire_job_run_id
     assert kumofire(jobs.consume(build_message(run_id))).outcome == "retried"
     status = kumofire.status(run_id)
     assert (status.error_message, status.scheduled_for) == ("no answer", kumofire.in_ms(SECOND))
+
+
+def test_K16_a_policy_may_name_any_time_but_a_run_waits_ten_years_at_most(kumofire: StoreDoor) -> None:
+    jobs = kumofire.another(retry=RetryPolicy(3, lambda *_: datetime(9999, 1, 1, tzinfo=UTC)))
+    kumofire.fails = ConnectionError("no answer")
+    run_id = kumofire(jobs.create("email")).kumofire_job_run_id
+    assert kumofire(jobs.consume(build_message(run_id))).outcome == "retried"
+    assert kumofire.status(run_id).scheduled_for == kumofire.in_ms(Limits().duration)
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no answer"), Fail("no such address", retry=False)], ids=["exhausted", "not retryable"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -141,6 +142,25 @@ def test_Z4_a_job_that_always_fails_is_tried_three_times(zerog: ZeroGDoor) -> No
         await runner.stop()
 
     zerog(scenario)
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_Z4_a_handler_that_asks_its_process_to_end_has_failed_and_the_runner_goes_on(quick: ZeroGDoor, kind: str) -> None:
+    def plain(context: JobContext) -> int:
+        return int(context.input["n"]) or sys.exit("no input")
+
+    async def work(context: JobContext) -> int:
+        return plain(context)
+
+    async def scenario(backend: JobBackend) -> None:
+        job = definition(plain if kind == "plain" else work, max_attempts=1)
+        runner = JobRunner(backend=backend).register(job)
+        await runner.start()
+        records = [await runner.wait_for(await runner.enqueue(job, {"n": n})) for n in (0, 7)]
+        assert [(record.state, record.result, record.error) for record in records] == [("failed", None, "no input"), ("done", 7, None)]
+        await runner.stop()
+
+    quick(scenario)
 
 
 def test_Z3_a_job_that_waits_for_its_retry_is_queued(still: ZeroGDoor) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from msgspec import Struct
 
 from windlass import payload as json
+from windlass.dialects.calls import Caught, caught
 from windlass.dialects.kumofire.adapters import StorageAdapter
 from windlass.dialects.kumofire.messages import MalformedMessage, Message, parse_message
 from windlass.dialects.kumofire.points import reach
@@ -142,7 +143,7 @@ class Consumer:
         if handler is None:
             return await self._ended(lock, Failure("no_handler", f"There is no handler {definition.handler!r}."))
         reach("running")
-        handling = asyncio.ensure_future(_handled(handler, JobContext(definition, run, self._storage.now())))
+        handling = asyncio.ensure_future(caught(_handled(handler, JobContext(definition, run, self._storage.now()))))
         held = await self._held_while(handling, lock)
         if held is not JobRunStatus.RUNNING:
             return held and await self._ended(lock, _CANCELED)
@@ -156,7 +157,7 @@ class Consumer:
         definition = self.definitions.get(job_id) or await self._storage.get_definition(job_id)
         return definition or JobDefinition(name=job_id)
 
-    async def _held_while(self, handling: asyncio.Future[Any], lock: JobLock) -> JobRunStatus | None:
+    async def _held_while(self, handling: asyncio.Future[Caught], lock: JobLock) -> JobRunStatus | None:
         """Renew the lock until the handler has ended: running. Otherwise the handler is stopped, and the status is canceled or None."""
         try:
             while not handling.done():
@@ -177,11 +178,12 @@ class Consumer:
             _LOG.warning("The lock of run %s could not be renewed: %s", lock.job_run_id, error)
             return JobRunStatus.RUNNING
 
-    async def _marked(self, lock: JobLock, run: JobRun, handling: asyncio.Future[Any]) -> JobRunStatus | None:
+    async def _marked(self, lock: JobLock, run: JobRun, handling: asyncio.Future[Caught]) -> JobRunStatus | None:
         error = asyncio.CancelledError("The handler was cancelled.") if handling.cancelled() else handling.exception()
+        error = error or handling.result().error
         if error is None:
             try:
-                return await self._storage.mark_succeeded(lock, _encoded(handling.result()))
+                return await self._storage.mark_succeeded(lock, _encoded(handling.result().result))
             except BadInput as problem:
                 error = problem
         failure, at = failure_of(error), self._next_run_at(error, run)
@@ -195,7 +197,10 @@ class Consumer:
         if attempt >= run.max_attempts or (isinstance(error, Fail) and not error.retry):
             return None
         try:
-            return self._retry.get_next_run_at(attempt, error, run, now)
+            at = self._retry.get_next_run_at(attempt, error, run, now)
+            if at is None or at.utcoffset() is not None:
+                return at
+            raise ValueError(f"{at!r} has no zone")
         except Exception:
             _LOG.exception("The retry policy has failed for run %s; the usual delay is used", run.id)
             return now + delay_after(attempt)

@@ -249,8 +249,8 @@ class Storage:
         return await self._report(lock, Succeed(token=lock.token, output=output))
 
     async def mark_retryable(self, lock: JobLock, error: Failure, next_run_at: datetime) -> JobRunStatus | None:
-        """Even a run that may be tried again at once is scheduled, and queued by the next dispatch."""
-        delay = max(1, to_ms(next_run_at) - self.engine.clock.now())
+        """Even a run that may be tried again at once is scheduled, and queued by the next dispatch; none waits longer than a run can."""
+        delay = min(max(1, to_ms(next_run_at) - self.engine.clock.now()), self.engine.limits.duration)
         return await self._report(lock, Fail(token=lock.token, error=error, delay=delay))
 
     async def mark_failed(self, lock: JobLock, error: Failure) -> JobRunStatus | None:

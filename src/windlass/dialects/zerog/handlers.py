@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from windlass import payload as json
+from windlass.dialects.calls import caught
 from windlass.dialects.zerog.context import JobContext
 from windlass.dialects.zerog.jobs import Backoff, JobDefinition
 from windlass.model import Run
@@ -44,14 +45,14 @@ def _call(definition: JobDefinition, prepare: Prepare, context: Context) -> Any:
 async def _await(definition: JobDefinition, prepare: Prepare, patience: Patience, context: Context) -> Any:
     """Await a handler in a task of its own, which the cancellation of this one does not reach."""
     job = prepare(definition, context)
-    task = asyncio.ensure_future(definition.handler(job))
+    task = asyncio.ensure_future(caught(definition.handler(job)))
     try:
-        return await asyncio.shield(task)
+        return (await asyncio.shield(task)).value()
     except asyncio.CancelledError:
         context.saw_stop = False  # no exception was raised in the handler: what it returns is its result
         job.signal.wake()
         await _end(task, patience(context))
-        return task.result()
+        return task.result().value()
 
 
 async def _end(task: asyncio.Future[Any], seconds: float) -> None:
