@@ -359,6 +359,20 @@ def test_G34_position_N_is_before_the_first_of_N_or_more(h: Harness, moves: list
         assert sorted(expected, key=lambda job: s.load_job(job).position or 0) == expected
 
 
+def test_G34_a_job_that_is_taken_while_it_is_read_is_not_shown_queued_without_a_position(
+    s: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, ahead = s.job(), s.h.engine.ahead
+
+    async def ahead_after_a_claim(run_id: str) -> int | None:
+        s.claimed()
+        return await ahead(run_id)
+
+    monkeypatch.setattr(s.h.engine, "ahead", ahead_after_a_claim)
+    loaded = s.load_job(job)
+    assert (loaded.status, loaded.position, loaded.started_at is None) == (JobStatus.RUNNING, None, False)
+
+
 def test_G34_a_position_while_neighbours_are_taken_away(s: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     s.job()
     last, move = s.job(), s.h.engine.move

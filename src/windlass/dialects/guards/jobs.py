@@ -106,7 +106,11 @@ class JobsAndRuns(Plans):
 
     async def load_job(self, job_id: str) -> Job:
         """A job; JobNotFoundError where there is none."""
-        return await self._job(await self._view(job_id))
+        view = await self._view(job_id)
+        job = await self._job(view)
+        if job.position is None and _has_place(view):  # a worker has taken it between the two reads
+            return await self._job(await self._view(job_id))
+        return job
 
     async def _view(self, job_id: Any) -> AttemptView:
         try:
@@ -136,7 +140,7 @@ class JobsAndRuns(Plans):
         return [job_of(view, origins.get(view.run.id, Origin()), await self._ahead(view)) for view in views]
 
     async def _ahead(self, view: AttemptView) -> int | None:
-        if not view.is_last or view.run.state is not State.QUEUED:
+        if not _has_place(view):
             return None
         with suppress(NotFound, Pruned):
             return await self.engine.ahead(view.run.id)
@@ -271,6 +275,11 @@ class JobsAndRuns(Plans):
             raise InvalidOperationError(f"Run {run_id} is {state}, so it cannot be retried.", hint="Only a FAILED run can be retried.")
         created = await self._act("retry", f"run {run_id}").rerun(view.run.id, attempt=view.attempt.n)
         return await self.load_job(created.id)
+
+
+def _has_place(view: AttemptView) -> bool:
+    """Whether a job has a place in the queue: not while it waits for its time or its turn."""
+    return view.is_last and view.run.state is State.QUEUED
 
 
 @contextmanager
