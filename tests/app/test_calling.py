@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from windlass import Context, Fail, Snooze
+from windlass import Context, Fail, Skip, Snooze
 from windlass.app import App
 from windlass.app.calling import BadCall, CallFailed, DirectCall
 from windlass.errors import BadInput
@@ -45,8 +45,9 @@ def test_a_payload_that_does_not_fit_is_refused_before_the_handler_is_called(app
     def double(number: int) -> int:
         raise AssertionError(number)
 
-    with pytest.raises(BadCall, match="number"):
+    with pytest.raises(BadCall, match="number") as refused:
         DirectCall(double, {"number": "two"}).run()
+    assert "Enqueue" not in str(refused.value)
     with pytest.raises(BadInput):
         DirectCall(double, {"number": float("nan")})
 
@@ -59,6 +60,15 @@ def test_whatever_else_a_handler_raises_is_a_failure_of_the_call(app: App, error
 
     with pytest.raises(CallFailed, match=r"^fails failed: "):
         DirectCall(fails, {}).run()
+
+
+def test_a_handler_that_skips_is_a_failure_of_the_call_with_its_reason(app: App) -> None:
+    @app.job()
+    def skips() -> None:
+        raise Skip("There is nothing to do!")
+
+    with pytest.raises(CallFailed, match=r"^skips failed: skip: There is nothing to do! Correct its cause"):
+        DirectCall(skips, {}).run()
 
 
 def test_a_result_that_cannot_be_stored_is_a_failure_of_the_call(app: App) -> None:

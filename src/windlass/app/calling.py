@@ -7,10 +7,11 @@ from typing import Any
 from windlass import payload as json
 from windlass.app.jobs import Definition
 from windlass.errors import BadInput, WindlassError
-from windlass.machine import Fail, Refuse, Succeed
+from windlass.machine import Fail, Refuse, Skip, Succeed
 from windlass.model import Failure, Limits
 from windlass.worker.context import Call, Context, Unstored
 from windlass.worker.executors import ThreadExecutor
+from windlass.worker.handlers import BadPayload
 
 
 class CallFailed(WindlassError):
@@ -48,13 +49,17 @@ class DirectCall:
             case Succeed(output=output):
                 return None if output is None else json.decode(output)
             case Refuse(error=failure) | Fail(error=failure):
-                raise (
-                    BadCall(failure.message, hint="Correct the payload.")
-                    if failure.code == "bad_payload"
-                    else CallFailed(self._job.name, failure)
-                )
+                raise self._error(failure)
+            case Skip(reason=reason):
+                raise CallFailed(self._job.name, Failure(report.name, reason or "The handler has skipped the call."))
             case _:
                 raise CallFailed(self._job.name, Failure(report.name, "A direct call cannot be put off."))
+
+    def _error(self, failure: Failure) -> WindlassError:
+        _, error = self._context.failed_with or (None, None)
+        if isinstance(error, BadPayload):  # its hint is for a run that waits
+            return BadCall(error.message, hint="Correct the payload.")
+        return CallFailed(self._job.name, failure)
 
     def ask_to_stop(self, why: str) -> None:
         """Ask the handler to stop, which it can ignore; from any thread."""
