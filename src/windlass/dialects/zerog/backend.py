@@ -63,9 +63,10 @@ class JobBackend:
     @reaching
     async def enqueue(self, name: str, input: Any = None, *, max_attempts: int = MAX_ATTEMPTS) -> str:
         """Store a job; its id. The job need not be defined anywhere."""
+        engine = self.engine
         try:
             new = NewRun(name, plain(input), options_of(self.queue, max_attempts))
-            (created,) = await self.engine.create([new], undefined="wait")
+            (created,) = await engine.create([new], undefined="wait")
         except (BadInput, TypeError, RecursionError) as error:
             raise _invalid("The input", error) from error
         return created.id
