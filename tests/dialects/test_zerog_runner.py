@@ -710,6 +710,17 @@ def test_a_concurrency_that_is_none_is_refused(quick: ZeroGDoor, concurrency: An
     quick(scenario)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"lease_ms": 0}, {"lease_ms": "30"}, {"lease_ms": 10**12}, {"name": ""}, {"name": 5}, {"backend": None}], ids=str
+)
+def test_a_runner_that_could_not_work_is_not_made(quick: ZeroGDoor, wrong: dict[str, Any]) -> None:
+    async def scenario(backend: JobBackend) -> None:
+        with pytest.raises(BadInput):
+            JobRunner(**({"backend": backend} | wrong))
+
+    quick(scenario)
+
+
 def test_the_outcomes_of_windlass_work_too(quick: ZeroGDoor) -> None:
     async def work(context: JobContext) -> str:
         if context.input == "skip":

@@ -351,6 +351,12 @@ def test_a_number_of_retries_that_is_none_is_refused(wrong: dict[str, Any]) -> N
         WebhookConfig("https://example.com", "s", **wrong)
 
 
+@pytest.mark.parametrize("secret", [None, 5, b"secret"])
+def test_a_secret_that_is_no_text_is_refused_at_once(secret: Any) -> None:
+    with pytest.raises(BadInput, match="secret must be str"):
+        WebhookConfig("https://example.com", secret)
+
+
 @pytest.mark.parametrize("secret", ["", "x" * 300, "a\nb"])
 def test_a_secret_that_is_none_is_refused(quick: ZeroGDoor, secret: str) -> None:
     async def scenario(backend: JobBackend, receiver: SignedReceiver) -> None:

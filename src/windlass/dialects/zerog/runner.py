@@ -21,7 +21,7 @@ from windlass.dialects.zerog.webhooks import WebhookConfig
 from windlass.dialects.zerog.words import ENDED, LEASE, JobRecord, metadata_of
 from windlass.engine import Engine, checks
 from windlass.errors import BadInput, nearest
-from windlass.model import WorkerInfo
+from windlass.model import Limits, WorkerInfo
 from windlass.worker import Context, Handler
 from windlass.worker.loop import Worker
 from windlass.worker.stopping import LAST_PART
@@ -49,8 +49,14 @@ class JobRunner:
         name: str | None = None,
     ) -> None:
         """`signer` is passed to the handlers. `name` is that of the worker; `lease_ms` is how long a job is kept for one that is gone."""
-        self._backend, self._signer, self._webhook, self._lease = backend, signer, webhook, lease_ms
-        self._name = name or f"{socket.gethostname()[:64]}.{os.getpid()}.{backend.clock.nonce()[:4]}"
+        checks.kind(backend, "backend", JobBackend)
+        self._backend, self._signer, self._webhook = backend, signer, webhook
+        self._lease = checks.integer(lease_ms, "lease_ms", 1, Limits().lease)
+        self._name = (
+            checks.name(name, "A runner's name")
+            if name is not None
+            else f"{socket.gethostname()[:64]}.{os.getpid()}.{backend.clock.nonce()[:4]}"
+        )
         self._definitions: dict[str, JobDefinition] = {}
         self._handlers: dict[str, Handler] = {}
         self._port: RunnerPort | None = None

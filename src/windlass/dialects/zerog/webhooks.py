@@ -42,6 +42,7 @@ class WebhookConfig(Struct, frozen=True):
     plain_http: bool = False
 
     def __post_init__(self) -> None:
+        checks.kind(self.secret, "secret", str)  # without one, the engine would make one that no receiver knows
         checks.integer(self.retries, "retries", 0, MAX_RETRIES)
 
     def __repr__(self) -> str:  # the secret must not be logged
