@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from tests.tiers import corners
 from tests.workers import DEADLINE
 from windlass.dialects.forge import Settings, fleet, mount
 from windlass.dialects.forge.frames import event_of
+from windlass.hub import events
+from windlass.hub.events import streams
 from windlass.hub.events.streams import REACH
-from windlass.model import Entry, State
+from windlass.model import Entry, NewRun, Options, Run, State
 
 SECRET = "a long random text"
 EVENTS = "/api/jobs/events"
@@ -48,6 +51,10 @@ class Served(ServedHub):
 
     def claim(self, worker: str = "w1") -> str:
         return str(self.post("/api/jobs/claim", {"worker_id": worker}).json()["id"])
+
+    def add(self, runs: Sequence[NewRun]) -> None:
+        """Create runs together, as only the engine does."""
+        asyncio.run_coroutine_threadsafe(self.hub.engine.create(runs, undefined="wait"), self.loop).result()
 
     def running(self, worker: str = "w1") -> str:
         job = self.claim(worker)
@@ -135,6 +142,64 @@ def test_F21_with_a_credential_one_comes_back_after_hours(tmp_path: Path) -> Non
         assert listener.next()[0].data["id"] == other
     served.http.close()
     served.stop()
+
+
+def test_F21_an_event_that_is_sent_late_has_the_row_of_its_moment(served: Served) -> None:
+    with Listener(served.port, EVENTS).ready() as listener:
+        served.create(type="other")
+        (event,) = listener.next()
+    job = served.create(priority=1)
+    served.running("w1")
+    served.act(job, "fail", "w1", reason="boom")
+    before = served.http.get(f"/api/jobs/{job}").json()
+    served.running("w2")
+    served.act(job, "result", "w2", result="42\n", result_hash="abc")
+    row = served.http.get(f"/api/jobs/{job}").json()
+    with Listener(served.port, EVENTS, last=event.id) as listener:
+        created, assigned, failed, again, completed = (event.data for event in listener.next(5))
+    unheld = {"status": "pending", "worker_id": None, "claimed_at": None, "heartbeat_at": None}
+    not_ended = {"result": None, "result_hash": None, "completed_at": None}
+    not_failed = {"fail_reason": None, "fail_history": "[]"}
+    assert created == row | unheld | not_ended | not_failed | {"attempts": 0}
+    claimed_at = assigned["claimed_at"]
+    held = {"status": "assigned", "worker_id": "w1", "claimed_at": claimed_at, "heartbeat_at": claimed_at, "attempts": 1}
+    assert assigned == row | held | not_ended | not_failed
+    assert created["created_at"] <= claimed_at <= row["claimed_at"]
+    assert failed == before
+    assert again == row | {"status": "assigned", "heartbeat_at": row["claimed_at"]} | not_ended
+    assert completed == row
+
+
+def test_F21_few_rows_are_read_at_once_because_each_may_be_large(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, counts = served.hub.engine, list[int]()
+    get_many = engine.get_many
+
+    async def counted(ids: Sequence[str]) -> list[Run]:
+        counts.append(len(ids))
+        return await get_many(ids)
+
+    monkeypatch.setattr(engine, "get_many", counted)
+    new = [NewRun("prodplan", {"n": n}, Options(queue="forge")) for n in range(60)]
+    with Listener(served.port, EVENTS).ready() as listener:
+        served.create()
+        (event,) = listener.next()
+        served.add(new)
+        assert len(listener.next(60)) == 60
+    assert max(counts) == events.EVENTS
+    counts.clear()
+    with Listener(served.port, EVENTS, last=event.id) as listener:
+        assert len(listener.next(60)) == 60
+    assert max(counts) == streams.EVENTS
+
+
+def test_F21_one_that_is_disconnected_because_too_much_has_changed_misses_nothing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "BACKLOG", 50_000)
+    new = [NewRun("prodplan", {"n": n, "text": "x" * 10_000}, Options(queue="forge")) for n in range(60)]
+    with Listener(served.port, EVENTS).ready() as listener:
+        served.add(new)
+        assert list(listener) == []  # it was disconnected
+    with Listener(served.port, EVENTS, last=listener.last) as listener:
+        assert [json.loads(event.data["params"])["n"] for event in listener.next(60)] == list(range(60))
 
 
 def test_F21_cancels_losses_and_overlong_runs_are_told_and_first_heartbeats_are_not(served: Served) -> None:

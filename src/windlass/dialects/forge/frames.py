@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from windlass.dialects.base import JournalFrames
-from windlass.dialects.forge.words import Job, JobStatus, attempts_by, job_of, status_of
+from windlass.dialects.forge.words import LEASE, Job, attempts_by, job_of
 from windlass.engine import Engine
 from windlass.machine import LIVE
 from windlass.model import Attempt, Entry, Run, State
@@ -46,10 +46,22 @@ def event_of(entry: Entry) -> str | None:
 
 
 def _event(name: str | None, entry: Entry, runs: Mapping[str, Run], attempts: Mapping[str, Sequence[Attempt]]) -> Event | None:
-    """The row of a job, with the status, the worker and the attempts of that moment."""
+    """The row of a job at that moment, with what edits have changed since."""
     if name is None or (run := runs.get(entry.run)) is None:
         return None
-    status, own = status_of(entry.state), attempts.get(run.id, ())
-    held = entry.before in LIVE or entry.state is State.CLAIMED
-    worker = None if status is JobStatus.PENDING else entry.worker
-    return name, replace(job_of(run, own), status=status, worker_id=worker, attempts=attempts_by(entry.attempt, own, held))
+    own, held = attempts.get(run.id, ()), entry.before in LIVE or entry.state is State.CLAIMED
+    worker = None if entry.state in _PENDING else entry.worker
+    return name, replace(job_of(_then(run, entry), own), worker_id=worker, attempts=attempts_by(entry.attempt, own, held))
+
+
+def _then(run: Run, entry: Entry) -> Run:
+    """A run as it was after a change: a job that is only created, pending again or assigned has no result, whatever came later."""
+    if entry.state not in (*_PENDING, State.CLAIMED):
+        return replace(run, state=entry.state)
+    if entry.state is State.CLAIMED:
+        claimed_at, lease_until, attempt = entry.at, entry.at + LEASE, entry.attempt
+    else:
+        claimed_at, lease_until, attempt = None, None, entry.attempt + (entry.before in LIVE)
+    return replace(
+        run, state=entry.state, attempt=attempt, claimed_at=claimed_at, lease=LEASE, lease_until=lease_until, output=None, output_hash=None
+    )

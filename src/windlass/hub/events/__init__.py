@@ -29,6 +29,8 @@ PAGE = 500
 BACKLOG = 8 * 1024 * 1024
 """Maximum bytes that wait for one subscriber. All slow ones share the same bytes, so this is about what they cost together."""
 AT_ONCE = 64 * 1024
+EVENTS = 20
+"""Changes that are made into events at once: each may have a result of 1 MiB."""
 READS = 4
 """Streams that may read from the store at once."""
 
@@ -49,10 +51,11 @@ class Subscriber:
         self._bundles, self._size = deque[bytes](), 0
         self._bell = asyncio.Event()
 
-    def tell(self, bundle: bytes) -> None:
-        """Add bytes that all subscribers share. Beyond the limit, it gets nothing any more."""
-        self.overrun = self.overrun or self._size + len(bundle) > BACKLOG
-        if self.overrun:
+    def tell(self, bundle: bytes | None) -> None:
+        """Add bytes that all subscribers share; None stands for too many. Beyond the limit, it gets nothing any more."""
+        if bundle is None or self._size + len(bundle) > BACKLOG:
+            self.overrun = True
+        if bundle is None or self.overrun:
             self._bundles.clear()
         else:
             self._bundles.append(bundle)
@@ -245,13 +248,23 @@ class Events(Loop):
             for subscriber in self._subscribers.get(feed, ()):  # some may have left meanwhile
                 subscriber.tell(bundle)
 
-    async def _bundles(self, tail: Tail, frames: JournalFrames, filters: set[EventFilter]) -> list[tuple[Feed, bytes]]:
-        """The bytes for the subscribers of each filter, in one form. Entries that pass no filter cost nothing."""
+    async def _bundles(self, tail: Tail, frames: JournalFrames, filters: set[EventFilter]) -> list[tuple[Feed, bytes | None]]:
+        """The bytes for the subscribers of each filter, in one form; None if they are more than any subscriber may have waiting.
+
+        Entries that pass no filter cost nothing.
+        """
         passes = [(index, [filter for filter in passed_by(entry) if filter in filters]) for index, entry in enumerate(tail.entries)]
         passes = [(index, passed) for index, passed in passes if passed]
         if not passes:
             return []
-        written = await entry_frames(frames, self.engine, [(tail.entries[index], tail.cursor_at(index)) for index, _ in passes])
+        written, size = list[bytes](), 0
+        async for contents in entry_frames(
+            frames, self.engine, [(tail.entries[index], tail.cursor_at(index)) for index, _ in passes], EVENTS
+        ):
+            written += contents
+            size += sum(map(len, contents))
+            if size > BACKLOG:
+                return [(Feed(frames, filter), None) for filter in filters]
         bundles = defaultdict[EventFilter, list[bytes]](list)
         for (_, passed), content in zip(passes, written, strict=True):
             for filter in passed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -114,11 +114,18 @@ def _number(text: str, largest: int = _LARGEST) -> int:
     return int(text)
 
 
-async def entry_frames(frames: JournalFrames, engine: Engine, entries: Sequence[tuple[Entry, str]]) -> list[bytes]:
-    """Entries and their cursors as bytes, for all subscribers; nothing for an entry without an event."""
-    events = await frames.events(engine, [entry for entry, _ in entries])
-    offsets = (JournalOffset(entry.at, cursor) for entry, cursor in entries)
-    return [b"" if event is None else frame(*event, offset) for event, offset in zip(events, offsets, strict=True)]
+async def entry_frames(
+    frames: JournalFrames, engine: Engine, entries: Sequence[tuple[Entry, str]], at_once: int
+) -> AsyncIterator[list[bytes]]:
+    """Entries and their cursors as bytes, for all subscribers; nothing for an entry without an event.
+
+    So many are made at once: an event may have all that is stored of a run.
+    """
+    for start in range(0, len(entries), at_once):
+        some = entries[start : start + at_once]
+        events = await frames.events(engine, [entry for entry, _ in some])
+        offsets = (JournalOffset(entry.at, cursor) for entry, cursor in some)
+        yield [b"" if event is None else frame(*event, offset) for event, offset in zip(events, offsets, strict=True)]
 
 
 def gap_frame(place: JournalOffset, reason: str, identity: JournalOffset) -> bytes:

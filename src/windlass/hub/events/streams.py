@@ -23,6 +23,8 @@ KEEP_ALIVE = 15.0
 PAGE = 500
 LINES = 50
 """Entries and lines of a run that are read at once; a line may have 8 KiB, and a client that stops reading keeps them all in memory."""
+EVENTS = 5
+"""Changes that are made into events at once: each may have a result of 1 MiB, and the same client keeps them in memory."""
 LOOK_EVERY, LOOK_RARELY = 0.25, 5.0
 EACH = 0.005
 """Seconds that each stream of a run adds to the interval between reads."""
@@ -96,8 +98,13 @@ class JournalStream(Stream):
                 (entry, tail.cursor_at(index)) for index, entry in enumerate(tail.entries) if self._feed.filter in frames.passed_by(entry)
             ]
             place = end if tail.ended else JournalOffset(tail.entries[-1].at, tail.cursor)
-            content = await frames.entry_frames(self._feed.frames, self.events.engine, entries) if entries else []
-            await pipe.write(b"".join(content) or frames.mark(place))
+            is_silent = True
+            async for contents in frames.entry_frames(self._feed.frames, self.events.engine, entries, EVENTS):
+                if content := b"".join(contents):
+                    await pipe.write(content)
+                    is_silent = False
+            if is_silent:
+                await pipe.write(frames.mark(place))
             ended = tail.ended
 
     async def _follow(self, pipe: Pipe, subscriber: Subscriber) -> None:
