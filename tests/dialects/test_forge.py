@@ -63,10 +63,18 @@ def test_F1_a_job_keeps_what_was_sent(forge: ForgeDoor) -> None:
 def test_F1_a_job_without_a_type_is_refused(forge: ForgeDoor, body: dict[str, Any]) -> None:
     answer = forge.post("/api/jobs", body)
     assert answer.status == 400
-    assert "error" in answer.json
-    if body.get("type", "") == "":
-        assert answer.json == {"error": "type is required"}
+    assert answer.json == {"error": "type is required"}
     assert forge.get("/api/jobs").json == []
+
+
+def test_F1_null_is_a_default_and_a_whole_number_may_have_a_point(forge: ForgeDoor) -> None:
+    names = ("priority", "max_attempts", "max_runtime_ms")
+    raw = b'{"type": "x", "params": null, "priority": 2.0, "max_attempts": 4.0, "max_runtime_ms": 6e4, "solver_url": null}'
+    row = forge.row(forge.post("/api/jobs", raw=raw).json["id"])
+    assert [row[name] for name in names] == [2, 4, 60_000]
+    nulls = dict.fromkeys((*names, "params", "solver_url", "solver_checksum"))
+    row = forge.row(forge.post("/api/jobs", {"type": "x"} | nulls).json["id"])
+    assert ([row[name] for name in names], row["params"]) == ([0, 3, 300_000], "{}")
 
 
 def test_F1_ids_are_read_in_both_forms(forge: ForgeDoor) -> None:
@@ -260,10 +268,18 @@ def test_F10_a_failure_with_attempts_left_is_pending_again_at_once(forge: ForgeD
 
 def test_F10_a_failure_without_a_reason_and_one_with_an_odd_one_are_failures_too(forge: ForgeDoor) -> None:
     job = forge.create(max_attempts=9)
-    for body in (b'{"worker_id": "w1"}', b'{"worker_id": "w1", "reason": "half \\ud83d and \\u0000"}'):
+    for reason in (b"", b', "reason": null', b', "reason": 5', b', "reason": {"code": 1}', b', "reason": "half \\ud83d and \\u0000"'):
         forge.running("w1")
-        assert forge("POST", f"/api/jobs/{job}/fail", raw=body).json["newStatus"] == "pending"
-    assert [fail["reason"] for fail in json.loads(forge.row(job)["fail_history"])] == ["", "half ? and \ufffd"]
+        assert forge("POST", f"/api/jobs/{job}/fail", raw=b'{"worker_id": "w1"%b}' % reason).json["newStatus"] == "pending"
+    reasons = [fail["reason"] for fail in json.loads(forge.row(job)["fail_history"])]
+    assert reasons == ["", "", "5", '{"code": 1}', "half ? and \ufffd"]
+
+
+def test_F7_a_hash_that_is_no_text_is_stored_as_its_json(forge: ForgeDoor) -> None:
+    job = forge.create()
+    forge.running()
+    assert [forge.result(job, result_hash=5).json["duplicate"] for _ in range(2)] == [False, True]
+    assert forge.row(job)["result_hash"] == "5"
 
 
 def test_F11_a_failure_with_none_left_quarantines(forge: ForgeDoor) -> None:
@@ -518,7 +534,11 @@ def test_F20_a_worker_registers_twice_and_is_one_row(forge: ForgeDoor) -> None:
     (record,) = forge.h(forge.h.engine.workers())
     assert (record.info.name, record.info.cores, record.info.memory, record.info.queues) == ("w1", 4, 1024, ("forge",))
     assert (record.about, record.seen_at) == ({"name": "Worker 01"}, forge.h.clock.now() - 1_000)
-    assert forge.post("/api/workers/register", {"cores": 1}).json == {"error": "worker_id required"}
+    for refused in ({"cores": 1}, {"worker_id": None}):
+        assert forge.post("/api/workers/register", refused).json == {"error": "worker_id required"}
+    assert forge.post("/api/workers/register", {"worker_id": "w1", "name": None, "cores": None, "ram_gb": None, "tags": None}).status == 204
+    (record,) = forge.h(forge.h.engine.workers())
+    assert (record.info.cores, record.info.memory, record.about) == (1, 1024, {"name": "Worker 01"})
 
 
 def test_F20_a_claim_is_a_sign_of_life(forge: ForgeDoor) -> None:

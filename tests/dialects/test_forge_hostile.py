@@ -120,8 +120,15 @@ def test_a_body_that_the_hub_does_not_read_leaves_the_job_to_its_lease(forge: Fo
     forge.create()
     job = forge.running()
     with forge.unchanged(job):
-        answer = forge.result(job, "x" * 9_000_000)
-        assert (answer.status, set(answer.json)) == (413, {"error"})
+        lists = b'{"worker_id": "w1", "result": [' + b"[]," * 1_100_000 + b"1]}"
+        for body in (b'{"worker_id": "w1", "result": "' + b"x" * 9_000_000 + b'"}', lists):
+            answer = forge("POST", f"/api/jobs/{job}/result", raw=body)
+            assert (answer.status, set(answer.json)) == (413, {"error"})
+
+
+def test_a_refusal_does_not_name_the_description_of_the_native_routes(forge: ForgeDoor) -> None:
+    for body in (b"", b"[]", b'{"type": 7}'):
+        assert forge("POST", "/api/jobs", raw=body).json["error"].endswith("docs/dialects/forge.md describes it.")
 
 
 @pytest.mark.parametrize("data", [[], "text", 7, None, [1], {"a": "x" * 17_000}], ids=lambda data: str(data)[:20])

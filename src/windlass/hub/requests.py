@@ -146,7 +146,7 @@ class HubRequest(Request):
         if not body:
             if verb.optional:
                 return None
-            raise BadInput("The request has no body.", hint="Send one JSON value; /api/v1/openapi.json describes it.")
+            raise BadInput("The request has no body.", hint=f"Send one JSON value; {self._description} describes it.")
         try:
             if (from_json := getattr(verb.takes, "from_json", None)) is not None:
                 return await self.read(from_json, body)
@@ -154,7 +154,12 @@ class HubRequest(Request):
                 return await self.read(payload.reader(verb.takes), body)
             return await self.read(_read, body, verb.takes)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadInput(f"The body cannot be read: {error}.", hint="Correct it; /api/v1/openapi.json describes it.") from None
+            raise BadInput(f"The body cannot be read: {error}.", hint=f"Correct it; {self._description} describes it.") from None
+
+    @property
+    def _description(self) -> str:
+        """What describes the bodies of its verbs."""
+        return f"docs/dialects/{self.dialect.name}.md" if self.dialect.name else "/api/v1/openapi.json"
 
     async def read(self, call: Callable[..., T], *arguments: Any) -> T:
         """The result of a function of the body or a part of it. A large one is parsed in a thread, while other requests are answered."""

@@ -1,4 +1,4 @@
-"""The bodies of requests. Unknown members are ignored."""
+"""The bodies of requests. Unknown members are ignored, and null is a member that is not there."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from typing import Any, Self
 import msgspec
 from msgspec import Struct
 
-from windlass.errors import BadInput
+from windlass.errors import BadInput, TooLarge
 from windlass.payload import convert
+
+BRACKETS = 2**20
+"""More than a result of the largest size has: a body with more is not read, because each could be a list of its own."""
+
+Number = int | float | None
+"""A whole number, which some programs write as 3.0."""
 
 
 class JobToCreate(Struct, frozen=True):
     """A job to create."""
 
-    type: str = ""
+    type: str | None = None
     params: Any = None
-    priority: int | None = None
-    max_attempts: int | None = None
-    max_runtime_ms: int | None = None
+    priority: Number = None
+    max_attempts: Number = None
+    max_runtime_ms: Number = None
     solver_url: str | None = None
     solver_checksum: str | None = None
 
@@ -27,16 +33,16 @@ class JobToCreate(Struct, frozen=True):
 class WorkerName(Struct, frozen=True):
     """A worker that says only who it is."""
 
-    worker_id: str = ""
+    worker_id: str | None = None
 
 
 class WorkerToRegister(WorkerName, frozen=True):
     """A worker, and what it can do."""
 
     name: str | None = None
-    cores: float = 1
-    ram_gb: float = 1.0
-    tags: list[str] = []
+    cores: float | None = None
+    ram_gb: float | None = None
+    tags: list[str] | None = None
 
 
 class TypesToClaim(WorkerName, frozen=True):
@@ -46,13 +52,15 @@ class TypesToClaim(WorkerName, frozen=True):
 
 
 class _Lenient(WorkerName, frozen=True):
-    """A report, whose text may be any that JSON can carry: what cannot be stored must end its attempt, so it is not refused unread."""
+    """A report, with whatever JSON can carry: agents ignore a refusal, so what cannot be stored must end its attempt instead."""
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
         """The body of these bytes."""
+        if body.count(b"[") + body.count(b"{") > BRACKETS:
+            raise TooLarge(f"The body has more than {BRACKETS:,} lists and objects.", hint="Report less.")
         try:
-            return convert(json.loads(body), cls)
+            return convert(_with_texts(json.loads(body)), cls)
         except msgspec.ValidationError as error:
             raise BadInput(f"The body cannot be read: {error}.", hint="Correct it.") from None
         except (ValueError, RecursionError) as error:
@@ -69,4 +77,19 @@ class ResultToStore(_Lenient, frozen=True):
 class FailureToStore(_Lenient, frozen=True):
     """A failure."""
 
-    reason: str = ""
+    reason: str | None = None
+
+
+def _with_texts(body: Any) -> Any:
+    """A report whose texts are texts: any other value becomes its JSON, as a column of texts would have it."""
+    if not isinstance(body, dict):
+        return body
+    others = {name: json.dumps(body[name]) for name in ("reason", "result_hash") if not isinstance(body.get(name), str | None)}
+    return body | others
+
+
+def whole(number: Number, name: str) -> int | None:
+    """A number that must be whole."""
+    if number is None or number == int(number):
+        return None if number is None else int(number)
+    raise BadInput(f"{name} must be a whole number, not {number}.", hint="Leave it out for the usual one.")

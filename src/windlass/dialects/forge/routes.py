@@ -14,7 +14,7 @@ from windlass.api.gives import Gives
 from windlass.api.rows import DELETE, GET, POST, Param, Verb
 from windlass.clock import Clock
 from windlass.dialects.base import ANYWHERE, Cors, Dialect, Identity, NoRoute, Reply, Request
-from windlass.dialects.forge.bodies import FailureToStore, JobToCreate, ResultToStore, TypesToClaim, WorkerName, WorkerToRegister
+from windlass.dialects.forge.bodies import FailureToStore, JobToCreate, ResultToStore, TypesToClaim, WorkerName, WorkerToRegister, whole
 from windlass.dialects.forge.fleet import SNAPSHOTS, Fleet, NodeView, Snapshot, metrics_of
 from windlass.dialects.forge.frames import JobEvents
 from windlass.dialects.forge.verbs import CreatedJob, JobQueue, Missing, NotAssigned, NotCancellable, ReportedFailure, SubmittedResult
@@ -104,11 +104,11 @@ class _Routes:
 
     async def create_job(self, request: Request, data: JobToCreate) -> CreatedJob:
         return await self._jobs(request).create_job(
-            data.type,
+            data.type or "",
             data.params,
-            priority=data.priority,
-            max_attempts=data.max_attempts,
-            max_runtime_ms=data.max_runtime_ms,
+            priority=whole(data.priority, "priority"),
+            max_attempts=whole(data.max_attempts, "max_attempts"),
+            max_runtime_ms=whole(data.max_runtime_ms, "max_runtime_ms"),
             solver_url=data.solver_url,
             solver_checksum=data.solver_checksum,
         )
@@ -144,7 +144,7 @@ class _Routes:
         return await self._jobs(request).submit_result(id, worker_id, data.result, **how)
 
     async def fail_job(self, request: Request, id: str, data: FailureToStore) -> ReportedFailure:
-        return await self._jobs(request).fail_job(id, _worker(request, data), data.reason)
+        return await self._jobs(request).fail_job(id, _worker(request, data), data.reason or "")
 
     async def counts_by_worker(self, request: Request) -> dict[str, int]:
         return await self._jobs(request).counts_by_worker()

@@ -162,11 +162,17 @@ class JobQueue:
             ) from None
 
     async def register_worker(
-        self, worker_id: str, *, name: str | None = None, cores: float = 1, ram_gb: float = 1.0, tags: Sequence[str] = ()
+        self,
+        worker_id: str,
+        *,
+        name: str | None = None,
+        cores: float | None = None,
+        ram_gb: float | None = None,
+        tags: Sequence[str] | None = None,
     ) -> None:
-        """Register a worker, or renew what is known of it. Its name is kept when none is given."""
-        memory = round(_amount(ram_gb, "ram_gb") * 1024)
-        worker = self._worker(worker_id, None, tags, int(_amount(cores, "cores")), memory)
+        """Register a worker, or renew what is known of it. Its name is kept when none is given; one core, 1 GB and no tags are assumed."""
+        memory = round(_amount(1.0 if ram_gb is None else ram_gb, "ram_gb") * 1024)
+        worker = self._worker(worker_id, None, tags or (), int(_amount(1 if cores is None else cores, "cores")), memory)
         await self.engine.register(worker, about=None if name is None else {"name": name})
 
     async def list_workers(self) -> list[WorkerRecord]:
