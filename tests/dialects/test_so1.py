@@ -390,6 +390,7 @@ def test_L20_without_a_valid_token_nothing_is_told(so1: So1, header: str | None,
 def test_L20_an_unknown_job_is_not_found(so1: So1, job_id: str) -> None:
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/events")):
         assert so1.refused(method, f"/api/jobs/{job_id}{path}")[:2] == (404, "NOT_FOUND")
+    assert so1.get(f"/api/jobs/{job_id}").json["error"]["message"].startswith("There is no job ")
 
 
 def test_L20_a_path_that_does_not_exist_is_named(so1: So1) -> None:

@@ -121,8 +121,10 @@ class OrgJobs:
     async def _find(self, job_id: str) -> JobView:
         try:
             run = await self._engine.get(job_id)
-        except BadInput as error:
-            raise NotFound(f"There is no job {job_id!r:.80}.", hint="Ids are UUIDs; copy it from the answer that gave it.") from error
+        except (BadInput, NotFound) as error:
+            raise NotFound(
+                f"There is no job {job_id!r:.80}.", hint="Ids are UUIDs; ended jobs are removed after their retention."
+            ) from error
         return next(view for view in await self._views(run) if view.attempt.id == job_id)
 
     async def _views(self, run: Run) -> list[JobView]:
