@@ -100,6 +100,14 @@ def test_F2_claim_gives_only_the_types_that_are_asked_for_also_jobs_with_a_solve
     assert forge.claim(types=[])["id"] == plan
 
 
+def test_F2_a_job_whose_definition_names_a_handler_is_claimed_by_it(forge: ForgeDoor) -> None:
+    forge.h(forge.h.engine.define("nightly", handler="prodplan"))
+    job = forge.create("nightly")
+    assert forge.refused_claim(types=["nightly"])
+    assert forge.claim(types=["prodplan"])["type"] == "prodplan"
+    assert forge.row(job)["type"] == "nightly"
+
+
 def test_F3_every_claim_gets_a_job_of_its_own(forge: ForgeDoor) -> None:
     jobs = {forge.create() for _ in range(20)}
     claims = [forge.post("/api/jobs/claim", {"worker_id": f"w{n}"}) for n in range(50)]
