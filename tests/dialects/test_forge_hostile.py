@@ -10,6 +10,8 @@ import pytest
 
 from tests.dialects.forge_door import SECRET, ForgeDoor, run_id
 from tests.tiers import long
+from windlass.dialects import settings_of
+from windlass.errors import BadInput
 from windlass.model import Scope
 
 TEXTS = (Path(__file__).parents[1] / "page" / "hostile.txt").read_text(encoding="utf-8").splitlines()
@@ -124,6 +126,12 @@ def test_a_body_that_the_hub_does_not_read_leaves_the_job_to_its_lease(forge: Fo
         for body in (b'{"worker_id": "w1", "result": "' + b"x" * 9_000_000 + b'"}', lists):
             answer = forge("POST", f"/api/jobs/{job}/result", raw=body)
             assert (answer.status, set(answer.json)) == (413, {"error"})
+
+
+@pytest.mark.parametrize("queue", ["", "a\nb", "x" * 129])
+def test_a_queue_that_cannot_be_is_refused_before_the_hub_starts(queue: str) -> None:
+    with pytest.raises(BadInput, match="A queue's name"):
+        settings_of("forge", {"queue": queue}, {})
 
 
 def test_a_refusal_does_not_name_the_description_of_the_native_routes(forge: ForgeDoor) -> None:

@@ -20,6 +20,7 @@ from windlass.dialects.forge.frames import JobEvents
 from windlass.dialects.forge.verbs import CreatedJob, JobQueue, Missing, NotAssigned, NotCancellable, ReportedFailure, SubmittedResult
 from windlass.dialects.forge.words import PAGE, QUEUE, Job, run_id_of
 from windlass.dialects.leases import KnownLeases
+from windlass.engine import checks
 from windlass.errors import LimitReached, NotFound, Pruned, StoreError, Unauthorized, WindlassError
 
 REQUIRED = "Set secret in [dialects.forge], or the variable FORGE_INGEST_SECRET."
@@ -32,6 +33,9 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     queue: str = QUEUE
     open_reads: bool = False
     open_events: bool = True
+
+    def __post_init__(self) -> None:
+        checks.name(self.queue, "A queue's name")
 
 
 class SharedSecret:
