@@ -341,6 +341,27 @@ def test_F13_a_job_that_was_lost_and_claimed_again_at_another_hub_is_reported_at
     other.close()
 
 
+@pytest.mark.parametrize(("report", "status"), [("fail", "pending"), ("result", "completed")])
+def test_F10_a_failure_that_another_hub_was_told_of_is_not_taken_for_the_next_one(forge: ForgeDoor, report: str, status: str) -> None:
+    other = ForgeDoor(forge.h)
+    job = forge.create()
+    forge.running("w1")
+    assert CALLS["fail"](other, job, "w1").status == 200
+    assert other.claim("w1")["id"] == job
+    assert CALLS[report](forge, job, "w1").status == 200
+    assert (forge.row(job)["status"], forge.row(job)["attempts"]) == (status, 2)
+    assert len(json.loads(forge.row(job)["fail_history"])) == (2 if report == "fail" else 1)
+    other.close()
+
+
+def test_F8_a_result_that_another_hub_was_told_of_is_a_duplicate(forge: ForgeDoor) -> None:
+    other = ForgeDoor(forge.h)
+    job = forge.create()
+    forge.running("w1")
+    assert [door.result(job).json["duplicate"] for door in (other, forge, other)] == [False, True, True]
+    other.close()
+
+
 def test_F14_a_job_without_heartbeat_and_without_attempts_left_is_quarantined(forge: ForgeDoor) -> None:
     job = forge.create(max_attempts=2)
     forge.running()

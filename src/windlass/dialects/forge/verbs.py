@@ -266,7 +266,9 @@ class JobQueue:
         """Report under the lease that was handed out here; if that is not known, or over, under the one that the store has."""
         if (lease := self._leases.pop(run_id_of(job_id), worker_id)) is not None:
             with suppress(NotAssigned, WrongState):
-                return await self._report_under(lease, report)
+                receipt = await self._report_under(lease, report)
+                if not receipt.repeated:  # else another hub has stored it, and this may be the report of the worker's next lease
+                    return receipt
         run = await self._own(job_id)
         known = run.state is State.SUCCEEDED and isinstance(report, Succeed)  # the engine compares the results
         if not known and not _has(run, worker_id):
