@@ -506,6 +506,17 @@ def test_F18_without_a_secret_only_pages_of_this_machine_may_read(h: Harness, or
     forge.close()
 
 
+@pytest.mark.parametrize("path", sorted(OPEN))
+def test_F18_on_an_open_hub_what_needs_no_credential_is_not_told_under_other_names(h: Harness, path: str) -> None:
+    door = Door(h, mount(Settings(), h.clock), prefix="/dialects/forge")
+    foreign = {"host": "evil.example"}
+    assert [door.get(path, headers).status for headers in (foreign, None)] == [403, 200]
+    h(h.engine.create_token("first", ("admin",)))
+    door.hub.forget_tokens()
+    assert door.get(path, foreign).status == 200
+    door.close()
+
+
 def test_F18_without_a_secret_it_is_open_where_the_hub_is(h: Harness) -> None:
     door = Door(h, mount(Settings(), h.clock), prefix="/dialects/forge")
     assert door.post("/api/jobs", {"type": "prodplan"}).status == 201

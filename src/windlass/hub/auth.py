@@ -125,6 +125,8 @@ class Authenticator:
         bearer = headers.get(b"authorization")
         if required is None:
             caller = NOBODY
+            if own is not None and not own.required:
+                await self._is_open(scope, headers)  # what a dialect shows to all is not for pages that other names lead here
         elif own is not None and (identity := await self._by_identity(own, headers, scope)) is not None:
             caller = Caller(identity.actor, identity.scopes, identity=identity)
         elif bearer is not None:
