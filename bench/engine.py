@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.beside import beside_drain
 from bench.claims import claims_among_finished, claims_among_queued, fifty_claims
 from bench.figures import Figures
-from bench.lives import lives, size_of_a_run
+from bench.lives import lives, log_of_a_run, size_of_a_run
 from bench.places import Place, open_postgres, open_sqlite
 from bench.sizes import QUICK, Sizes
 
@@ -20,6 +20,7 @@ def measure(figures: Figures, *, quick: bool) -> None:
     with open_postgres() as postgres:
         figures.note("machine.postgres", postgres.version)
         measure_place(figures, postgres, sizes)
+    log_of_a_run(figures, sizes)
 
 
 def measure_place(figures: Figures, place: Place, sizes: Sizes) -> None:

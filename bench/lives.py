@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from bench.drain import BATCH
 from bench.figures import Figures, doing, say
-from bench.places import Place
+from bench.places import Place, open_postgres
 from bench.raw import JOB, OUTPUT, PAYLOAD_VALUE, WORKER, Raw
 from bench.sizes import Sizes
 from windlass.clock import SystemClock
@@ -177,3 +177,16 @@ def size_of_a_run(figures: Figures, place: Place, sizes: Sizes) -> None:
     life.close()
     figures.note(f"{place.name}.bytes_per_run", (place.bytes_used(address) - empty) / sizes.lives)
     figures.note(f"{place.name}.bytes_per_run_packed", (place.bytes_used(address, packed=True) - empty) / sizes.lives)
+
+
+def log_of_a_run(figures: Figures, sizes: Sizes) -> None:
+    """What PostgreSQL writes to its log of changes for the whole life of a run, without the images of whole pages."""
+    with open_postgres(full_page_writes="off", autovacuum="off") as place:
+        life = EngineLife(place.store(place.make()))
+        take_turn(life)  # makes the lane
+        before = place.wal_bytes()
+        with doing(f"postgres: the log of {sizes.lives:,} whole lives"):
+            for _ in range(sizes.lives // BATCH):
+                take_turn(life)
+        figures.note("postgres.wal_bytes", (place.wal_bytes() - before) / sizes.lives, at_most=2_700)
+        life.close()

@@ -34,6 +34,19 @@ update job_runs set state = 'succeeded', rev = 3, started_at = {at}, finished_at
   output = '"done"'
 where seq between {first} and {last}"""
 
+_LIVED = """
+insert into job_runs (id, rev, state, job, queue, lane, priority_key, position, payload, due_at, created_at, max_attempts, mark, token,
+  worker, lease, claimed_at, started_at, finished_at, output)
+with recursive n(i) as (select {first} union all select i + 1 from n where i < {last})
+select '019a0000-0000-7000-8000-' || substr(cast(1000000000000 + i as text), 2), 3, 'succeeded', '{job}', '{queue}', {lane}, 0,
+  {at} * {position_step} + i, '{payload}', {at} + i * {step} / 1000, {at} + i * {step} / 1000, 3, 'bulk', 'bulk',
+  'bulk', 30000, {at} + i * {step} / 1000, {at} + i * {step} / 1000, {at} + i * {step} / 1000, '"done"'
+from n"""
+_JOURNALED = """
+insert into job_journal (run, rev, at, move, state, attempt, worker)
+select r.seq, {rev}, r.finished_at, '{move}', '{state}', 1, {worker} from job_runs r where r.seq between {first} and {last}"""
+_MOVES = (("create", "queued", "null"), ("claim", "claimed", "'bulk'"), ("succeed", "succeeded", "'bulk'"))
+
 
 @contextmanager
 def sqlite_loader(path: Path, clock: Clock) -> Iterator[Execute]:
@@ -68,3 +81,14 @@ def finished(execute: Execute, count: int, *, at: int) -> None:
         for start in range(1, count + 1, SLICE):
             for statement in (_CLAIMED, _ENDED):
                 execute(statement.format(first=start, last=min(start + SLICE, count + 1) - 1, at=at))
+
+
+def ended(execute: Execute, count: int, *, job: str, lane: int, at: int, step: int, queue: str = "default") -> None:
+    """Runs that have ended one after the other from a time on, a number of microseconds apart, with their entries in the journal."""
+    with doing(f"insert {count:,} ended runs"):
+        for first in range(1, count + 1, SLICE):
+            last = min(first + SLICE, count + 1) - 1
+            values = {"job": job, "queue": queue, "lane": lane, "at": at, "step": step, "position_step": POSITION_STEP, "payload": PAYLOAD}
+            execute(_LIVED.format(first=first, last=last, **values))
+            for rev, (move, state, worker) in enumerate(_MOVES, 1):
+                execute(_JOURNALED.format(first=first, last=last, rev=rev, move=move, state=state, worker=worker))

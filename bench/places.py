@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
+from bench.cpu import server_seconds
 from bench.load import Execute, postgres_loader, sqlite_loader
 from bench.raw import MinimalPostgres, MinimalSqlite, Raw, RawPostgres, RawSqlite
 from bench.times import PostgresTimes, SqliteTimes
@@ -135,6 +136,18 @@ class PostgresPlace:
         times = PostgresTimes(self._server, _database(address))
         return self.store(address), times
 
+    def server_seconds(self) -> float:
+        """The processor time of all processes of the server so far, those that have ended included."""
+        return server_seconds(self._server)
+
+    def wal_bytes(self) -> int:
+        """How much has been written to its log of changes so far."""
+        return int(self._server.execute("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"))
+
+    def vacuums(self) -> int:
+        """How many tables are being vacuumed, whoever began it."""
+        return int(self._server.execute("select count(*) from pg_stat_progress_vacuum"))
+
     def vacuum(self, address: str) -> None:
         """What autovacuum does when it comes round."""
         for table in _TABLES:
@@ -160,7 +173,7 @@ def open_sqlite() -> Iterator[SqlitePlace]:
 
 
 @contextmanager
-def open_postgres() -> Iterator[PostgresPlace]:
+def open_postgres(**settings: str) -> Iterator[PostgresPlace]:
     """A server of its own, with fsync."""
-    with PostgresServer(fsync=True, settings=_SERVER) as server:
+    with PostgresServer(fsync=True, settings=_SERVER | settings) as server:
         yield PostgresPlace(server)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench import dialects, engine, hub, limits, moves, reads, remote, retention, schedules, sse, worker
+from bench import dialects, engine, hub, limits, moves, reads, remote, retention, schedules, sse, steady, worker
 from bench.figures import RESULTS, Figures, machine, say
 
 PARTS: dict[str, Callable[..., None]] = {
@@ -24,6 +24,7 @@ PARTS: dict[str, Callable[..., None]] = {
     "retention": retention.measure,
     "schedules": schedules.measure,
     "sse": sse.measure,
+    "steady": steady.measure,
     "worker": worker.measure,
 }
 

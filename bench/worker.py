@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
+from bench.cpu import process_seconds
 from bench.figures import Figures, doing, say
 from bench.noop import SLOTS
 from bench.places import Place, PostgresPlace, SqlitePlace, open_postgres, open_sqlite
@@ -119,7 +120,7 @@ def drain(address: str, slots: int = SLOTS) -> tuple[float, list[float]]:
 
 def drained(figures: Figures, place: Place, sizes: Sizes) -> None:
     """A backlog, by the worker and by the raw loop in turn."""
-    worker, raw = [], []
+    worker, raw, server = [], [], []
     with doing(f"{place.name}: {sizes.backlog:,} runs drained, {sizes.rounds} rounds"):
         for _ in range(sizes.rounds):
             with _raw(place) as by_hand:
@@ -127,8 +128,12 @@ def drained(figures: Figures, place: Place, sizes: Sizes) -> None:
                 raw.append(sizes.backlog / _seconds(lambda: _raw_drain(by_hand)))
             address = place.make()
             fill(address, sizes.backlog)
+            before = place.server_seconds() if isinstance(place, PostgresPlace) else 0.0
             worker.append(sizes.backlog / drain(address)[0])
+            server.append(place.server_seconds() - before if isinstance(place, PostgresPlace) else 0.0)
     _ratio(figures, f"{place.name}.drain", worker, raw, at_least=0.4)
+    if isinstance(place, PostgresPlace):
+        figures.note("postgres.server_cpu_us", 1_000_000 * statistics.median(server) / sizes.backlog, at_most=50)
 
 
 def drained_one_by_one(figures: Figures, place: SqlitePlace, sizes: Sizes) -> None:
@@ -289,12 +294,7 @@ def idle(figures: Figures, place: Place, sizes: Sizes) -> None:
     """The processor time of a worker that has nothing to do."""
     with _serving(place.make()) as worker, doing("an idle worker"):
         time.sleep(2)
-        before, begun = _processor_time(worker.pid), time.perf_counter()
+        before, begun = process_seconds(worker.pid), time.perf_counter()
         time.sleep(sizes.idle)
-        percent = 100 * (_processor_time(worker.pid) - before) / (time.perf_counter() - begun)
+        percent = 100 * (process_seconds(worker.pid) - before) / (time.perf_counter() - begun)
     figures.note("worker.idle_cpu_percent", percent, at_most=1)
-
-
-def _processor_time(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
