@@ -75,6 +75,10 @@ bench: $(STAMP) ## Measure; ONLY=engine takes one part, QUICK=1 fewer rows
 bench-against: $(STAMP) ## Measure beside another commit: REV=HEAD~1, ROUNDS=5, ONLY and QUICK as for bench
 	$(BIN)/python bench/against.py $(REV) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only "$(ONLY)") $(if $(filter-out 0,$(QUICK)),--quick)
 
+.PHONY: race
+race: $(STAMP) ## Measure beside other queues, each in an environment of its own; QUICK=1 takes 12 minutes, ONLY=pgqueuer some of them
+	$(BIN)/python bench/race.py $(if $(ONLY),--only "$(ONLY)") $(if $(filter-out 0,$(QUICK)),--quick)
+
 .PHONY: docs
 docs: $(STAMP) ## Write the generated parts of the docs
 	$(BIN)/python docs/generate.py

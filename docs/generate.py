@@ -11,6 +11,9 @@ from pathlib import Path
 
 import blocking
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench import race_page
 from windlass import errors
 from windlass.cli.rows import TOPICS, CommandRow, all_rows
 from windlass.config.settings import SETTINGS, Setting, Table, variable
@@ -261,6 +264,8 @@ FILES: dict[Path, Callable[[], str]] = {
     DOCS / "cli.md": command_line,
     DOCS / "dialects" / "lines.md": line_list,
     DOCS.parent / "src" / "windlass" / "cli" / "index.py": command_index,
+    race_page.PAGE: race_page.page,
+    race_page.CHART: lambda: race_page.chart(race_page.result()),
 }
 
 
