@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 _REFERENCES = re.compile(
     r"^machine\.|^hub\.echo|\.schema\.|raw|reference|in_process_per_s|without_ms|spread|_low$|_high$|max_ms|created|rows|_mb$|empty|lost"
 )
-_MORE_IS_BETTER = re.compile(r"per_s$|per_second$|(engine|drain|drain_one_slot|enqueue_many|claim_report)\.ratio$")
+_MORE_IS_BETTER = re.compile(r"per_s$|per_second$|(engine|drain|drain_one_slot|enqueue_many|claim_report|steady)\.ratio$")
 
 Figures = Mapping[str, float]
 

@@ -12,6 +12,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -85,22 +86,39 @@ class Failed(Exception):
     """A queue did not do what was asked of it."""
 
 
+def _command(python: Path, peer: Peer, verb: str, *arguments: object) -> list[str]:
+    return [str(python), "-m", PEERS[peer], verb, peer.name, *map(str, arguments)]
+
+
+def _environment() -> dict[str, str]:
+    """Without the settings of queues and databases that this machine may have."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PG", "WINDLASS_", "OBAN_", "DBOS"))}
+
+
 class Process:
     """A process of a queue: ready, waiting to be told to go."""
 
     def __init__(self, python: Path, peer: Peer, verb: str, *arguments: object) -> None:
-        command = [str(python), "-m", PEERS[peer], verb, peer.name, *map(str, arguments)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "WINDLASS_", "OBAN_", "DBOS"))}
         self.name = f"{peer.name} {verb}"
         self._errors = ERRORS.open("a")
         self._process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, bufsize=1
+            _command(python, peer, verb, *arguments),
+            cwd=ROOT,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
         )
 
     def line(self) -> str:
-        """The next line that it prints."""
+        """The next line that it prints; a process that prints none for long is killed."""
         assert self._process.stdout is not None
-        if line := self._process.stdout.readline():
+        timer = threading.Timer(PATIENCE, self._process.kill)
+        timer.start()
+        line = self._process.stdout.readline()
+        timer.cancel()
+        if line:
             return line.strip()
         raise Failed(f"{self.name} ended with {self._process.wait()}; bench/race.log has its errors")
 
@@ -155,8 +173,8 @@ class Course:
 
     def run(self, peer: Peer, verb: str, *arguments: object) -> str:
         """What a process prints that ends by itself."""
-        command = [str(self.pythons[peer]), "-m", PEERS[peer], verb, peer.name, *map(str, arguments)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        command = _command(self.pythons[peer], peer, verb, *arguments)
+        done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False, timeout=PATIENCE)
         if done.returncode:
             raise Failed(f"{peer.name} {verb}: {done.stderr.strip().splitlines()[-1:]}")
         return done.stdout
