@@ -53,7 +53,8 @@ def steady(figures: Figures, place: PostgresPlace, sizes: Sizes) -> None:
     say(f"\npostgres: whole lives beside {sizes.rows:,} ended runs and in an empty store, {sizes.rounds} rounds")
     address = place.make()
     empty = Site(address, EngineLife(place.store(address)), keep=3_600_000)
-    per_s, _ = turn(place, empty, sizes.seconds)  # warms up, and says how many runs have to expire in a second
+    turn(place, empty, sizes.seconds)  # warms up
+    per_s, _ = turn(place, empty, sizes.seconds)  # so many runs have to expire in a second
     many = filled(place, sizes.rows, per_s)
     turn(place, many, sizes.seconds)
     ratios, speeds, pruned = list[float](), {empty: list[float](), many: list[float]()}, 0
