@@ -246,7 +246,6 @@ POINTS = (
     "after_add_skips",
     "after_take_keys",
     "after_create",
-    "after_journal_created",
     "before_commit",
 )
 

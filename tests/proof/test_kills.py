@@ -220,7 +220,7 @@ def test_a_kill_on_postgres_loses_nothing(server: ForkServer, databases: Databas
         kill(server, databases, folder, point, nth)
 
 
-@pytest.mark.parametrize("place", ["before_begin", "before_commit", "after_commit", "after_journal_created", "after_succeed"])
+@pytest.mark.parametrize("place", ["before_begin", "before_commit", "after_commit", "after_create_plain", "after_succeed"])
 def test_a_kill_in_a_crowd_loses_nothing(server: ForkServer, stores: Files | Databases, folder: Path, place: str) -> None:
     verb = "report" if place == "after_succeed" else "create"
     for nth in (1, 9, 20):

@@ -65,7 +65,7 @@ WALKS = {
     "overdue": {"job_runs_look": "lease_check_at"},
     "looked_at_late": {"job_runs_look": "lease_check_at"},
     "checks": {"job_checks_pkey": "run"},
-    "journal_created": {"job_runs_pkey": "seq"},  # on SQLite: from the last row that the statement before it has inserted
+    "journal_created": {"job_runs_pkey": "seq"},  # from the last row that the statement before it has inserted
     "list_newest": {"job_runs_pkey": "seq"},
     "list_job": {"job_runs_job": "job"},
     "list_ended": {"job_runs_ended": "state expr"},

@@ -167,30 +167,54 @@ select seq from job_runs where seq {in: predecessors} order by seq for share
 select seq from job_runs where seq {in: predecessors} order by seq for key share
 
 -- Fails the batch, because version 1 exists and inserting it again is a conflict: if the definition that a
--- run was created from is no longer current, if a predecessor is gone, if a key was pruned while its lock was awaited,
--- or if it is held by a run with different content.
+-- run was created from is no longer current, or if the controls have changed.
 -- name: refuse_create
 insert into schema_version (version, applied_at)
 select 1, :now
 where (select count(*) from {rows: d: id int, rev int} join jobs on jobs.id = d.id and jobs.rev = d.rev) <> :definitions
   or {controls} <> coalesce(cast(:controls as {int}), {controls})
-  or (select count(*) from job_runs where seq {in: predecessors}) <> :expected
+
+-- The same for runs with keys or predecessors: if a predecessor is gone, if a key was pruned while its lock was awaited,
+-- or if it is held by a run with different content.
+-- name: refuse_taken
+insert into schema_version (version, applied_at)
+select 1, :now
+where (select count(*) from job_runs where seq {in: predecessors}) <> :expected
   or (select count(h.run) from {rows: k: scope text, key text} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}) <> :keys
   or exists (
     select 1 from {rows: k: *asked_key} join job_keys h on h.scope {probe: k.scope} and h.key {probe: k.key}
     where k.compare = 1 and h.run <> k.run and h.hash is distinct from k.hash)
 
--- name: create
+-- fragment: new_runs
 insert into job_runs ({own}, {common}, rev, created_at, grouped)
 select {own: r}, {params: common}, 1, :now, (select g.seq from job_groups g where g.id = :group)
 from {rows: r: *new}
 where r.key is null or r.id = (select k.run from job_keys k where k.scope = r.scope and k.key = r.key)
 
 -- Of runs with none of the columns that most runs leave empty: SQLite is slow to read a column from JSON, also one that is not there.
--- name: create_plain
+-- fragment: new_plain_runs
 insert into job_runs ({plain}, {common}, rev, created_at, grouped)
 select {plain: r}, {params: common}, 1, :now, (select g.seq from job_groups g where g.id = :group)
 from {rows: r: *plain}
+
+-- On PostgreSQL new runs are journaled by the statement that inserts them: one of its own would look each of them up again.
+-- fragment: journal_of_created
+insert into job_journal (run, rev, at, move, state, attempt)
+select seq, rev, :now, 'create', state, attempt from created order by seq
+
+-- name: create sqlite
+{new_runs}
+
+-- name: create postgres
+with created as ({new_runs} returning seq, rev, state, attempt)
+{journal_of_created}
+
+-- name: create_plain sqlite
+{new_plain_runs}
+
+-- name: create_plain postgres
+with created as ({new_plain_runs} returning seq, rev, state, attempt)
+{journal_of_created}
 
 -- name: add_waits
 insert into job_waits (run, predecessor, rule)
@@ -205,10 +229,6 @@ insert into job_checks (run) select seq from job_runs where id {in_texts: ids} o
 -- name: journal_created sqlite
 insert into job_journal (run, rev, at, move, state, attempt)
 select seq, rev, :now, 'create', state, attempt from job_runs where changes() > 0 and seq > last_insert_rowid() - changes() order by seq limit changes()
-
--- name: journal_created postgres
-insert into job_journal (run, rev, at, move, state, attempt)
-select seq, rev, :now, 'create', state, attempt from job_runs where id {in_texts: ids} order by seq + 0
 
 -- name: winners
 select k.scope, k.key, k.run, k.hash, h.seq,

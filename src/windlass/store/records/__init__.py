@@ -52,7 +52,7 @@ from windlass.store.records.webhooks import DeliveryRecords, WebhookRecords
 from windlass.store.records.work import WorkRecords
 from windlass.store.records.workers import WorkerRecords
 
-_GUARDED = (*creations.KEYS, "lock_predecessors", "refuse_create")
+_GUARDED = (*creations.KEYS, "lock_predecessors", "refuse_taken", "refuse_create")
 _WAITED = ("journal_created", "add_waits", *changes.SETTLE)
 _ENDED = ("lock_groups", "write_back", "journal_moves")
 _WRITE_BACK = (*_ENDED, "close_attempts", *changes.FOLLOW)
@@ -65,7 +65,16 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
     "drop_lanes": ("lock_lanes", "drop_lanes", "raise_removed"),
     "drop_jobs": ("drop_placeholders",),
     "create": (*_GUARDED, "create", "create_plain", *_WAITED, "add_notify", *creations.LATER),
-    "create_group": (*creations.KEYS, "refuse_create", "create", "create_plain", "journal_created", "add_notify", *groups.MADE),
+    "create_group": (
+        *creations.KEYS,
+        "refuse_taken",
+        "refuse_create",
+        "create",
+        "create_plain",
+        "journal_created",
+        "add_notify",
+        *groups.MADE,
+    ),
     "register": ("register",),
     "start": ("start", "journal"),
     "beat": ("beat",),

@@ -53,31 +53,21 @@ class CreationRecords(Rows):
         self, creation: Creation, mark: str, *, verb: str = "create", before: Sequence[Statement] = (), behind: Sequence[Statement] = ()
     ) -> CreationResult:
         """Insert the runs whose keys are free, and return the holders of all keys; Conflict when the plan no longer holds."""
-        now, keys = creation.now, pack(creation.keys)
-        predecessors = sorted({wait[1] for wait in creation.waits})
-        guard: dict[str, Value] = {"d": pack(creation.definitions), "k": keys, "predecessors": pack(predecessors), "now": now}
-        guard |= {
-            "controls": creation.controls,
-            "definitions": len(creation.definitions),
-            "keys": len(creation.keys),
-            "expected": len(predecessors),
-        }
+        now, definitions = creation.now, creation.definitions
         statements: list[Statement] = list(before)
-        if creation.keys:
-            statements += (Statement(name, {"r": keys, "now": creation.judged_at}) for name in KEYS)
-        if predecessors:
-            lock = "refer_predecessors" if creation.later else "lock_predecessors"
-            statements.append(Statement(lock, {"predecessors": guard["predecessors"]}))
-        statements.append(Statement("refuse_create", guard))
+        if creation.keys or creation.waits:
+            statements += _guarded(creation)
+        current: dict[str, Value] = {"d": pack(definitions), "definitions": len(definitions), "controls": creation.controls, "now": now}
+        statements.append(Statement("refuse_create", current))
         for kind, rows in self._cut(creation.rows):
             short = plain(rows)
             name = "create" if short is None else "create_plain"
             statements.append(Statement(name, kind._asdict() | {"r": pack(short or rows), "now": now}))
-            statements.append(Statement("journal_created", {"ids": pack([row.id for row in rows]), "now": now}))
+            statements.append(Statement("journal_created", {"now": now}))
         if creation.notices:
             sets = slices(creation.notices, [len(notice.url) for notice in creation.notices], self._limit)
             statements += (Statement("add_notify", {"r": pack(some)}) for some in sets)
-        if predecessors:
+        if creation.waits:
             statements.append(Statement("add_waits", {"r": pack(creation.waits)}))
             if creation.later:
                 statements.append(Statement("add_checks", {"ids": pack(sorted({wait[0] for wait in creation.waits}))}))
@@ -85,7 +75,7 @@ class CreationRecords(Rows):
                 statements += (Statement(name, {"ids": pack(creation.ids), "mark": mark, "now": now}) for name in SETTLE)
         statements += behind
         if creation.keys:
-            statements.append(Statement("winners", {"r": keys, "now": creation.judged_at}))
+            statements.append(Statement("winners", {"r": pack(creation.keys), "now": creation.judged_at}))
         answers = await self._batch(verb, *statements)
         return CreationResult(_winners(answers[-1]) if creation.keys else {}, released_by(statements, answers))
 
@@ -114,6 +104,17 @@ class CreationRecords(Rows):
 
     async def winners(self, keys: Sequence[KeyRow], now: int) -> dict[tuple[str, str], Winner]:
         return _winners(await self._read("winners", r=pack(keys), now=now)) if keys else {}
+
+
+def _guarded(creation: Creation) -> list[Statement]:
+    """The statements that lock the keys and the predecessors of a creation, and refuse it if one of them is not as expected."""
+    keys, predecessors = pack(creation.keys), sorted({wait[1] for wait in creation.waits})
+    values: dict[str, Value] = {"k": keys, "keys": len(creation.keys), "predecessors": pack(predecessors), "expected": len(predecessors)}
+    statements = [Statement(name, {"r": keys, "now": creation.judged_at}) for name in KEYS] if creation.keys else []
+    if predecessors:
+        lock = "refer_predecessors" if creation.later else "lock_predecessors"
+        statements.append(Statement(lock, {"predecessors": values["predecessors"]}))
+    return [*statements, Statement("refuse_taken", values | {"now": creation.now})]
 
 
 def _winners(rows: Iterable[Row]) -> dict[tuple[str, str], Winner]:
