@@ -206,17 +206,19 @@ class _Compiled(NamedTuple):
     journals: bool = False
 
     def bind(self, name: str, values: Mapping[str, Value]) -> WireStatement:
-        bound = [values[one] for one in self.names]
-        # One type for all integers, so that one text is one plan.
-        types = tuple(_INT8 if isinstance(value, int) else _UNKNOWN for value in bound)
-        return WireStatement(self.text, [_encoded(value) for value in bound], types, name, self.writes)
+        bound, types = list[bytes | None](), list[int]()
+        for one in self.names:
+            value = values[one]
+            if isinstance(value, int):
+                bound.append(b"%d" % value)
+                types.append(_INT8)  # one type for all integers, so that one text is one plan
+            else:
+                bound.append(None if value is None else _encoded(value))
+                types.append(_UNKNOWN)
+        return WireStatement(self.text, bound, tuple(types), name, self.writes)
 
 
-def _encoded(value: Value) -> bytes | None:
-    if value is None:
-        return None
-    if isinstance(value, int):
-        return b"%d" % value
+def _encoded(value: str) -> bytes:
     try:
         data = value.encode()
     except UnicodeEncodeError as error:
@@ -249,12 +251,20 @@ class PipelinedBatch:
     """The statements of one call. An unknown name is a KeyError before anything happens."""
 
     def __init__(self, queries: Mapping[str, _Compiled], verb: str, statements: Sequence[Statement]) -> None:
-        self.verb = verb
-        self._asked = [queries[name].bind(name, values) for name, values in statements]
-        self.steps = [step for step in self._asked if step.text]
-        self.writes = any(step.writes for step in self.steps)
-        self.alone = any(queries[name].alone for name, _ in statements)
-        self.journals = self.writes and any(queries[name].journals for name, _ in statements)
+        self.verb, self._asked = verb, list[WireStatement]()
+        self.steps = list[WireStatement]()
+        self.writes = self.alone = self.journals = False
+        for name, values in statements:
+            query = queries[name]
+            step = query.bind(name, values)
+            self._asked.append(step)
+            if query.text:
+                self.steps.append(step)
+                self.writes, self.alone, self.journals = (
+                    self.writes or query.writes,
+                    self.alone or query.alone,
+                    self.journals or query.journals,
+                )
 
     def answers(self, rows: Results) -> Results:
         """The rows of each requested statement; none for those of other databases."""
@@ -286,12 +296,8 @@ def _named(key: _Key) -> bytes:
     return b"windlass_" + hashlib.blake2b(repr(key).encode(), digest_size=16).hexdigest().encode()
 
 
-class _Expected(NamedTuple):
-    """A pending answer: to which step, and what it will have prepared."""
-
-    place: int
-    key: _Key | None = None
-    name: bytes = b""
+_Expected = tuple[int, _Key | None, bytes]
+"""A pending answer: to which step, and what it will have prepared, under which name."""
 
 
 class _Session:
@@ -307,6 +313,7 @@ class _Session:
         self._pooled = pooled
         self._prepared: dict[_Key, bytes] = {}
         self._loader = Transformer(self)
+        self._socket: select.poll | None = None
 
     def meet(self, pid: int, began: int, server: int) -> None:
         """Record the server process of this connection, from the answer to `WHO`. If the connection names another, there is a pooler."""
@@ -314,17 +321,18 @@ class _Session:
             self.backend = Backend(pid, began, server)
 
     @property
-    def state(self) -> pq.TransactionStatus:
+    def state(self) -> int:
         """The status of its transaction; unknown when it can no longer be used."""
         if self.lost or self.pgconn.status != pq.ConnStatus.OK or self.pgconn.pipeline_status != pq.PipelineStatus.OFF:
             return pq.TransactionStatus.UNKNOWN
-        return pq.TransactionStatus(self.pgconn.transaction_status)
+        return self.pgconn.transaction_status
 
     def stale(self) -> bool:
         """Whether the server has sent something unasked: usually that it closes the connection. Costs no round trip."""
-        poll = select.poll()
-        poll.register(self.pgconn.socket, select.POLLIN)
-        return bool(poll.poll(0))
+        if self._socket is None:
+            self._socket = select.poll()
+            self._socket.register(self.pgconn.socket, select.POLLIN)
+        return bool(self._socket.poll(0))
 
     def converse(self, steps: Sequence[WireStatement], commit_at: int | None) -> PQGen[Results]:
         """Send all steps at once, then receive all answers; `commit_at` is the index of the step that commits.
@@ -357,7 +365,7 @@ class _Session:
         return [results.get(place, []) for place in range(len(steps))]
 
     def _send(self, steps: Sequence[WireStatement]) -> list[_Expected]:
-        expected = []
+        expected = list[_Expected]()
         preparing: dict[_Key, bytes] = {}
         for place, step in enumerate(steps):
             if self._pooled:
@@ -367,11 +375,12 @@ class _Session:
                 if (name := self._prepared.get(key) or preparing.get(key)) is None:
                     name = preparing[key] = _named(key)
                     self.pgconn.send_prepare(name, step.text, step.types)
-                    expected.append(_Expected(place, key, name))
+                    expected.append((place, key, name))
                 self.pgconn.send_query_prepared(name, step.values)
-            expected.append(_Expected(place))
+            expected.append((place, None, b""))
         self.pgconn.pipeline_sync()
-        return [*expected, _Expected(len(steps))]
+        expected.append((len(steps), None, b""))
+        return expected
 
     def _rows(self, result: PGresult) -> list[Row]:
         self._loader.set_pgresult(result)
