@@ -57,6 +57,20 @@ def test_a_definition_forgotten_while_another_is_read_is_read_again(h: Harness) 
     assert len(h(engine.create([NewRun("mail"), NewRun("other")]))) == 2
 
 
+def test_what_runs_of_a_job_have_in_common_follows_each_change_of_the_job_and_of_its_queue(h: Harness) -> None:
+    """Changes by the process that remembers it, and by another one."""
+    for changer in (h, h.another()):
+        changer.define(priority=1, queue="first")
+        assert [(run.queue, run.priority, run.policy.aging) for run in (h.get(h.create()), h.get(h.create()))] == [("first", 1, None)] * 2
+        changer.define(priority=2, queue="second")
+        assert (run := h.get(h.create())).queue == "second"
+        assert run.priority == 2
+        changer(changer.engine.set_queue("second", aging=60_000))
+        assert h.get(h.create()).policy.aging == 60_000
+        changer(changer.engine.set_queue("second", aging=None))
+        assert h.get(h.create()).policy.aging is None
+
+
 def test_a_claim_that_looked_into_the_old_lanes_looks_again_although_another_has_learnt_of_the_new_ones(h: Harness) -> None:
     run_id = h.create()
     engine = h.another().engine

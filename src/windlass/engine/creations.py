@@ -19,7 +19,7 @@ from windlass.engine.notices import Notices
 from windlass.engine.payloads import Payloads, UnfitPayload, laid_over
 from windlass.engine.provision import Provision
 from windlass.engine.runs import Runs
-from windlass.engine.templates import Template
+from windlass.engine.templates import Template, Usual
 from windlass.errors import BadInput, Conflict, DuplicateKey, Forbidden, NotFound, OutcomeUnknown, WrongState, in_doubt
 from windlass.limiters import amounts_of, keys_text, limits_by_key, own_amounts
 from windlass.machine import ENDED, begin, rank, refusal
@@ -36,6 +36,7 @@ _common_of = storing(COMMON)
 _FAILED_ATTEMPTS = ("failed", "lapsed")
 """The outcomes of closed attempts that may be rerun while their run goes on; a returned one has not failed."""
 
+_PLACEHOLDER = 0, 0  # the id and the revision of an undefined job
 _NOTHING_SAID = NewRun("").options  # the very object that a creation has by default
 
 
@@ -89,12 +90,13 @@ class Creations(Part):
         """
         checks.count(news, "runs", self.limits.create)
         checks.choice(undefined, "undefined", ("refuse", "wait"))
-        limit = self.limits.payload
-        texts = [json.encode(new.payload, limit=limit) for new in news]
-        requests = list(zip(self._ids_for(news), news, map(self.checked, news), texts, strict=True))
-        own_ids = [new.id for new in news if new.id is not None]
-        if not requests:
+        if not news:
             return []
+        limit = self.limits.payload
+        ids, own_ids = self._ids_for(news)
+        requests = [
+            (identity, new, self.checked(new), json.encode(new.payload, limit=limit)) for identity, new in zip(ids, news, strict=True)
+        ]
         for _ in range(PATIENCE):
             if own_ids and (existing := await self.records.runs.seqs(own_ids)):
                 created = await self.create([new for new in news if new.id not in existing], undefined=undefined)
@@ -112,15 +114,14 @@ class Creations(Part):
             await self.ground.refresh_controls()
         raise Conflict("The jobs kept changing; nothing was created.", hint="Try again.")
 
-    def _ids_for(self, news: Sequence[NewRun]) -> Sequence[str]:
-        """The ids of these runs: those that were chosen, and new ones."""
-        ids = self.clock.new_ids(len(news))
-        if all(new.id is None for new in news):
-            return ids
-        run_ids = [new.id or fresh for new, fresh in zip(news, ids, strict=True)]
-        if len(set(run_ids)) < len(run_ids):
+    def _ids_for(self, news: Sequence[NewRun]) -> tuple[Sequence[str], Sequence[str]]:
+        """The ids of these runs, of which some may be chosen and the others are new; and the chosen ones."""
+        fresh, chosen = self.clock.new_ids(len(news)), [new.id for new in news if new.id is not None]
+        if not chosen:
+            return fresh, chosen
+        if len(set(chosen)) < len(chosen):
             raise BadInput("An id is used twice in one call.", hint="Give each run its own.")
-        return run_ids
+        return [new.id or identity for new, identity in zip(news, fresh, strict=True)], chosen
 
     async def rerun(self, run_id: str, *, attempt: int | None = None, key: Key | None = None) -> Created:
         """Create a new run from an ended one: the same payload, meta and rules, for the same instant, with a fresh limit.
@@ -267,8 +268,9 @@ class Creations(Part):
             if new.after:
                 waits += ((identity, predecessors[before], new.after_end) for before in sorted(set(new.after)))
         notices = [(identity, new.notify) for _, (identity, new, _, _) in entries if new.notify is not None]
-        rev, kinds = await self._by_kind(rows, jobs)
-        if any(jobs[name][0].rev == 0 for _, name, _, _ in rows):  # placeholders were created for them just now
+        rev, kinds = self._usual_kinds(now, rows, jobs) or await self._by_kind(rows, jobs)
+        definitions = sorted({(jobs[name][0].id, jobs[name][0].rev) for _, name, _, _ in rows})
+        if _PLACEHOLDER in definitions:  # they were created for undefined jobs just now
             return await self.planned(requests, undefined, waiting)
         bounds = await self.ground.bounds() if first else Bounds(now, now)
         compare = {key for _, new, key, _ in requests if new.key and new.key.on_duplicate == "compare"} if first else set()
@@ -280,10 +282,25 @@ class Creations(Part):
             later=self.ground.joined is not None,
             keys=[_key_row(item, key in compare, bounds.latest) for key, item in sorted(first.items())],
             keys_at=bounds.earliest,
-            definitions=sorted({(jobs[name][0].id, jobs[name][0].rev) for _, name, _, _ in rows}),
+            definitions=definitions,
             waits=waits,
             notices=await self._notices.rows(notices) if notices else (),
         )
+
+    def _usual_kinds(
+        self, now: int, rows: Mapping[_Alike, list[NewRow]], jobs: Mapping[str, tuple[JobRecord, Template]]
+    ) -> tuple[int, dict[Kind, list[NewRow]]] | None:
+        """The same as `_by_kind` from the cache, if all these runs are of usual kinds, and the use of all lanes is noted."""
+        rev, usual = self.ground.controls.rev, self.ground.memory.usual
+        if self.ground.lanes.unused(now):
+            return None
+        kinds: dict[Kind, list[NewRow]] = {}
+        for alike, new_rows in rows.items():
+            known = usual.get(alike)
+            if known is None or known.controls != rev or known.job is not jobs[alike[1]][0]:
+                return None
+            kinds[known.kind] = new_rows
+        return rev, kinds
 
     async def _by_kind(
         self, rows: Mapping[_Alike, list[NewRow]], jobs: Mapping[str, tuple[JobRecord, Template]]
@@ -300,10 +317,13 @@ class Creations(Part):
             kind = template.kind(state, job, lane.id, retry_of)
             new_rows = rows[state, job, options, retry_of]
             own = own_amounts(lane.requires, template.amounts)
-            if own is not None or limits_by_key(lane.requires.uses):
+            keyed, aging = own is not None or limits_by_key(lane.requires.uses), self.ground.controls.aging(template.queue)
+            if keyed:
                 new_rows = _keyed(new_rows, lane.requires.uses, own)
-            if (aging := self.ground.controls.aging(template.queue)) is not None:
+            if aging is not None:
                 kind, new_rows = _aging(kind, new_rows, aging)
+            if not keyed and aging is None and options is None and retry_of is None:
+                self.ground.memory.usual[state, job, None, None] = Usual(rev, jobs[job][0], kind)
             kinds[kind] += new_rows
         return rev, kinds
 

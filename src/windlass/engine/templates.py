@@ -55,11 +55,23 @@ class Template(NamedTuple):
         return Kind(state.value, job, self.queue, lane, self.priority_key, *rules, retry_of, keep=self.keep)
 
 
+class Usual(NamedTuple):
+    """The kind of a job's runs that have nothing of their own, under a revision of the controls and a definition of the job.
+
+    Their lane existed then; where it was removed since, the controls have another revision, and the store refuses the creation.
+    """
+
+    controls: int
+    job: JobRecord
+    kind: Kind
+
+
 class KnownJobs:
     """This process's cache of job definitions; engines derived for principals share it."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, tuple[JobRecord, Template]] = {}
+        self.usual: dict[tuple[State, str, Options | None, str | None], Usual] = {}
         self.documents: dict[str, dict[str, Any]] = {}  # schemas of jobs, by fingerprint
         self._size = 0
 
@@ -71,7 +83,7 @@ class KnownJobs:
 
     def forget_jobs(self) -> None:
         """Clear the cache of definitions after one has changed."""
-        self.jobs = {}
+        self.jobs, self.usual = {}, {}
 
     def learn(self, texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         """Cache schemas of jobs; all others are dropped where the cache becomes too large."""
