@@ -13,7 +13,7 @@ from windlass.dialects.base import AttemptFrames, Course
 from windlass.engine.cursors import ahead
 from windlass.engine.runs import Moment
 from windlass.hub.auth import Caller
-from windlass.hub.events import Events, Subscriber, frames
+from windlass.hub.events import AT_ONCE, Events, Subscriber, frames
 from windlass.hub.events.frames import AttemptOffset, Feed, JournalOffset, RunOffset
 from windlass.hub.events.pipes import Pipe
 from windlass.machine import ENDED, LIVE
@@ -98,13 +98,14 @@ class JournalStream(Stream):
                 (entry, tail.cursor_at(index)) for index, entry in enumerate(tail.entries) if self._feed.filter in frames.passed_by(entry)
             ]
             place = end if tail.ended else JournalOffset(tail.entries[-1].at, tail.cursor)
-            is_silent = True
-            async for contents in frames.entry_frames(self._feed.frames, self.events.engine, entries, EVENTS):
-                if content := b"".join(contents):
+            content, is_silent = b"", True
+            async for events in frames.entry_frames(self._feed.frames, self.events.engine, entries, EVENTS):
+                content += b"".join(events)
+                if len(content) >= AT_ONCE:
                     await pipe.write(content)
-                    is_silent = False
-            if is_silent:
-                await pipe.write(frames.mark(place))
+                    content, is_silent = b"", False
+            if content or is_silent:
+                await pipe.write(content or frames.mark(place))
             ended = tail.ended
 
     async def _follow(self, pipe: Pipe, subscriber: Subscriber) -> None:
