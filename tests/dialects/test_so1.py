@@ -329,6 +329,7 @@ def test_L16_the_same_key_with_another_body_is_a_conflict_and_creates_nothing(so
     for inputs in ({"repo": "b"}, {"repo": "a", "more": None}, {}):
         body = {"action": TRIGGER, "inputs": inputs}
         assert so1.refused("POST", "/api/jobs", body, idempotency_key="k")[:2] == (409, "CONFLICT")
+        assert so1.post("/api/jobs", body, idempotency_key="k").json["error"]["message"].startswith("The Idempotency-Key belongs to")
     assert len(so1.page()["jobs"]) == 1
 
 

@@ -68,6 +68,8 @@ def _message(error: Exception, details: dict[str, Any]) -> str:
         return _REASONS[details["reason"]]
     if isinstance(error, NoRoute):
         return "There is no such route."
+    if isinstance(error, DuplicateKey):
+        return "The Idempotency-Key belongs to another request of the last 24 hours; use a new key for a new request."
     if isinstance(error, StoreError):  # its own message names paths, hosts and users
         return "The store cannot do this now; try again in a moment."
     if type(error) is BadInput:  # the hub's own message names members of the body, which may be among those that are not kept
