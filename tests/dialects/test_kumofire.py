@@ -872,6 +872,25 @@ def test_definitions_that_are_none_are_refused(kumofire: StoreDoor, fields: dict
         kumofire.another(definitions=["bill"])
 
 
+USELESS: dict[str, dict[str, Any]] = {
+    "no queue": {"queue": None},
+    "a function for a queue": {"queue": print},
+    "a number for a policy": {"retry": 3},
+    "no attempts": {"retry": RetryPolicy(0)},
+    "a list of handlers": {"handlers": ["email"]},
+    "a text for a handler": {"handlers": {"email": "send"}},
+    "a handler without a name": {"handlers": {"": print}},
+    "no lease": {"lease_ms": 0},
+    "a text for a time": {"resend_ms": "60"},
+}
+
+
+@pytest.mark.parametrize("why", USELESS)
+def test_parts_that_could_not_work_are_not_made(kumofire: StoreDoor, why: str) -> None:
+    with pytest.raises(BadInput):
+        kumofire.another(**USELESS[why])
+
+
 def test_parts_that_begin_at_once_all_register_every_definition() -> None:
     storage = DictionaryStorage()
     door = KumofireDoor(storage, storage.clock)

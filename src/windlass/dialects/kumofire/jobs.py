@@ -56,6 +56,11 @@ class KumofireJobs:
         """Each handler is registered as a job of its name. `definitions` are further jobs, or those with a payload template, options, or a
         handler that is called otherwise. With `version`, messages name the version of the protocol.
         """
+        if not isinstance(queue, QueueAdapter):
+            raise BadInput(f"The queue is {queue!r:.80}, which has no send.", hint="Give it `async def send(message)`, or a CallableQueue.")
+        checks.kind(retry, "retry", RetryPolicy)
+        checks.integer(retry.max_attempts, "max_attempts", 1, _LIMITS.attempts)
+        _check_handlers(handlers)
         self.storage, self.queue = storage, queue
         self._retry, self._version = retry, version
         self._resend_ms = checks.integer(resend_ms, "resend_ms", 1, _LIMITS.duration)
@@ -270,6 +275,13 @@ def _definitions(handlers: Mapping[str, Handler], definitions: Sequence[JobDefin
         raise BadInput("Two definitions have the same name.", hint="Give each its own name; they may share a handler.")
     others = {name: (JobDefinition(name=name), False) for name in handlers if name not in own}
     return {definition.id: (definition, True) for definition in definitions} | others
+
+
+def _check_handlers(handlers: Any) -> None:
+    for name, handler in object_of(handlers or {}, "handlers").items():
+        checks.name(name, "A handler's name")
+        if not callable(handler):
+            raise BadInput(f"The handler {name!r:.80} must be a function, not {handler!r:.80}.", hint="Give it a function.")
 
 
 def _check_definition(definition: JobDefinition) -> None:

@@ -31,7 +31,7 @@ def _plain(value: Any) -> Any:
 def object_of(value: Any, what: str) -> dict[str, Any]:
     """A payload, a template or options that must be an object of JSON."""
     if not isinstance(value, Mapping):
-        raise BadInput(f"{what} must be an object, not {value!r:.80}.", hint='Write {"to": "ann"}, or leave it out.')
+        raise BadInput(f"{what} must be an object, not {value!r:.80}.", hint="Write {...}, or leave it out.")
     return dict(value)
 
 
