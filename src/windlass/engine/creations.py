@@ -292,7 +292,7 @@ class Creations(Part):
     ) -> tuple[int, dict[Kind, list[NewRow]]] | None:
         """The same as `_by_kind` from the cache, if all these runs are of usual kinds, and the use of all lanes is noted."""
         rev, usual = self.ground.controls.rev, self.ground.memory.usual
-        if self.ground.lanes.unused(now):
+        if rev < 0 or self.ground.lanes.unused(now):
             return None
         kinds: dict[Kind, list[NewRow]] = {}
         for alike, new_rows in rows.items():

@@ -131,7 +131,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 def _refuse() -> Statement:
     """A statement whose unique key is taken: how a batch is refused as a whole."""
-    return Statement("refuse_create", {"d": "[]", "definitions": 1, "controls": None, "now": 1})
+    return Statement("refuse_taken", {"k": "[]", "keys": 1, "predecessors": "[]", "expected": 0, "now": 1})
 
 
 # The seam

@@ -96,7 +96,7 @@ select id from job_lanes where id {in: ids}
 -- name: close_lanes
 update job_lanes set used_at = 0 where id {in: ids} and coalesce(used_at, 0) < :before returning id
 
--- Transactions that are creating runs: every creation runs `refuse_create`, and keeps that lock until its end. One that
+-- Transactions that are creating runs: every creation may refuse itself, and keeps that lock until its end. One that
 -- takes it later compares the revision later.
 -- name: creating postgres
 select virtualtransaction from pg_locks
@@ -168,11 +168,14 @@ select seq from job_runs where seq {in: predecessors} order by seq for key share
 
 -- Fails the batch, because version 1 exists and inserting it again is a conflict: if the definition that a
 -- run was created from is no longer current, or if the controls have changed.
--- name: refuse_create
+-- fragment: refused_if_outdated
 insert into schema_version (version, applied_at)
 select 1, :now
 where (select count(*) from {rows: d: id int, rev int} join jobs on jobs.id = d.id and jobs.rev = d.rev) <> :definitions
   or {controls} <> coalesce(cast(:controls as {int}), {controls})
+
+-- name: refuse_create sqlite
+{refused_if_outdated}
 
 -- The same for runs with keys or predecessors: if a predecessor is gone, if a key was pruned while its lock was awaited,
 -- or if it is held by a run with different content.
@@ -197,7 +200,7 @@ insert into job_runs ({plain}, {common}, rev, created_at, grouped)
 select {plain: r}, {params: common}, 1, :now, (select g.seq from job_groups g where g.id = :group)
 from {rows: r: *plain}
 
--- On PostgreSQL new runs are journaled by the statement that inserts them: one of its own would look each of them up again.
+-- PostgreSQL refuses, inserts and journals in one statement: no run is looked up again, and a creation of nothing else needs no other.
 -- fragment: journal_of_created
 insert into job_journal (run, rev, at, move, state, attempt)
 select seq, rev, :now, 'create', state, attempt from created order by seq
@@ -206,14 +209,14 @@ select seq, rev, :now, 'create', state, attempt from created order by seq
 {new_runs}
 
 -- name: create postgres
-with created as ({new_runs} returning seq, rev, state, attempt)
+with refused as ({refused_if_outdated}), created as ({new_runs} returning seq, rev, state, attempt)
 {journal_of_created}
 
 -- name: create_plain sqlite
 {new_plain_runs}
 
 -- name: create_plain postgres
-with created as ({new_plain_runs} returning seq, rev, state, attempt)
+with refused as ({refused_if_outdated}), created as ({new_plain_runs} returning seq, rev, state, attempt)
 {journal_of_created}
 
 -- name: add_waits

@@ -62,7 +62,7 @@ class CreationRecords(Rows):
         for kind, rows in self._cut(creation.rows):
             short = plain(rows)
             name = "create" if short is None else "create_plain"
-            statements.append(Statement(name, kind._asdict() | {"r": pack(short or rows), "now": now}))
+            statements.append(Statement(name, kind._asdict() | current | {"r": pack(short or rows)}))
             statements.append(Statement("journal_created", {"now": now}))
         if creation.notices:
             sets = slices(creation.notices, [len(notice.url) for notice in creation.notices], self._limit)
