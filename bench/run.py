@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench import dialects, engine, hub, limits, moves, reads, remote, retention, schedules, sse, steady, worker
+from bench import dialects, engine, hub, limits, lists, moves, reads, remote, retention, schedules, sse, steady, worker
 from bench.figures import RESULTS, Figures, machine, say
 
 PARTS: dict[str, Callable[..., None]] = {
@@ -18,6 +18,7 @@ PARTS: dict[str, Callable[..., None]] = {
     "engine": engine.measure,
     "hub": hub.measure,
     "limits": limits.measure,
+    "lists": lists.measure,
     "moves": moves.measure,
     "reads": reads.measure,
     "remote": remote.measure,
