@@ -158,7 +158,7 @@ def test_a_store_that_is_not_there_is_not_made(call: Callable[..., Printed], wor
 def test_the_store_when_nobody_names_one(call: Callable[..., Printed]) -> None:
     assert "There is no file windlass.db" in call("runs", exits=codes.UNREACHABLE).notes
     assert "windlass.db has schema version" in call("migrate")
-    assert json.loads(call("runs", "--json")) == {"runs": [], "cursor": None}
+    assert json.loads(call("runs", "--json")) == {"runs": [], "cursor": None, "looked_at": None}
 
 
 def test_the_store_of_the_file_of_settings(w: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
