@@ -41,8 +41,8 @@ _LIVE = _List("list_live", ("at", "seq"), (0, 0), ("lease_check_at", "seq"))
 
 WALK = 10_000
 """Candidates that are read for one page where no index fits its filters."""
-FIRST_LOOK = 200
-"""Those that are read at first; then twice as many each time."""
+FIRST_LOOK, LARGEST_LOOK = 200, 2_000
+"""Those that are read at first; then twice as many each time, up to so many, because other reads wait meanwhile."""
 CLOCKS_DIFFER = 3_600_000
 """Milliseconds by which the order of runs may differ from that of the instants of their creation."""
 RANKED = 10_000
@@ -98,7 +98,7 @@ class Lists(Part):
                     if len(matches) == count:
                         more = True
                         break
-            size *= 2
+            size = min(2 * size, max(LARGEST_LOOK, count))
         runs = [run for run in await self._in_order(matches) if run.state in run_filter.states]
         looked_at = await self._instant(walk, position) if more and len(matches) < count else None
         return Page(runs, encoded([*head, *position, low]) if more else None, looked_at)
