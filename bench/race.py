@@ -337,8 +337,9 @@ def note(figures: Figures, measured: dict[str, Measured], peers: Sequence[Peer])
             if ratios:
                 name = f"race.{peer.name}.{figure}.ratio"
                 figures.note(name, median(ratios), **BARS.get(f"{peer.name}.{figure}", {}))
-                low, _, high = race_page.quartiles(ratios)
-                figures.note(f"{name}_quartiles", f"{low:.2f} to {high:.2f}" if len(ratios) > 1 else "")
+                if len(ratios) > 1:
+                    low, _, high = race_page.quartiles(ratios)
+                    figures.note(f"{name}_quartiles", f"{low:.2f} to {high:.2f}")
 
 
 def environments(folder: Path, peers: Sequence[Peer]) -> tuple[dict[Peer, Path], dict[str, str]]:
