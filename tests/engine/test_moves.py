@@ -960,4 +960,4 @@ def test_the_command_line_moves_a_run(through_hub: bool, tmp_path: Path, hub: Se
 @pytest.mark.parametrize("words", [(), ("--top", "--bottom"), ("--place", "-1"), ("--place", "x"), ("--place", "10001"), ("--up",)])
 def test_the_command_line_wants_one_place(words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["move", "run", *words, "--store", str(tmp_path / "shop.db")]) == codes.USAGE
-    assert "usage: windlass move" in capsys.readouterr().err
+    assert "windlass move --help" in capsys.readouterr().err

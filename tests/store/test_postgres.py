@@ -544,7 +544,7 @@ def test_a_batch_that_was_terminated_at_its_commit_is_unknown(
     admin.execute(SLOW_COMMIT)
     part = "COMMIT" if len(statements) > 1 else "insert"
     killer = beside(lambda: admin.execute("select pg_terminate_backend(%s)", (busy_pid(admin, part),)))
-    with pytest.raises(OutcomeUnknown, match="Ask by key"):
+    with pytest.raises(OutcomeUnknown, match="Read by key"):
         store(*statements)
     killer.join()
     assert store(ask("all")) == [[]]

@@ -614,7 +614,7 @@ async def test_what_failed_at_the_commit_does_not_come_back_once_it_is_settled(p
         await store.batch("pair", pair(1))
         for number in (2, 3):
             disk.failures = 1
-            with pytest.raises(OutcomeUnknown, match="Ask by key") as unknown:
+            with pytest.raises(OutcomeUnknown, match="Read by key") as unknown:
                 await store.batch("pair", pair(number))
             assert unknown.value.settled
             assert ids(disk.crashes.pop()) == [1, number]

@@ -118,7 +118,7 @@ class Session:
     def _unknown(self, error: apsw.IOError) -> Callable[[], OutcomeUnknown]:
         """A disk error at the commit does not undo it: readers do not see what is in the log, but a crash may bring it back."""
         settled = self._overwrite()
-        message, hint = f"The disk failed while SQLite committed to {self._path}: {error}.", f"Ask by key whether it happened. {DISK}"
+        message, hint = f"The disk failed while SQLite committed to {self._path}: {error}.", f"Read by key whether it happened. {DISK}"
         return lambda: OutcomeUnknown(message, hint=hint, settled=settled)
 
     def _overwrite(self) -> bool:
