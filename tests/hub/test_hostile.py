@@ -106,7 +106,8 @@ def test_a_hostile_body_is_refused_and_changes_nothing(served: ServedHub, body: 
     "query",
     [
         "count=0", "count=-1", "count=1001", "count=1_0", "count=%D9%A3", "count=", "count=9999999999999999999", "cursor=x",
-        "cursor=" + "A" * 5_000, "state=nothing", "state=queued%00", "job=%00", "states=queued,nothing", "group=a%20b", "key=%0A", "text=", "text=%00",
+        "cursor=" + "A" * 5_000, "state=nothing", "state=queued%00", "job=%00",
+        "states=queued,nothing", "group=a%20b", "key=%0A", "text=", "text=%00",
         "text=" + "a" * 257, "created_since=now", "ended_before=-1", "job=a&colour=red", "cursor=WyJhIl0",
     ],
 )  # fmt: skip
