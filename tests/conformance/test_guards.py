@@ -11,11 +11,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.conformance import GUARDS, IN_STATE, SHARED, address, at_once, crowd, late, restarted, unchanged
 from tests.harness import BOOM, LEASE, Harness, open_store, token
 from tests.tiers import long
+from tests.workers import until
 from windlass import payload
 from windlass.clock import ManualClock, SystemClock
 from windlass.engine import Outcome
@@ -285,10 +287,14 @@ KILLED_AT = (
 )
 
 
+SESSIONS = """select pid from pg_stat_activity
+where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()"""
+
+
 def _killed(kind: str, where: str, fault: str, lines: int) -> dict[str, set[str]]:
     """Let a process work until a kill -9 ends it, at a named point or after it has said so much; what it had promised."""
     command = [sys.executable, "-m", "tests.work_child", kind, where]
-    promised = defaultdict(set)
+    promised, before = defaultdict(set), _sessions(kind, where)
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {VARIABLE: fault}, text=True) as child:
         assert child.stdout is not None
         for n, line in enumerate(child.stdout):
@@ -297,7 +303,16 @@ def _killed(kind: str, where: str, fault: str, lines: int) -> dict[str, set[str]
             if n == lines:
                 child.send_signal(signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL
+    until(lambda: _sessions(kind, where) <= before)  # the server may still commit what the process had sent
     return promised
+
+
+def _sessions(kind: str, where: str) -> set[int]:
+    """The server's processes for others than this call."""
+    if kind != "postgres":
+        return set()
+    with psycopg.connect(where, autocommit=True) as connection:
+        return {pid for (pid,) in connection.execute(SESSIONS)}
 
 
 def _assert_kept(h: Harness, promised: dict[str, set[str]]) -> None:
