@@ -67,17 +67,21 @@ def page_of(page: Any, name: str, promise: str, **records: Any) -> Gives:
     form, show, read = _each(view)
     at = tuple(field for field in page.__struct_fields__ if field not in (word, "cursor"))
     struct: Any = _page(name, promise, word, form, str, at)
-    instants = [instant(field) for field in at]
+    forms = {field: instant(field) for field in at}
 
     def shown(record: Any, _: Any) -> Any:
-        values = ((form.show, getattr(record, field)) for form, field in zip(instants, at, strict=True))
-        return struct([*map(show, getattr(record, word))], record.cursor, *(value if value is None else to(value) for to, value in values))
+        instants = [_converted(one.show, getattr(record, field)) for field, one in forms.items()]
+        return struct([*map(show, getattr(record, word))], record.cursor, *instants)
 
     def read_back(answer: Any, _: Any) -> Any:
-        values = ((form.read, getattr(answer, field)) for form, field in zip(instants, at, strict=True))
-        return page([*map(read, getattr(answer, word))], answer.cursor, *(value if value is None else to(value) for to, value in values))
+        instants = [_converted(one.read, getattr(answer, field)) for field, one in forms.items()]
+        return page([*map(read, getattr(answer, word))], answer.cursor, *instants)
 
     return Gives(struct, shown, read_back)
+
+
+def _converted(convert: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else convert(value)
 
 
 @cache

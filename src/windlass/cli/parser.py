@@ -81,7 +81,8 @@ class CommandParser(argparse.ArgumentParser):
         if row.function is not None:
             self.set_defaults(run=row.function)
         if row.commands is not None:
-            below = [Below(one.name, one.help, COMMANDS, one.meant_by, partial(_same, one)) for one in row.commands.rows.values()]
+            rows = row.commands.rows
+            below = [Below(one.name, one.help, COMMANDS, one.meant_by, partial(rows.__getitem__, one.name)) for one in rows.values()]
             self.add_commands("action", below, required=row.function is None)
 
     def format_help(self) -> str:
@@ -104,12 +105,13 @@ class CommandParser(argparse.ArgumentParser):
 
     def unknown(self, words: Sequence[str]) -> NoReturn:
         """Say which of these words is none of the command's."""
-        for name in (word.partition("=")[0] for word in words if word.startswith("-") and word != "-"):
-            flags = {flag.lstrip("-"): flag for flag in self.flags}
-            near = nearest(name.lstrip("-"), flags, cutoff=0.65)
-            meant = f"{flags[near]} may be meant: {self.flags[flags[near]].help}" if near else ""
-            raise self._bad(f"{self.prog} has no option {name}", meant)
-        raise self._bad(f"{self.prog} does not take {words[0]!r}")
+        name = next((word.partition("=")[0] for word in words if word.startswith("-") and word != "-"), None)
+        if name is None:
+            raise self._bad(f"{self.prog} does not take {words[0]!r}")
+        flags = {flag.lstrip("-"): flag for flag in self.flags}
+        near = nearest(name.lstrip("-"), flags, cutoff=0.65)
+        meant = f"{flags[near]} may be meant: {self.flags[flags[near]].help}" if near else ""
+        raise self._bad(f"{self.prog} has no option {name}", meant)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -152,10 +154,6 @@ def make_parser() -> CommandParser:
         "command", (Below(name, text, topic, meant_by, partial(_row, module, name)) for name, module, topic, text, meant_by in INDEX)
     )
     return parser
-
-
-def _same(row: CommandRow) -> CommandRow:
-    return row
 
 
 def _row(module: str, name: str) -> CommandRow:

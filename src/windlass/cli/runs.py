@@ -256,8 +256,6 @@ def _page(context: CommandContext) -> Page:
     """As many matching runs as asked for, for which several pages may have to be read."""
     arguments = vars(context.arguments)
     filters: Any = {name: arguments[name] for name in RunFilters.__annotations__ if arguments.get(name) is not None}
-    if len(states := filters.get("states", ())) == 1:
-        filters |= {"state": states[0], "states": None}
     page, left = Page([], context.arguments.cursor), PAGES
     while left and len(page.runs) < context.arguments.limit:
         following = context.call(Verbs.runs, **filters, cursor=page.cursor, count=context.arguments.limit - len(page.runs))

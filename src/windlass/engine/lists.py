@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import merge
 from itertools import islice
 from typing import NamedTuple, Unpack
@@ -65,18 +65,22 @@ class Lists(Part):
         """
         checks.integer(count, "count", 1, self.limits.page)
         run_filter = RunFilter.of(filters)
-        named = {name: value for name, value in filters.items() if value is not None}
-        if "state" in named and run_filter.states == (State.QUEUED,) and named.keys() <= {"job", "queue", "state"}:
+        names = {"state" if name == "states" else name for name, value in filters.items() if value is not None}
+        state = run_filter.states[0] if "state" in names and len(run_filter.states) == 1 else None
+        if state is State.QUEUED and names <= {"job", "queue", "state"}:
             return await self._list_queued(run_filter.job, run_filter.queue, cursor, count)
-        listing = _chosen(named, run_filter)
-        return await (self._list_filtered(run_filter, cursor, count) if listing is None else self._list_all(listing, named, cursor, count))
+        listing = _chosen(names, state)
+        if listing is None:
+            return await self._list_filtered(run_filter, cursor, count)
+        return await self._list_all(listing, run_filter.job, state, cursor, count)
 
-    async def _list_all(self, listing: _List, named: Mapping[str, object], cursor: str | None, count: int) -> Page:
+    async def _list_all(self, listing: _List, job: str | None, state: State | None, cursor: str | None, count: int) -> Page:
         """A list that reads nothing else than what it has."""
+        named = {name: str(value) for name, value in (("job", job), ("state", state)) if value is not None}
         begins = place(cursor, [listing.statement, *named.values()], len(listing.keys)) or list(listing.start)
-        values = {name: str(value) for name, value in named.items() if listing not in (_LIVE, _SCHEDULED, _WAITING)}
+        values = {} if listing in (_LIVE, _SCHEDULED, _WAITING) else named
         rows = await self.records.runs.page(listing.statement, **values, **dict(zip(listing.keys, begins, strict=True)), count=count)
-        runs = [run for run in rows if listing is not _LIVE or run.state == named["state"]]
+        runs = [run for run in rows if listing is not _LIVE or run.state is state]
         end = [getattr(rows[-1], field) for field in listing.fields] if len(rows) == count else None
         return Page(runs, encoded([listing.statement, *named.values(), *end]) if end else None)
 
@@ -197,9 +201,8 @@ class Lists(Part):
         return [lane.id for lane in self.ground.lanes.all if chosen(lane)]
 
 
-def _chosen(named: Mapping[str, object], run_filter: RunFilter) -> _List | None:
-    """The list that has an index for exactly these filters, if there is one."""
-    names, state = named.keys(), run_filter.states[0] if "state" in named and run_filter.states else None
+def _chosen(names: Collection[str], state: State | None) -> _List | None:
+    """The list that has an index for exactly these filters, if there is one; `state` is the only one that is asked for."""
     if not names:
         return _NEWEST
     if names == {"job"}:
